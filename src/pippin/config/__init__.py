@@ -1,0 +1,1 @@
+"""Every option, once: its name, type, default and help. The only room that reads the environment."""

@@ -1,0 +1,151 @@
+"""The options of one model: what its worker is told, and how the pool keeps it."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from pippin.core.requests import OverflowPolicy
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Each field is an option of `pippin serve` (underscores become dashes), of the YAML file, and of
+    `PIPPIN_*` variables. A default for all models may be overridden per model in the YAML file."""
+
+    # How weights run
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16", "stored"],
+        Meta(description="Type that weights run in; `auto` lets the device decide."),
+    ] = "auto"
+    accelerated_blas: Annotated[
+        bool, Meta(description="On the CPU of Linux, put OpenBLAS in front of MLX's own BLAS.")
+    ] = True
+    trust_remote_code: Annotated[
+        bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
+    ] = False
+    adapter_path: Annotated[str | None, Meta(description="LoRA adapter to serve the model with.")] = None
+    adapters: Annotated[
+        dict[str, str], Meta(description="Adapters that requests may name: name to folder.")
+    ] = field(default_factory=dict)
+
+    # Prompt and window
+    context_length: Annotated[
+        Positive | None, Meta(description="Lower the model's context window to this many tokens.")
+    ] = None
+    overflow: Annotated[
+        OverflowPolicy,
+        Meta(description="What to do with a conversation that does not fit the window."),
+    ] = "error"
+    chat_template_file: Annotated[
+        str | None, Meta(description="Jinja file to use instead of the model's chat template.")
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any], Meta(description="Variables for the chat template, as JSON.")
+    ] = field(default_factory=dict)
+    tool_call_parser: Annotated[
+        str | None, Meta(description="Format of tool calls; detected from the template if not set.")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Meta(description="Format of reasoning; detected from the template if not set.")
+    ] = None
+    enable_thinking: Annotated[
+        bool | None, Meta(description="Think by default; not set leaves it to the template.")
+    ] = None
+    thinking_budget: Annotated[
+        Natural | None, Meta(description="Most tokens of reasoning before the end is forced.")
+    ] = None
+    thinking_start_token: Annotated[str | None, Meta(description="Text that opens reasoning.")] = None
+    thinking_end_token: Annotated[str | None, Meta(description="Text that closes reasoning.")] = None
+
+    # Limits and sampling defaults
+    max_tokens: Annotated[
+        Positive | None, Meta(description="Default limit of new tokens; not set is up to the window.")
+    ] = None
+    max_request_tokens: Annotated[
+        Positive | None, Meta(description="Most new tokens that a request may ask for.")
+    ] = None
+    temperature: Annotated[float | None, Meta(ge=0, le=100, description="Default temperature.")] = None
+    top_p: Annotated[float | None, Meta(gt=0, le=1, description="Default top-p.")] = None
+    top_k: Annotated[int | None, Meta(ge=0, description="Default top-k; 0 is off.")] = None
+    min_p: Annotated[float | None, Meta(ge=0, le=1, description="Default min-p.")] = None
+    repetition_penalty: Annotated[float | None, Meta(gt=0, description="Default repetition penalty.")] = None
+    repetition_context_size: Annotated[
+        Natural | None, Meta(description="Tokens that the repetition penalty looks back.")
+    ] = None
+    presence_penalty: Annotated[float | None, Meta(description="Default presence penalty.")] = None
+    frequency_penalty: Annotated[float | None, Meta(description="Default frequency penalty.")] = None
+    xtc_probability: Annotated[float | None, Meta(ge=0, le=1, description="Default XTC probability.")] = None
+    xtc_threshold: Annotated[float | None, Meta(ge=0, le=0.5, description="Default XTC threshold.")] = None
+    seed: Annotated[int | None, Meta(description="Default seed; not set is a fresh one each time.")] = None
+
+    # Scheduling
+    max_num_seqs: Annotated[Positive, Meta(description="Most requests that decode together.")] = 64
+    prefill_step_size: Annotated[Positive, Meta(description="Most prompt tokens in one step.")] = 2048
+    target_gap_ms: Annotated[
+        float,
+        Meta(gt=0, description="Gap between tokens that prompt chunks are sized to keep, in ms."),
+    ] = 200.0
+    queue_size: Annotated[Positive, Meta(description="Most requests waiting; beyond it 503.")] = 512
+    queue_timeout: Annotated[
+        float | None, Meta(gt=0, description="Seconds that a request may wait in the queue.")
+    ] = None
+    stream_interval: Annotated[Positive, Meta(description="Tokens to gather before streaming.")] = 1
+    memory_bytes: Annotated[
+        Positive | None, Meta(description="Most bytes for weights and caches of this model.")
+    ] = None
+
+    # Prefix cache
+    prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for later requests.")] = True
+    cache_block_tokens: Annotated[Positive, Meta(description="Tokens in a block of the cache.")] = 32
+    cache_memory_mb: Annotated[
+        Natural | None, Meta(description="Most memory for the prefix cache, in MiB.")
+    ] = None
+    cache_memory_percent: Annotated[
+        float, Meta(gt=0, le=1, description="Share of free memory for the prefix cache.")
+    ] = 0.2
+    prompt_cache_size: Annotated[
+        Positive | None, Meta(description="Most conversations in the prefix cache.")
+    ] = None
+    cache_dir: Annotated[str | None, Meta(description="Folder of the prefix cache's disk tier.")] = None
+    cache_disk_max_gb: Annotated[float, Meta(gt=0, description="Most disk for it, in GB.")] = 10.0
+    warm_prompts: Annotated[
+        str | None, Meta(description="JSON file of prompts to compute at start and keep.")
+    ] = None
+
+    # KV quantisation and speculation
+    kv_bits: Annotated[
+        Literal[4, 8] | None, Meta(description="Bits of the KV cache's full-attention layers.")
+    ] = None
+    kv_group_size: Annotated[Literal[32, 64, 128], Meta(description="Values that share a scale.")] = 64
+    quantized_kv_start: Annotated[
+        Natural, Meta(description="Tokens of a row that stay unquantised at first.")
+    ] = 0
+    draft_model_path: Annotated[str | None, Meta(description="Smaller model that proposes tokens.")] = None
+    num_draft_tokens: Annotated[Positive, Meta(description="Tokens proposed at a time.")] = 3
+    prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
+
+    # Media
+    min_pixels: Annotated[Positive | None, Meta(description="Smallest image area.")] = None
+    max_pixels: Annotated[Positive | None, Meta(description="Largest image area.")] = None
+    vision_cache_size: Annotated[Natural, Meta(description="Images whose features are kept.")] = 20
+
+    # Other kinds
+    embedding_max_length: Annotated[
+        Positive | None, Meta(description="Most tokens of an embedding input.")
+    ] = None
+    embedding_overflow: Annotated[
+        Literal["error", "truncate"], Meta(description="What to do with longer inputs.")
+    ] = "error"
+    quantize: Annotated[Literal[3, 4, 5, 6, 8, 16] | None, Meta(description="Bits of an image model.")] = None
+    config_name: Annotated[str | None, Meta(description="Preset of an image model.")] = None
+    lora_paths: Annotated[tuple[str, ...], Meta(description="LoRA files of an image model.")] = ()
+    lora_scales: Annotated[tuple[float, ...], Meta(description="Their strengths.")] = ()
+
+    # Life in the pool
+    pinned: Annotated[bool, Meta(description="Never unload this model to make room.")] = False
+    idle_timeout: Annotated[
+        float | None, Meta(ge=0, description="Unload after this many idle seconds; 0 is at once.")
+    ] = None
+    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.")] = 1800.0

@@ -1,0 +1,1 @@
+"""The words that cross Pippin's doors: frozen structs, no I/O, nothing imported but msgspec."""

@@ -1,0 +1,76 @@
+"""The whole answer as a fold of the stream: the only source of replies that are not streamed."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from pippin.core.errors import ServerError
+from pippin.core.events import (
+    Accepted,
+    Event,
+    Failed,
+    Finished,
+    PartDelta,
+    PartKind,
+    PartStarted,
+    PromptEcho,
+    Token,
+)
+
+
+class CompletedPart(Struct, kw_only=True):
+    kind: PartKind
+    text: str = ""
+    id: str | None = None
+    name: str | None = None
+    tokens: tuple[Token, ...] = ()
+
+
+class CompletedChoice(Struct, kw_only=True):
+    parts: list[CompletedPart] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def text(self, kind: PartKind) -> str:
+        return "".join(part.text for part in self.parts if part.kind == kind)
+
+    def tokens(self, kind: PartKind) -> tuple[Token, ...]:
+        return tuple(token for part in self.parts if part.kind == kind for token in part.tokens)
+
+
+class Completion(Struct, kw_only=True):
+    choices: list[CompletedChoice] = field(default_factory=list)
+    accepted: Accepted | None = None
+    echo: PromptEcho | None = None
+
+    def add(self, event: Event) -> None:
+        """Fold one event in. Raises `ServerError` on `Failed`."""
+        match event:
+            case Failed(error):
+                raise ServerError.of(error)
+            case Accepted():
+                self.accepted = event
+            case PromptEcho():
+                self.echo = event
+            case PartStarted(choice, _, kind, id_, name):
+                self._choice(choice).parts.append(CompletedPart(kind=kind, id=id_, name=name))
+            case PartDelta(choice, index, text, tokens):
+                part = self._choice(choice).parts[index]
+                part.text += text
+                part.tokens += tokens
+            case Finished(choice):
+                self._choice(choice).finished = event
+            case _:
+                pass
+
+    def _choice(self, number: int) -> CompletedChoice:
+        while len(self.choices) <= number:
+            self.choices.append(CompletedChoice())
+        return self.choices[number]
+
+
+def collect(events: Iterable[Event]) -> Completion:
+    """Fold a generation's events into its answer."""
+    completion = Completion()
+    for event in events:
+        completion.add(event)
+    return completion

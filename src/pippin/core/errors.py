@@ -1,0 +1,93 @@
+"""What can go wrong for a client, as one closed list with its HTTP status."""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+ErrorKind = Literal[
+    "invalid_request",
+    "unsupported",
+    "context_length_exceeded",
+    "authentication",
+    "permission",
+    "not_found",
+    "model_not_found",
+    "method_not_allowed",
+    "timeout",
+    "conflict",
+    "too_large",
+    "unsupported_media_type",
+    "load_failed",
+    "rate_limited",
+    "header_too_large",
+    "cancelled",
+    "overloaded",
+    "worker_died",
+    "internal",
+]
+
+STATUS: Final[dict[ErrorKind, int]] = {
+    "invalid_request": 400,
+    "unsupported": 400,
+    "context_length_exceeded": 400,
+    "authentication": 401,
+    "permission": 403,
+    "not_found": 404,
+    "model_not_found": 404,
+    "method_not_allowed": 405,
+    "timeout": 408,
+    "conflict": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "load_failed": 424,
+    "rate_limited": 429,
+    "header_too_large": 431,
+    "cancelled": 499,
+    "overloaded": 503,
+    "worker_died": 500,
+    "internal": 500,
+}
+
+
+class ErrorReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The value form of a `ServerError`: what crosses the socket and what a dialect draws."""
+
+    kind: ErrorKind
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None  # seconds
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.kind]
+
+
+class ServerError(Exception):
+    """Something the client can mend, or must be told.
+
+    `message` is a whole sentence that names the field and the way out; `param` is the path of the
+    field (`messages[0].content`); `code` overrides the kind where a contract documents a code.
+    """
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        message: str,
+        param: str | None = None,
+        *,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.report = ErrorReport(kind=kind, message=message, param=param, code=code, retry_after=retry_after)
+
+    @classmethod
+    def of(cls, report: ErrorReport) -> "ServerError":
+        return cls(
+            report.kind,
+            report.message,
+            report.param,
+            code=report.code,
+            retry_after=report.retry_after,
+        )

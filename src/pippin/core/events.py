@@ -1,0 +1,247 @@
+"""What a worker answers, event by event.
+
+Grammar of a generation: `Accepted Progress* PromptEcho? choice*`, where the events of each choice are
+`(PartStarted PartDelta* PartEnded)* Finished`, choices interleaved; `Failed` may end the request at any
+point after which nothing follows. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
+"""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from pippin.core.errors import ErrorReport
+
+PartKind = Literal["text", "reasoning", "tool_call"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+class Accepted(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The request was understood and queued. Everything that deserves a status code is behind us."""
+
+    prompt_tokens: int
+    dropped_messages: int = 0  # by the overflow policy
+
+
+class Progress(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Work on the prompt (or of a diffusion step): `done` of `total`, `cached` of them not computed."""
+
+    done: int
+    total: int
+    cached: int = 0
+    message: str | None = None
+
+
+class TopToken(Struct, frozen=True, array_like=True):
+    id: int
+    raw: bytes
+    logprob: float
+
+
+class Token(Struct, frozen=True, array_like=True):
+    """A sampled token. `raw` holds its bytes, which may be a part of a character."""
+
+    id: int
+    raw: bytes
+    logprob: float | None  # natural log; None for the first token of a prompt
+    top: tuple[TopToken, ...] = ()
+
+
+class PromptEcho(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The prompt as the model saw it; `tokens` with logprobs where they were asked for."""
+
+    text: str
+    tokens: tuple[Token, ...] = ()
+
+
+class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True):
+    choice: int
+    index: int  # counts the parts of this choice from 0
+    kind: PartKind
+    id: str | None = None  # of a tool call
+    name: str | None = None  # of a tool call
+
+
+class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True):
+    """More of a part. For a tool call, `text` is a piece of the arguments' JSON text.
+
+    `tokens` is filled only where logprobs were asked for; `completed` counts the completion tokens
+    of this choice so far.
+    """
+
+    choice: int
+    index: int
+    text: str
+    tokens: tuple[Token, ...] = ()
+    completed: int = 0
+
+
+class PartEnded(Struct, frozen=True, tag=True):
+    choice: int
+    index: int
+
+
+class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, read from the prefix cache
+    stored_tokens: int = 0  # of the prompt, newly written to the prefix cache
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the completion
+    draft_tokens: int = 0  # proposed by speculation
+    accepted_tokens: int = 0  # of those
+
+
+class Timings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Milliseconds."""
+
+    queue: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+
+
+class Finished(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The end of one choice. Prompt figures are the same in each choice of a request."""
+
+    choice: int
+    reason: FinishReason
+    stop_sequence: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """The end of the whole request."""
+
+    error: ErrorReport
+
+
+class Counted(Struct, frozen=True, tag=True):
+    tokens: int
+
+
+class Rendered(Struct, frozen=True, tag=True):
+    text: str
+    tokens: tuple[int, ...] = ()
+
+
+class Tokenized(Struct, frozen=True, tag=True):
+    tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...] = ()
+
+
+class Detokenized(Struct, frozen=True, tag=True):
+    text: str
+
+
+class Embedded(Struct, frozen=True, tag=True):
+    """`vectors` is float32, little-endian, one row of `dimensions` values for each input."""
+
+    vectors: bytes
+    dimensions: int
+    prompt_tokens: int
+
+
+class Ranked(Struct, frozen=True, tag=True):
+    scores: tuple[float, ...]  # one for each document, in their order
+    prompt_tokens: int
+
+
+class Word(Struct, frozen=True, omit_defaults=True):
+    text: str
+    start: float  # seconds
+    end: float
+    probability: float | None = None
+
+
+class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A stretch of transcribed speech; times in seconds."""
+
+    id: int
+    start: float
+    end: float
+    text: str
+    tokens: tuple[int, ...] = ()
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 0.0
+    no_speech_prob: float = 0.0
+    words: tuple[Word, ...] = ()
+
+
+class Transcribed(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The end of a transcription; its segments came before."""
+
+    text: str
+    language: str | None
+    duration: float  # seconds of audio
+    usage: Usage = field(default_factory=Usage)
+
+
+class SpeechChunk(Struct, frozen=True, tag=True):
+    data: bytes  # encoded in the format that was asked for
+
+
+class Spoken(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The end of speech; `duration` in seconds."""
+
+    sample_rate: int
+    duration: float
+    usage: Usage = field(default_factory=Usage)
+
+
+class Voices(Struct, frozen=True, tag=True):
+    names: tuple[str, ...]
+
+
+class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
+    """One picture, encoded. `partial` numbers previews from 0; None is the finished picture."""
+
+    index: int
+    data: bytes
+    width: int
+    height: int
+    seed: int | None = None
+    partial: int | None = None
+
+
+class PicturesDone(Struct, frozen=True, tag=True, omit_defaults=True):
+    usage: Usage = field(default_factory=Usage)
+
+
+Event = (
+    Accepted
+    | Progress
+    | PromptEcho
+    | PartStarted
+    | PartDelta
+    | PartEnded
+    | Finished
+    | Failed
+    | Counted
+    | Rendered
+    | Tokenized
+    | Detokenized
+    | Embedded
+    | Ranked
+    | Segment
+    | Transcribed
+    | SpeechChunk
+    | Spoken
+    | Voices
+    | Picture
+    | PicturesDone
+)
+
+TERMINAL = (
+    Failed,
+    Counted,
+    Rendered,
+    Tokenized,
+    Detokenized,
+    Embedded,
+    Ranked,
+    Transcribed,
+    Spoken,
+    Voices,
+    PicturesDone,
+)
+"""Events after which a request sends nothing more; a generation ends with the last choice's `Finished`."""

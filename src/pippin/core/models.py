@@ -1,0 +1,103 @@
+"""What is known of a model, and what a worker is told and tells about the one it runs."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from pippin.core.requests import Sampling
+
+ModelKind = Literal["language", "embeddings", "reranking", "transcription", "speech", "images", "scripted"]
+
+
+class Capabilities(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    chat: bool = False  # has a chat template
+    tools: bool = False
+    reasoning: bool = False
+    images: bool = False
+    video: bool = False
+    audio: bool = False
+    infill: bool = False  # has fill-in-the-middle tokens
+    embeddings: bool = False
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model as clients and operators see it. The catalog fills it from files; a worker, which has
+    read tokenizer and template, sends a truer one."""
+
+    id: str
+    kind: ModelKind
+    path: str | None = None
+    architecture: str | None = None  # config.json's `model_type`
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    context_window: int | None = None  # tokens
+    quantization: str | None = None  # for people: "4-bit, group 64"
+    dtype: str | None = None
+    size_bytes: int = 0  # of the weight files
+    created: int = 0  # seconds since the epoch
+    tool_format: str | None = None
+    reasoning_format: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
+    dimensions: int | None = None  # of embeddings
+
+
+class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that a worker process is told at its start. `options` is a `ModelOptions` as builtins."""
+
+    info: ModelInfo
+    options: dict[str, Any] = field(default_factory=dict)
+    threads: int | None = None  # for the BLAS
+    memory_bytes: int | None = None  # the most that weights and caches may take
+    log_level: str = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+class RequestStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    phase: Literal["queued", "prefill", "generation"]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    max_tokens: int | None = None
+    elapsed: float = 0.0  # seconds since submission
+    time_to_first_token: float | None = None  # seconds
+    tokens_per_second: float = 0.0
+
+
+class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    hits: int = 0
+    misses: int = 0
+    hit_tokens: int = 0
+    lookup_tokens: int = 0
+    evictions: int = 0
+    entries: int = 0  # blocks in the tree
+    bytes: int = 0
+    limit_bytes: int = 0
+    disk_hits: int = 0
+    disk_writes: int = 0
+    disk_bytes: int = 0
+    disk_limit_bytes: int = 0
+
+
+class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A snapshot of an engine, for status pages and metrics. Counters count from the load."""
+
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    preemptions: int = 0
+    batch_size: int = 0
+    kv_bytes: int = 0  # of live rows
+    kv_limit_bytes: int = 0
+    weight_bytes: int = 0
+    active_bytes: int = 0  # of the array allocator
+    peak_bytes: int = 0
+    cached_bytes: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    generation_tps: float = 0.0
+    prompt_tps: float = 0.0
+    cache: CacheStats = field(default_factory=CacheStats)
+    requests: tuple[RequestStatus, ...] = ()

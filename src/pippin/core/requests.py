@@ -1,0 +1,112 @@
+"""What a client asks of a language model, in no dialect's words."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from pippin.core.conversation import Message, Tool, ToolChoice
+
+OverflowPolicy = Literal["error", "truncate", "summarize"]
+
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are chosen. `None` means that nobody asked: defaults are merged by the service
+    (request > model option > server option > checkpoint > Pippin), and what is still `None` in the
+    engine is off. Contexts are counts of most recent tokens, `None` for all of them."""
+
+    temperature: float | None = None  # 0 is greedy
+    top_p: float | None = None
+    top_k: int | None = None  # 0 is off
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    repetition_penalty: float | None = None
+    repetition_context: int | None = None
+    presence_penalty: float | None = None
+    presence_context: int | None = None
+    frequency_penalty: float | None = None
+    frequency_context: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_context: int | None = None
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+
+
+class JsonObject(Struct, frozen=True, tag=True):
+    """Any JSON object."""
+
+
+class JsonSchema(Struct, frozen=True, tag=True, omit_defaults=True):
+    schema: dict[str, Any] | bool
+    name: str | None = None
+    strict: bool = True
+
+
+class Regex(Struct, frozen=True, tag=True):
+    pattern: str
+
+
+class Choice(Struct, frozen=True, tag=True):
+    options: tuple[str, ...]
+
+
+class Grammar(Struct, frozen=True, tag=True):
+    syntax: Literal["lark", "gbnf"]
+    source: str
+
+
+OutputFormat = JsonObject | JsonSchema | Regex | Choice | Grammar
+
+
+class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether and how much the model reasons before it answers."""
+
+    enabled: bool | None = None  # None: as the template does by itself
+    budget: int | None = None  # tokens of reasoning, then the end marker is forced
+    effort: str | None = None  # handed to the template as reasoning_effort
+    start_marker: str | None = None
+    end_marker: str | None = None
+
+
+class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request to a language model: a conversation, or a raw prompt.
+
+    Exactly one of `messages` and `prompt` is set. `n` choices share one prefill. `logprobs` is the
+    number of alternatives wanted beside each chosen token (0: the chosen token alone).
+    """
+
+    model: str
+    messages: tuple[Message, ...] | None = None
+    prompt: str | tuple[int, ...] | None = None
+    suffix: str | None = None  # text after the gap, for models with fill-in-the-middle tokens
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    parallel_tool_calls: bool = True
+    tool_format: str | None = None  # a parser's name, instead of the detected one
+    sampling: Sampling = field(default_factory=Sampling)
+    output_format: OutputFormat | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False  # keep the stop string in the output
+    ignore_eos: bool = False
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    n: int = 1
+    best_of: int | None = None  # run this many choices, keep the `n` of highest mean logprob
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False  # report the prompt's own text and tokens first (`PromptEcho`)
+    thinking: Thinking = field(default_factory=Thinking)
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    continue_final: bool = False  # the last assistant message is a prefill, not a turn
+    overflow: OverflowPolicy | None = None
+    adapter: str | None = None
+    cache_salt: str | None = None
+    priority: int = 0  # higher runs first
+    timeout: float | None = None  # seconds, from submission
+    keep_alive: float | None = None  # seconds the model stays loaded afterwards; < 0: for ever
