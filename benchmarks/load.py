@@ -2,8 +2,8 @@
 
     python -m benchmarks.load http://127.0.0.1:8000 --model M --scenario short --clients 16 --pid PID
 
-Prints one JSON line: time to first token, gaps between chunks, output tokens a second, errors, and with a pid the
-CPU seconds per output token and the memory of that process and its children.
+Prints one JSON line: time to first token, gaps between chunks, output tokens a second, errors, and with a pid
+the CPU seconds per output token and the memory of that process and its children.
 """
 
 import argparse
