@@ -91,6 +91,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True, help="folder that all servers read")
+    parser.add_argument("--gguf", type=Path, help="the same weights as a file, for llama_cpp")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=["pippin", "mlx_lm"])
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=["short"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 8, 16, 32])
@@ -102,7 +103,8 @@ def main() -> None:
     for round_number in range(options.rounds):
         print(f"round {round_number + 1}", flush=True)
         for name in options.peers:
-            results = measure(PEERS[name], options.model.resolve(), cells, not options.as_shipped)
+            path = options.gguf if PEERS[name].gguf else options.model
+            results = measure(PEERS[name], path.resolve(), cells, not options.as_shipped)
             for cell, result in results.items():
                 found[name][cell].append(result)
     RESULTS.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ def main() -> None:
     path, port = sys.argv[1], int(sys.argv[2])
     params = xllamacpp.CommonParams()
     params.model.path = path
-    params.hostname = "127.0.0.1"
+    params.hostnames = ["127.0.0.1"]
     params.port = port
     params.n_parallel = 32
     params.n_ctx = 32 * 2048

@@ -26,6 +26,7 @@ class Peer:
     command: tuple[str, ...]  # {python} {bin} {model} {port} are filled in
     model_name: str = "{model}"
     blas: bool = True
+    gguf: bool = False  # reads a GGUF file instead of a folder
 
     @property
     def folder(self) -> Path:
@@ -98,6 +99,7 @@ PEERS = {
             (("xllamacpp",),),
             ("{python}", str(ROOT / "benchmarks" / "llama_cpp_server.py"), "{model}", "{port}"),
             blas=False,
+            gguf=True,
         ),
     )
 }
