@@ -35,9 +35,9 @@ class DecodeContext:
 class Decoded(Generic[Shape]):
     """A request body, understood.
 
-    Most dialects make one request of a body; Completions makes one for each prompt. `shape` is what the dialect's
-    own encoder needs to know. `ignored` are names of fields that no contract knows, and `warnings` whole sentences,
-    both for the log.
+    Most dialects make one request of a body; Completions makes one for each prompt. `shape` is what the
+    dialect's own encoder needs to know. `ignored` are names of fields that no contract knows, and `warnings`
+    whole sentences, both for the log.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -60,10 +60,10 @@ class RunInfo:
 class Encoder(Protocol):
     """Draws one run in a dialect's words. All but `whole` give server-sent events, ready for the socket.
 
-    Order of calls for a stream: `keep_alive* start (event | keep_alive)* end`, where `failed` may come in place of
-    everything that is still to come but `end`. An encoder for a whole answer gets one call of `whole`.
-    An `event` that needs nothing on the wire gives `b""`. Events of several requests come interleaved, `request` is
-    the place in `Decoded.requests`.
+    Order of calls for a stream: `keep_alive* start (event | keep_alive)* end`, where `failed` may come in
+    place of everything that is still to come but `end` (of `start` too, after `keep_alive`). An encoder for a
+    whole answer gets one call of `whole`. An `event` that needs nothing on the wire gives `b""`. Events of
+    several requests come interleaved; `request` is the place in `Decoded.requests`.
     """
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:

@@ -22,9 +22,9 @@ _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`
 class Contract(Generic[Body]):
     """The documented fields of a request body.
 
-    Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may have any
-    value and change nothing; names in `refused` may only have a neutral value (null, false, or empty), otherwise the
-    request fails with the sentence given there.
+    Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may
+    have any value and change nothing; names in `refused` may only have a neutral value (null, false, or
+    empty), otherwise the request fails with the sentence given there.
     """
 
     body: type[Body]
@@ -57,7 +57,7 @@ Decodable = TypeVar("Decodable")
 
 
 def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
-    """Decode JSON, turning every complaint into a `ServerError` that names the field and never echoes its value."""
+    """Decode JSON; every complaint becomes a `ServerError` that names the field."""
     if not data.strip():
         raise ServerError("invalid_request", "The request body is empty; send a JSON object.")
     try:
