@@ -82,8 +82,14 @@ def end(
     )
 
 
-WEATHER = {"id": "call_a1", "name": "get_weather"}
-TIME = {"id": "call_b2", "name": "get_time"}
+def weather(*texts: str, choice: int = 0, index: int = 0) -> list[Event]:
+    return part("tool_call", *texts, choice=choice, index=index, id="call_a1", name="get_weather")
+
+
+def time(*texts: str, index: int = 0) -> list[Event]:
+    return part("tool_call", *texts, index=index, id="call_b2", name="get_time")
+
+
 SPLIT_EMOJI = Token(7, b"\xf0\x9f", -0.5)
 
 SEQUENCES: dict[str, list[Event]] = {
@@ -121,42 +127,42 @@ SEQUENCES: dict[str, list[Event]] = {
     ],
     "tool_call": [
         accepted(),
-        *part("tool_call", '{"city"', ': "Paris"}', **WEATHER),
+        *weather('{"city"', ': "Paris"}'),
         end(8, "tool_calls"),
     ],
     "tool_call_without_arguments": [
         accepted(),
-        *part("tool_call", "{}", **TIME),
+        *time("{}"),
         end(4, "tool_calls"),
     ],
     "two_tool_calls": [
         accepted(),
-        *part("tool_call", '{"city": "Paris"}', **WEATHER),
-        *part("tool_call", '{"zone": ', '"CET"}', index=1, **TIME),
+        *weather('{"city": "Paris"}'),
+        *time('{"zone": ', '"CET"}', index=1),
         end(16, "tool_calls"),
     ],
     "text_then_tool_call": [
         accepted(),
         *part("text", "I will look."),
-        *part("tool_call", '{"city": "Oslo"}', index=1, **WEATHER),
+        *weather('{"city": "Oslo"}', index=1),
         end(9, "tool_calls"),
     ],
     "text_around_tool_call": [
         accepted(),
         *part("text", "Before."),
-        *part("tool_call", '{"city": "Rome"}', index=1, **WEATHER),
+        *weather('{"city": "Rome"}', index=1),
         *part("text", "After.", index=2),
         end(12, "tool_calls"),
     ],
     "reasoning_then_tool_call": [
         accepted(),
         *part("reasoning", "Need the weather."),
-        *part("tool_call", '{"city": "Bern"}', index=1, **WEATHER),
+        *weather('{"city": "Bern"}', index=1),
         end(11, "tool_calls", reasoning=4),
     ],
     "tool_call_cut": [
         accepted(),
-        *part("tool_call", '{"city": "Pa', **WEATHER),
+        *weather('{"city": "Pa'),
         end(5, "length"),
     ],
     "logprobs": [accepted(), *part("text", "Hello", " there", tokens=True), end(2)],
@@ -188,7 +194,7 @@ SEQUENCES: dict[str, list[Event]] = {
     ],
     "two_choices_with_calls": [
         accepted(),
-        *part("tool_call", '{"city": "Graz"}', **WEATHER),
+        *weather('{"city": "Graz"}'),
         end(6, "tool_calls"),
         *part("text", "No need.", choice=1),
         end(3, choice=1),

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from pippin.core.completion import Completion
 from pippin.core.conversation import Message
 from pippin.core.errors import ErrorReport
@@ -88,11 +90,21 @@ class Encoder(Protocol):
 
 
 class Dialect(Protocol[Shape]):
-    """One file each; a module-level `dialect` is an instance."""
+    """One file each; a module-level `dialect` is an instance, and is found because it is there."""
 
     @property
     def name(self) -> str:
         """For logs and metrics: `chat_completions`."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where bodies are posted, without the version: `/chat/completions`."""
+        ...
+
+    @property
+    def body(self) -> type[Struct]:
+        """The struct of the request, for the OpenAPI document."""
         ...
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:

@@ -14,7 +14,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 MAX_DEPTH = 100
 """Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
 
-_NEUTRAL = (b"null", b"false", b"[]", b"{}", b'""')
+_NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
@@ -23,7 +23,7 @@ class Contract(Generic[Body]):
     """The documented fields of a request body.
 
     Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may
-    have any value and change nothing; names in `refused` may only have a neutral value (null, false, or
+    have any value and change nothing; names in `refused` may only have a neutral value (null, false, zero or
     empty), otherwise the request fails with the sentence given there.
     """
 
