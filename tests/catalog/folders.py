@@ -25,14 +25,19 @@ def write_safetensors(path: Path, arrays: dict[str, tuple[str, list[int]]]) -> N
 def write_model(folder: Path, config: dict[str, Any] | None = None, **files: Any) -> Path:
     """A folder with weights and the JSON files given by name without their ending."""
     folder.mkdir(parents=True, exist_ok=True)
-    documents = {"config": {"model_type": "llama", "max_position_embeddings": 64} if config is None else config, **files}
+    documents = {
+        "config": {"model_type": "llama", "max_position_embeddings": 64} if config is None else config,
+        **files,
+    }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
     write_safetensors(folder / "model.safetensors", TINY)
     return folder
 
 
-def write_hub_model(hub: Path, repository: str, config: dict[str, Any] | None = None, commit: str = "abc123") -> Path:
+def write_hub_model(
+    hub: Path, repository: str, config: dict[str, Any] | None = None, commit: str = "abc123"
+) -> Path:
     """As huggingface_hub lays it out: blobs, and a snapshot of links to them."""
     root = hub / ("models--" + repository.replace("/", "--"))
     staged = write_model(root / "staged", config)

@@ -40,7 +40,9 @@ def test_places_that_do_not_exist_hold_no_models(roots: CatalogRoots) -> None:
 
 
 def test_the_snapshot_that_main_names_is_taken(roots: CatalogRoots) -> None:
-    write_hub_model(roots.hub, "org/model", {"model_type": "llama", "max_position_embeddings": 1}, commit="aaa")
+    write_hub_model(
+        roots.hub, "org/model", {"model_type": "llama", "max_position_embeddings": 1}, commit="aaa"
+    )
     newer = roots.hub / "models--org--model" / "snapshots" / "bbb"
     write_model(newer, {"model_type": "llama", "max_position_embeddings": 2})
     assert Catalog(ServerOptions(), roots).resolve("org/model").context_window == 1
@@ -134,21 +136,37 @@ def test_an_unknown_name_gets_the_nearest_ones_and_a_way_out(roots: CatalogRoots
 
 @pytest.mark.parametrize(
     "name",
-    ["", "..", "../secret", "a/../b", "/etc", "~/x", "a\0b", "a\nb", "..\\x", "x" * 600, "models--org--m/../../x"],
+    [
+        "",
+        "..",
+        "../secret",
+        "a/../b",
+        "/etc",
+        "~/x",
+        "a\0b",
+        "a\nb",
+        "..\\x",
+        "x" * 600,
+        "models--org--m/../../x",
+    ],
 )
 def test_a_request_cannot_name_a_path(tmp_path: Path, roots: CatalogRoots, name: str) -> None:
     write_model(tmp_path / "secret")
     assert refusal(Catalog(ServerOptions(), roots), name).report.kind == "model_not_found"
 
 
-def test_a_request_cannot_name_a_folder_that_the_operator_did_not_give(tmp_path: Path, roots: CatalogRoots) -> None:
+def test_a_request_cannot_name_a_folder_that_the_operator_did_not_give(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
     folder = write_model(tmp_path / "secret")
     catalog = Catalog(ServerOptions(), roots)
     assert refusal(catalog, str(folder)).report.kind == "model_not_found"
     assert catalog.resolve(str(folder), by_operator=True).id == "secret"
 
 
-def test_a_folder_of_the_operator_is_known_by_its_served_name_and_its_path(tmp_path: Path, roots: CatalogRoots) -> None:
+def test_a_folder_of_the_operator_is_known_by_its_served_name_and_its_path(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
     folder = write_model(tmp_path / "some-model")
     entry = ModelEntry(path=str(folder), name="house", kind="embeddings")
     catalog = Catalog(ServerOptions(models=(entry,)), roots)
@@ -158,11 +176,13 @@ def test_a_folder_of_the_operator_is_known_by_its_served_name_and_its_path(tmp_p
         catalog.resolve("some-model")
 
 
-def test_the_operators_path_is_a_name_in_requests_unless_it_is_absolute(tmp_path: Path, roots: CatalogRoots) -> None:
+def test_a_model_that_is_served_by_another_name_keeps_its_own_but_is_listed_once(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
     write_hub_model(roots.hub, "org/model")
     catalog = Catalog(ServerOptions(models=(ModelEntry(path="org/model", name="house"),)), roots)
     assert catalog.resolve("org/model").id == "house"
-    assert {model.id for model in catalog.models()} == {"house", "org/model"}
+    assert [model.id for model in catalog.models()] == ["house"]
 
 
 def test_aliases_lead_to_models_that_are_here(roots: CatalogRoots) -> None:
@@ -271,7 +291,9 @@ def test_requests_may_download_where_the_operator_allows_it(
     assert Catalog(options, roots).downloads_allowed is allowed
 
 
-def test_a_model_that_is_here_causes_no_download(roots: CatalogRoots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_here_causes_no_download(
+    roots: CatalogRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_hub_model(roots.hub, "org/here")
     monkeypatch.setattr("pippin.catalog.catalog.download", None)  # calling it would fail
     catalog = Catalog(ServerOptions(), roots)

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
-import msgspec
+from msgspec import structs
 
 from pippin.catalog.aliases import ALIASES
 from pippin.catalog.download import Download, download
@@ -49,7 +49,7 @@ class Catalog:
 
     def entries(self) -> list[CatalogEntry]:
         """Every model folder with what is known of it or why it cannot be used, one for each id."""
-        return list(self._by_id()[0].values())
+        return list(self._look().entries.values())
 
     def models(self) -> list[ModelInfo]:
         """The models that can be used."""
@@ -73,11 +73,12 @@ class Catalog:
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
         """The model's own options over those for all models."""
-        merged: dict[str, Any] = msgspec.to_builtins(self._options.model_defaults)
-        own = self._by_id()[1].get(info.id)
-        if own is not None:
-            merged |= msgspec.to_builtins(own.options)
-        return msgspec.convert(merged, ModelOptions)
+        own = self._look().operators.get(info.id)
+        if own is None:
+            return self._options.model_defaults
+        ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
+        changed = {name: value for name, value in given.items() if value != ordinary[name]}
+        return structs.replace(self._options.model_defaults, **changed)
 
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
@@ -141,20 +142,24 @@ class Catalog:
         yield from scan_folder(self._roots.imports, "import")
         yield from scan_hub(self._roots.hub)
 
-    def _by_id(self) -> tuple[dict[str, CatalogEntry], dict[str, ModelEntry]]:
-        """Everything by id, the operator's models first, and what the operator said about them."""
+    def _look(self) -> "_View":
+        """What is there now: the operator's models first, under the names that they are served by."""
         scanned = list(self._scan())
-        entries: dict[str, CatalogEntry] = {}
-        named: dict[str, ModelEntry] = {}
+        view = _View({}, {}, {})
+        served: dict[Path, str] = {}
         for model in self._options.models:
             entry = self._operator_entry(model, scanned)
-            if entry is not None and entry.found.id not in entries:
-                entries[entry.found.id] = entry
-                named[entry.found.id] = model
+            if entry is not None and entry.found.id not in view.entries:
+                view.entries[entry.found.id] = entry
+                view.operators[entry.found.id] = model
+                view.other_names.setdefault(model.path, entry.found.id)
+                served.setdefault(entry.found.folder, entry.found.id)
         for found in scanned:
-            if found.id not in entries:
-                entries[found.id] = self._entry(found)
-        return entries, named
+            if found.folder in served:
+                view.other_names.setdefault(found.id, served[found.folder])
+            elif found.id not in view.entries:
+                view.entries[found.id] = self._entry(found)
+        return view
 
     def _operator_entry(self, model: ModelEntry, scanned: list[Found]) -> CatalogEntry | None:
         """A model of the command line or the configuration, under the name that it is served by."""
@@ -186,10 +191,10 @@ class Catalog:
         return self._entry(Found(id or path.name, path, "operator", path), kind)
 
     def _named(self, name: str) -> CatalogEntry:
-        by_id, named = self._by_id()
-        # What the operator wrote as a model's path names it too.
-        written = {model.path: served for served, model in named.items()}
-        for candidate in (name, written.get(name), self._repository(name)):
+        view = self._look()
+        by_id = view.entries
+        target = self._repository(name) or name
+        for candidate in (name, view.other_names.get(name), target, view.other_names.get(target)):
             if candidate is not None and candidate in by_id:
                 return by_id[candidate]
         if name == SCRIPTED:
@@ -232,6 +237,15 @@ class Catalog:
         with self._lock:
             self._read[key] = (stamp, entry)
         return entry
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a look at the disk showed, by id."""
+
+    entries: dict[str, CatalogEntry]
+    operators: dict[str, ModelEntry]
+    other_names: dict[str, str]  # what else a served model is called: its path as written, its id on disk
 
 
 _Stamp = tuple[tuple[int, int], ...]
