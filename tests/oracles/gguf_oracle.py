@@ -1,12 +1,17 @@
-"""Makes the golden data of GGUF imports with transformers' own GGUF loader on torch.
+"""Makes the golden data of GGUF imports: token ids by llama.cpp, logits and greedy tokens by transformers on torch.
 
     python tests/oracles/gguf_oracle.py FILE.gguf tests/data/NAME.json
 
-needs torch, transformers, accelerate and gguf (`make test-all` runs it again and compares).
+needs tests/oracles/requirements.txt (`make test-all` runs it again and compares). Each reference is used for what it
+is good at: transformers' GGUF loader computes in float32 but cuts text without looking at `tokenizer.ggml.pre`, and
+llama.cpp tokenizes as the file says but quantises activations.
 """
 
 import json
+import os
 import sys
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,39 +69,58 @@ NEW_TOKENS = 12
 TOP = 20
 
 
-def derive(path: Path) -> dict[str, Any]:
-    """Token ids of the corpus, and for each prompt the greedy continuation and the logits behind its first token."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def llama_cpp(path: Path) -> Callable[[str], list[int]]:
+    """llama.cpp's tokenizer of the file, asked over its server on loopback."""
+    import xllamacpp
 
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(path)
+    parameters.n_ctx, parameters.n_parallel, parameters.warmup = 256, 1, False
+    server = xllamacpp.Server(parameters)
+
+    def tokenize(text: str) -> list[int]:
+        address = f"{server.listening_address}/tokenize"
+        body = json.dumps({"content": text, "add_special": True, "parse_special": True}).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as reply:
+            tokens: list[int] = json.load(reply)["tokens"]
+        return tokens
+
+    return tokenize
+
+
+def derive(path: Path) -> dict[str, Any]:
+    """Token ids of the corpus, and for each prompt the greedy continuation and the logits behind its last token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokenize = llama_cpp(path)
     model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     continuations = []
     with torch.no_grad():
         for prompt in PROMPTS:
-            ids = list(tokenizer(prompt).input_ids)
+            ids = tokenize(prompt)
             first = len(ids)
-            logits = model(torch.tensor([ids])).logits[0, -1]
-            values, top = logits.topk(TOP)
-            margins = []
+            values, top = model(torch.tensor([ids])).logits[0, -1].topk(TOP)
             for _ in range(NEW_TOKENS):
-                best = model(torch.tensor([ids])).logits[0, -1].topk(2)
-                margins.append(round(float(best.values[0] - best.values[1]), 5))
-                ids.append(int(best.indices[0]))
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
             continuations.append(
                 {
                     "prompt": prompt,
                     "ids": ids[:first],
                     "greedy": ids[first:],
-                    "margins": margins,
                     "top_ids": top.tolist(),
                     "top_logits": [round(value, 6) for value in values.tolist()],
                 }
             )
-    corpus = [{"text": text, "ids": list(tokenizer(text).input_ids)} for text in CORPUS]
-    return {"corpus": corpus, "continuations": continuations}
+    return {
+        "corpus": [{"text": text, "ids": tokenize(text)} for text in CORPUS],
+        "continuations": continuations,
+    }
 
 
 if __name__ == "__main__":
     golden = derive(Path(sys.argv[1]))
     Path(sys.argv[2]).write_text(json.dumps(golden, ensure_ascii=True, indent=0) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # llama.cpp's server has no end of its own

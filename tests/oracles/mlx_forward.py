@@ -10,20 +10,18 @@ in front of MLX's slow BLAS before MLX is imported.
 import ctypes
 import json
 import sys
-from importlib.metadata import files
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 
 def put_openblas_in_front() -> None:
     """Ten times faster where it works; all the same where it does not."""
-    for package, part in (("mlx-cpu", "libgfortran"), ("cmeel-openblas", "libopenblas.so")):
-        for file in files(package) or []:
-            if part in file.name:
-                try:
-                    ctypes.CDLL(str(file.locate()), ctypes.RTLD_GLOBAL)
-                    break
-                except OSError as error:
-                    print(error, file=sys.stderr)
+    try:
+        libraries = [file for file in files("cmeel-openblas") or [] if file.name == "libopenblas.so.0"]
+        for library in libraries:
+            ctypes.CDLL(str(library.locate()), ctypes.RTLD_GLOBAL)
+    except (PackageNotFoundError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
 
 
 def main(folder: Path) -> None:
