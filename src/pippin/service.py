@@ -9,11 +9,9 @@ a status code is raised before the first byte. A handler that must send bytes so
 loads) runs it as a task and asks `pool.states()` how far the load is; cancelling that task gives everything back.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from types import TracebackType
-
 
 from pippin.config.server_options import ServerOptions
 from pippin.core.completion import Completion

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from typing import Final
 
 from pippin.core.errors import ErrorReport
-from pippin.core.events import TERMINAL, Event, Failed, Finished, PartDelta, Picture, SpeechChunk, append_merged
+from pippin.core.events import (
+    TERMINAL,
+    Event,
+    Failed,
+    Finished,
+    PartDelta,
+    Picture,
+    SpeechChunk,
+    append_merged,
+)
 
 LARGEST: Final = 64 << 20  # bytes that may wait for one reader
 TOKEN_BYTES: Final = 100  # about what a token with its alternatives takes
@@ -64,7 +73,9 @@ class Mailbox:
 
     def _overflow(self) -> None:
         self.fail(
-            ErrorReport(kind="too_large", message="The client reads its answer too slowly; it was cut off here.")
+            ErrorReport(
+                kind="too_large", message="The client reads its answer too slowly; it was cut off here."
+            )
         )
         if self._on_overflow is not None:
             self._on_overflow()

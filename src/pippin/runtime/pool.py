@@ -181,7 +181,9 @@ class Pool:
         for slot in self._slots.values():
             if slot.loading is not None:
                 slot.loading.cancel()
-        await asyncio.gather(*(self._unload(slot, deadline) for slot in self._slots.values() if slot.resident))
+        await asyncio.gather(
+            *(self._unload(slot, deadline) for slot in self._slots.values() if slot.resident)
+        )
 
     # Loading
 

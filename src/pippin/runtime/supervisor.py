@@ -19,8 +19,8 @@ from pippin.core.link import (
     AskStats,
     Cancel,
     ClearCache,
-    Loading,
     LoadFailed,
+    Loading,
     Order,
     Output,
     Reconfigure,
@@ -182,7 +182,10 @@ class WorkerProcess:
         self._stopping = True
         with contextlib.suppress(LinkFull):
             self._send(Shutdown(deadline))
-        for patience, signal in ((deadline + 1.0, self._process.terminate), (TERMINATE_AFTER, self._process.kill)):
+        for patience, signal in (
+            (deadline + 1.0, self._process.terminate),
+            (TERMINATE_AFTER, self._process.kill),
+        ):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.died), patience)
                 return
