@@ -151,13 +151,13 @@ class ScriptedEngine:
             self._prompt_tokens += row.job.accepted.prompt_tokens
             emissions += [(row.job.id, event) for event in row.begin()]
         now = time.monotonic()
-        for id, row in list(self._rows.items()):
+        for request, row in list(self._rows.items()):
             if row.due <= now:
                 self._misbehave(row)
             if row.due <= now:
-                emissions += [(id, event) for event in row.play(now)]
+                emissions += [(request, event) for event in row.play(now)]
                 if not row.open:
-                    del self._rows[id]
+                    del self._rows[request]
                     self._completion_tokens += sum(choice.position for choice in row.choices)
         self._steps += 1
         if not emissions:
