@@ -51,9 +51,9 @@ class TextCompletion(Struct, kw_only=True):
     created: int
     model: str
     choices: list[TextChoice]
-    usage: UsageBody | None | msgspec.UnsetType
+    usage: UsageBody
     system_fingerprint: str
-    timings: TimingsBody | None | msgspec.UnsetType = msgspec.UNSET
+    timings: TimingsBody | None = None
     object: Literal["text_completion"] = "text_completion"
 
 
