@@ -97,7 +97,8 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
     max_tool_calls: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Limits calls of hosted tools, of which none run.")
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Limits calls of hosted tools, of which none run."),
     ] = None
     text: Annotated[TextConfig | None, Meta(description="Format of the text; verbosity is accepted.")] = None
     response_format: Annotated[
@@ -216,9 +217,7 @@ def conversation_of(fields: ResponsesBody) -> str | None:
             return name
 
 
-def _request(
-    fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox
-) -> GenerationRequest:
+def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
     choice = tool_choice_of(fields.tool_choice, toolbox)
     wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
     return GenerationRequest(
