@@ -1,0 +1,140 @@
+"""The resolving of all sources into settings: defaults < profile < file < environment < flags."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pippin.config import environment, yaml_file
+from pippin.config.compat.servers import SERVERS
+from pippin.config.declaration import options
+from pippin.config.flags import read_flags
+from pippin.config.model_options import ModelOptions
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.settings import Given, GivenModel, Note, Origin, Reading, Settings, Sources
+from pippin.config.start_options import Compat
+from pippin.config.values import parse
+
+OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "config_name", "lora_paths", "lora_scales")
+"""Model options that belong to the models named beside them, and are no default for others."""
+
+KIND_OPTIONS = {
+    "image_model": "images",
+    "tts_model": "speech",
+    "stt_model": "transcription",
+    "embedding_model": "embeddings",
+    "reranker_model": "reranking",
+}
+
+
+def load(sources: Sources, variables: Mapping[str, str] | None = None) -> Settings:
+    """Read every source and resolve them. Raises `ConfigError` with one clear line."""
+    variables = environment.variables() if variables is None else variables
+    config = _early("config", sources, variables)
+    document = yaml_file.load_document(config) if config else {}
+    compat = _early("compat", sources, variables) or document.get("compat") or sources.compat
+    if compat is not None:
+        compat = parse(options()["compat"], [str(compat)], "--compat")
+    readings = [_profile(compat)]
+    from_variables = environment.read_variables(variables, compat)
+    from_flags = read_flags(sources.flags, compat)
+    if config:
+        form = yaml_file.form_of(document)
+        readings.append(yaml_file.read_document(document, config, form))
+    readings += [from_variables, from_flags]
+    merged = _merge(readings)
+    if registry := merged.get("models_config"):
+        document = yaml_file.load_document(registry.value)
+        readings.insert(1, yaml_file.read_document(document, registry.value, "vllm-mlx"))
+        merged = _merge(readings)
+    return _resolve(merged, readings, sources, compat)
+
+
+def _early(name: str, sources: Sources, variables: Mapping[str, str]) -> Any:
+    """An option that says how the others are to be read."""
+    option = options()[name]
+    texts = [flag.text or "" for flag in sources.flags if flag.name == option.flag]
+    return texts[-1] if texts else variables.get(option.variable) or None
+
+
+def _profile(compat: Compat | None) -> Reading:
+    if compat is None:
+        return Reading()
+    origin = Origin("profile", f"--compat {compat}")
+    return Reading({name: Given(value, origin) for name, value in SERVERS[compat].profile.items()})
+
+
+def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
+    merged: dict[str, Given] = {}
+    for reading in readings:
+        merged |= reading.options
+    return merged
+
+
+def _resolve(
+    merged: Mapping[str, Given], readings: Sequence[Reading], sources: Sources, compat: Compat | None
+) -> Settings:
+    scopes = {name: options()[name].scope for name in merged}
+    values = {name: given.value for name, given in merged.items()}
+    defaults = {name: value for name, value in values.items() if scopes[name] == "model"}
+    named = _named(values)
+    entries = [entry for reading in readings for entry in reading.models]
+    own = {name: defaults.pop(name) for name in OF_NAMED_MODELS if named and name in defaults}
+    lazy = values.get("lazy_load", False)
+    models = [_entry(entry, defaults, lazy=lazy) for entry in entries]
+    for entry in named:
+        if not any(entry.path in (model.path, model.name) for model in models):
+            models.append(
+                _entry(entry, {**defaults, **(own if entry.kind not in _beside() else {})}, lazy=lazy)
+            )
+    server = ServerOptions(
+        **{name: value for name, value in values.items() if scopes[name] == "server"},
+        models=tuple(models),
+        model_defaults=ModelOptions(**defaults),
+    )
+    provenance = {name: given.origin for name, given in merged.items()}
+    for number, entry in enumerate(entries):
+        provenance[f"models[{number}]"] = entry.origin
+        for name, given in entry.options.items():
+            provenance[f"models[{number}].{name}"] = given.origin
+    notes: list[Note] = [note for reading in readings for note in reading.notes]
+    return Settings(
+        server=server,
+        compat=compat,
+        provenance=provenance,
+        notes=tuple(dict.fromkeys(notes)),
+        sources=sources,
+    )
+
+
+def _named(values: Mapping[str, Any]) -> list[GivenModel]:
+    """The models that options name, the main ones first."""
+    origin = Origin("flag")
+    main = [
+        GivenModel(
+            path=path,
+            origin=origin,
+            name=values.get("served_model_name") if number == 0 else None,
+            kind=values.get("model_kind") if number == 0 else None,
+        )
+        for number, path in enumerate(values.get("model", ()))
+    ]
+    beside = [
+        GivenModel(path=values[option], origin=origin, kind=kind)
+        for option, kind in KIND_OPTIONS.items()
+        if values.get(option)
+    ]
+    return main + beside
+
+
+def _beside() -> frozenset[str]:
+    return frozenset(KIND_OPTIONS.values()) - {"images"}
+
+
+def _entry(entry: GivenModel, defaults: Mapping[str, Any], *, lazy: bool) -> ModelEntry:
+    own = {name: given.value for name, given in entry.options.items()}
+    return ModelEntry(
+        path=entry.path,
+        name=entry.name,
+        kind=entry.kind,
+        preload=not lazy if entry.preload is None else entry.preload,
+        options=ModelOptions(**{**defaults, **own}),
+    )
