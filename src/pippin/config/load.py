@@ -9,7 +9,7 @@ from pippin.config.declaration import options
 from pippin.config.flags import read_flags
 from pippin.config.model_options import ModelOptions
 from pippin.config.server_options import ModelEntry, ServerOptions
-from pippin.config.settings import Given, GivenModel, Note, Origin, Reading, Settings, Sources
+from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
 from pippin.config.start_options import Compat
 from pippin.config.values import parse
 
@@ -75,7 +75,7 @@ def _resolve(
     scopes = {name: options()[name].scope for name in merged}
     values = {name: given.value for name, given in merged.items()}
     defaults = {name: value for name, value in values.items() if scopes[name] == "model"}
-    named = _named(values)
+    named = _named(merged)
     entries = [entry for reading in readings for entry in reading.models]
     own = {name: defaults.pop(name) for name in OF_NAMED_MODELS if named and name in defaults}
     lazy = values.get("lazy_load", False)
@@ -105,24 +105,26 @@ def _resolve(
     )
 
 
-def _named(values: Mapping[str, Any]) -> list[GivenModel]:
+def _named(merged: Mapping[str, Given]) -> list[GivenModel]:
     """The models that options name, the main ones first."""
-    origin = Origin("flag")
-    main = [
+    main = merged.get("model", Given((), DEFAULT))
+    name, kind = (
+        merged.get(option, Given(None, DEFAULT)).value for option in ("served_model_name", "model_kind")
+    )
+    named = [
         GivenModel(
             path=path,
-            origin=origin,
-            name=values.get("served_model_name") if number == 0 else None,
-            kind=values.get("model_kind") if number == 0 else None,
+            origin=main.origin,
+            name=name if number == 0 else None,
+            kind=kind if number == 0 else None,
         )
-        for number, path in enumerate(values.get("model", ()))
+        for number, path in enumerate(main.value)
     ]
-    beside = [
-        GivenModel(path=values[option], origin=origin, kind=kind)
+    return named + [
+        GivenModel(path=given.value, origin=given.origin, kind=kind)
         for option, kind in KIND_OPTIONS.items()
-        if values.get(option)
+        if (given := merged.get(option)) is not None and given.value
     ]
-    return main + beside
 
 
 def _beside() -> frozenset[str]:
