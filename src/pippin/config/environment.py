@@ -48,16 +48,6 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def hugging_face_cache(variables: Mapping[str, str] = os.environ) -> Path:
-    """The cache that all tools share, found as huggingface_hub finds it."""
-    if folder := variables.get("HF_HUB_CACHE") or variables.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(folder).expanduser()
-    if folder := variables.get("HF_HOME"):
-        return Path(folder).expanduser() / "hub"
-    cache = variables.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "huggingface" / "hub"
-
-
 def server_address(variables: Mapping[str, str] = os.environ) -> str | None:
     """Address of the running server that commands talk to."""
     return variables.get("PIPPIN_SERVER") or None

@@ -16,6 +16,8 @@ from pippin.config.values import parse
 OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "config_name", "lora_paths", "lora_scales")
 """Model options that belong to the models named beside them, and are no default for others."""
 
+FIRST_MODEL = ("served_model_name", "model_kind")
+
 KIND_OPTIONS = {
     "image_model": "images",
     "tts_model": "speech",
@@ -72,23 +74,21 @@ def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
 def _resolve(
     merged: Mapping[str, Given], readings: Sequence[Reading], sources: Sources, compat: Compat | None
 ) -> Settings:
-    scopes = {name: options()[name].scope for name in merged}
-    values = {name: given.value for name, given in merged.items()}
-    defaults = {name: value for name, value in values.items() if scopes[name] == "model"}
     named = _named(merged)
+    if named:
+        merged = {name: given for name, given in merged.items() if name not in OF_NAMED_MODELS}
     entries = [entry for reading in readings for entry in reading.models]
-    own = {name: defaults.pop(name) for name in OF_NAMED_MODELS if named and name in defaults}
-    lazy = values.get("lazy_load", False)
-    models = [_entry(entry, defaults, lazy=lazy) for entry in entries]
-    for entry in named:
-        if not any(entry.path in (model.path, model.name) for model in models):
-            models.append(
-                _entry(entry, {**defaults, **(own if entry.kind not in _beside() else {})}, lazy=lazy)
-            )
+    known = {name for entry in entries for name in (entry.path, entry.name)}
+    entries += [entry for entry in named if entry.path not in known]
+    scoped = {
+        scope: {name: given.value for name, given in merged.items() if options()[name].scope == scope}
+        for scope in ("start", "server", "model")
+    }
+    lazy = scoped["start"].get("lazy_load", False)
     server = ServerOptions(
-        **{name: value for name, value in values.items() if scopes[name] == "server"},
-        models=tuple(models),
-        model_defaults=ModelOptions(**defaults),
+        **scoped["server"],
+        models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),
+        model_defaults=ModelOptions(**scoped["model"]),
     )
     provenance = {name: given.origin for name, given in merged.items()}
     for number, entry in enumerate(entries):
@@ -108,15 +108,15 @@ def _resolve(
 def _named(merged: Mapping[str, Given]) -> list[GivenModel]:
     """The models that options name, the main ones first."""
     main = merged.get("model", Given((), DEFAULT))
-    name, kind = (
-        merged.get(option, Given(None, DEFAULT)).value for option in ("served_model_name", "model_kind")
-    )
+    name, kind = (merged[option].value if option in merged else None for option in FIRST_MODEL)
+    own = {option: merged[option] for option in OF_NAMED_MODELS if option in merged}
     named = [
         GivenModel(
             path=path,
             origin=main.origin,
             name=name if number == 0 else None,
             kind=kind if number == 0 else None,
+            options=own,
         )
         for number, path in enumerate(main.value)
     ]
@@ -125,10 +125,6 @@ def _named(merged: Mapping[str, Given]) -> list[GivenModel]:
         for option, kind in KIND_OPTIONS.items()
         if (given := merged.get(option)) is not None and given.value
     ]
-
-
-def _beside() -> frozenset[str]:
-    return frozenset(KIND_OPTIONS.values()) - {"images"}
 
 
 def _entry(entry: GivenModel, defaults: Mapping[str, Any], *, lazy: bool) -> ModelEntry:
