@@ -35,18 +35,19 @@ def reload(settings: Settings, variables: Mapping[str, str] | None = None) -> Re
 
 def change(settings: Settings, values: Mapping[str, Any]) -> Reloaded:
     """Take over single values (`PATCH /v1/settings`), under Pippin's names or mlx_vlm.server's."""
+    own = {name: option for name, option in options().items() if option.scope != "start"}
     knobs = {term.name: term for term in SERVERS["mlx-vlm"].settings}
     new: dict[str, Any] = {}
     notes: list[Note] = []
     for key, value in values.items():
-        if key in options() and options()[key].scope != "start" and key != "kv_bits":
-            new[key] = convert(options()[key], value, key)
-        elif key in knobs:
+        if key in knobs:
             translated, more = translate(knobs[key], value, key)
             new |= translated
             notes += more
+        elif key in own:
+            new[key] = convert(own[key], value, key)
         else:
-            raise ConfigError(f"{key}: no such option.{nearest(key, [*options(), *knobs])}")
+            raise ConfigError(f"{key}: no such option.{nearest(key, [*own, *knobs])}")
     reloaded = _adopt(settings, _with(settings, new))
     return msgspec.structs.replace(reloaded, notes=tuple(notes))
 

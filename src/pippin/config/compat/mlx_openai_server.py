@@ -59,6 +59,7 @@ FLAGS = (
     same("--xtc-threshold", "xtc_threshold", "-"),
     same("--seed", "seed", "-"),
     same("--repetition-context-size", "repetition_context_size", "-"),
+    same("--version", None, "-", "prints Pippin's", takes="switch"),
 )
 
 VARIABLES = (
