@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
@@ -19,8 +19,9 @@ from pippin.api.dialects.engine_fields import (
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.fields import Contract, invalid, unsupported
-from pippin.api.dialects.openai_error import error_body
+from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.openai_words import encode_error
+from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_responses_encode import ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.openai_responses_items import ConversationReader, Item
 from pippin.api.dialects.openai_responses_tools import Toolbox, tool_choice_of, toolbox_of
@@ -97,7 +98,8 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
     max_tool_calls: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Limits calls of hosted tools, of which none run.")
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Limits calls of hosted tools, of which none run."),
     ] = None
     text: Annotated[TextConfig | None, Meta(description="Format of the text; verbosity is accepted.")] = None
     response_format: Annotated[
@@ -148,6 +150,19 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 
 
+class NoHistory:
+    """For contexts without a store."""
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
+
+    def item(self, item_id: str) -> dict[str, Any]:
+        raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
+
+
 class ResponsesDialect:
     name = "responses"
     path = "/responses"
@@ -161,7 +176,7 @@ class ResponsesDialect:
         fields, ignored = self.contract.decode(body)
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
-        messages = tuple(reader.messages)
+        messages = with_media_options(reader.messages, fields)
         if fields.instructions:
             messages = (Message("system", (Text(fields.instructions),)), *messages)
         if not messages:
@@ -179,7 +194,7 @@ class ResponsesDialect:
         return ResponsesEncoder(decoded.shape, run, self._clock)
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return error_body(report)
+        return encode_error(report)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
@@ -192,17 +207,13 @@ def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
 ) -> tuple[ConversationReader, Toolbox]:
     """Read what came before, and this turn."""
-    history = context.history
-    reader = ConversationReader((lambda id: None) if history is None else history.item)
+    history = context.history or NoHistory()
+    reader = ConversationReader(history.item)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
-        if history is None:
-            raise unsupported("previous_response_id", "this server stores no responses.")
         reader.read(history.items(fields.previous_response_id), "previous_response_id")
     if (conversation := conversation_of(fields)) is not None:
-        if history is None:
-            raise unsupported("conversation", "this server stores no conversations.")
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
     return reader, toolbox_of((fields.tools or []) + reader.tools)
@@ -216,9 +227,7 @@ def conversation_of(fields: ResponsesBody) -> str | None:
             return name
 
 
-def _request(
-    fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox
-) -> GenerationRequest:
+def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
     choice = tool_choice_of(fields.tool_choice, toolbox)
     wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
     return GenerationRequest(

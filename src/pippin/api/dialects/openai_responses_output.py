@@ -164,9 +164,7 @@ class FunctionCallItem(CallItem):
             yield self._event("response.function_call_arguments.delta", delta=delta.text)
 
     def closed(self) -> Iterator[Json]:
-        yield self._event(
-            "response.function_call_arguments.done", name=self.origin.name, arguments=self.text
-        )
+        yield self._event("response.function_call_arguments.done", name=self.origin.name, arguments=self.text)
 
 
 class CustomCallItem(CallItem):
