@@ -136,10 +136,11 @@ def test_every_module_says_what_it_owns(module: tuple[Path, ast.Module]) -> None
 
 def test_nobody_evaluates_text_or_writes_to_globals(module: tuple[Path, ast.Module]) -> None:
     path, tree = module
-    found = [
-        f"line {node.lineno}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Global)
-        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"})
-    ]
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Global() | ast.Call(func=ast.Name(id="eval" | "exec")):
+                found.append(f"line {node.lineno}")
+            case _:
+                pass
     assert not found, f"{relative(path)}: {found}"
