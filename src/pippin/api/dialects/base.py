@@ -15,7 +15,7 @@ Shape = TypeVar("Shape")
 
 
 class History(Protocol):
-    """What the caller stored earlier, for dialects that continue it by id. Items are in the dialect's own form.
+    """What the caller stored earlier, for dialects that continue it by id; items are in the dialect's own form.
 
     All raise `ServerError("not_found")` for an id that is unknown, or another caller's.
     """

@@ -20,11 +20,11 @@ from pippin.api.dialects.engine_fields import (
     thinking_of,
 )
 from pippin.api.dialects.fields import Contract, invalid
-from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_responses_encode import ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.openai_responses_items import ConversationReader, Item
 from pippin.api.dialects.openai_responses_tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import (
     JsonObjectFormat,
     ResponseFormat,
@@ -32,7 +32,7 @@ from pippin.api.dialects.output_formats import (
     output_format_of,
     schema_format,
 )
-from pippin.api.dialects.sampling_fields import SamplingFields, sampling_of
+from pippin.api.dialects.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
@@ -71,12 +71,7 @@ class ConversationReference(Struct, kw_only=True):
     id: Identifier
 
 
-class CompactionRule(Struct, kw_only=True):
-    type: Literal["compaction"]
-    compact_threshold: Annotated[int, Meta(ge=0)] | None = None
-
-
-class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=True):
+class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/responses`."""
 
     model: Annotated[str | None, Meta(description="The model that answers.")] = None
@@ -113,10 +108,6 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     ] = None
     stop: Annotated[
         str | Annotated[tuple[str, ...], Meta(max_length=16)] | None, Meta(description="Ends the answer.")
-    ] = None
-    context_management: Annotated[
-        tuple[CompactionRule, ...] | None,
-        Meta(description="Summarise the oldest turns when the conversation does not fit the window."),
     ] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
@@ -221,9 +212,9 @@ def _read(
 
 def conversation_of(fields: ResponsesBody) -> str | None:
     match fields.conversation:
-        case ConversationReference(id):
+        case ConversationReference(id=id):
             return id
-        case name:
+        case str() | None as name:
             return name
 
 

@@ -174,21 +174,21 @@ class ResponsesEncoder:
     def _new_item(self, event: PartStarted) -> OutputItem:
         index = len(self._items)
 
-        def id(prefix: str) -> str:
+        def named(prefix: str) -> str:
             return f"{prefix}_{self._run.id}_{index}"
 
         if event.kind == "text":
-            return MessageItem(id("msg"), index)
+            return MessageItem(named("msg"), index)
         if event.kind == "reasoning":
             as_summary = self._shape.reasoning == "summary"
-            return ReasoningItem(id("rs"), index, as_summary=as_summary, sealed=self._shape.sealed)
+            return ReasoningItem(named("rs"), index, as_summary=as_summary, sealed=self._shape.sealed)
         origin = self._shape.toolbox.origin(event.name or "")
         kinds: dict[str, tuple[type[CallItem], str]] = {
             "function": (FunctionCallItem, "fc"),
             "custom": (CustomCallItem, "ctc"),
         }
         make, prefix = kinds.get(origin.kind, (ActionCallItem, "sh"))
-        return make(id(prefix), index, event.id or id("call"), origin)
+        return make(named(prefix), index, event.id or named("call"), origin)
 
     def _close(self, status: ItemStatus) -> Iterator[Json]:
         item, self._open, self._part, self._ended = self._open, None, None, False
