@@ -80,6 +80,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     response_format: Annotated[
         ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
     ] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     cache_control: Annotated[
         dict[str, Any] | None, Meta(description="Keep the whole prompt in the cache.")
     ] = None
@@ -112,7 +113,6 @@ ACCEPTED: Final = frozenset(
 )
 REFUSED: Final[Mapping[str, str]] = {
     "compaction": "send the conversation to a model with instructions to summarise it instead.",
-    "n": "a message has one answer; send several requests.",
 }
 
 

@@ -109,6 +109,7 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     stop: Annotated[
         str | Annotated[tuple[str, ...], Meta(max_length=16)] | None, Meta(description="Ends the answer.")
     ] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
     safety_identifier: Annotated[str | None, Meta(description="Given back with the response.")] = None
@@ -137,7 +138,6 @@ ACCEPTED: Final = frozenset(
 REFUSED: Final[Mapping[str, str]] = {
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",
-    "n": "a response has one answer; send several requests.",
 }
 
 
