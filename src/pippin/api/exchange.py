@@ -25,6 +25,7 @@ class Exchange:
 
     id: str
     path: str
+    own_id: bool = True  # made here, not by the client
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: who limits are counted for
     authenticated: bool = False
@@ -44,10 +45,13 @@ def exchange_of(scope: Scope) -> Exchange:
     return exchange
 
 
-def request_id_of(headers: Headers) -> str:
-    """The client's own id where it is plain, else a new one."""
-    given = headers.get("x-request-id", "")
-    return given if _ID.fullmatch(given) else uuid4().hex
+def open_exchange(scope: Scope) -> Exchange:
+    """The client's own id serves where it is plain."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    own = _ID.fullmatch(given) is None
+    exchange = Exchange(id=uuid4().hex if own else given, path=scope["path"], own_id=own)
+    scope[SCOPE_KEY] = exchange
+    return exchange
 
 
 class ExchangeFrame:
@@ -62,8 +66,7 @@ class ExchangeFrame:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(id=request_id_of(Headers(scope=scope)), path=scope["path"])
-        scope[SCOPE_KEY] = exchange
+        exchange = open_exchange(scope)
 
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":
