@@ -4,6 +4,7 @@ SQLite holds them, in a file where the operator names one, else in memory; the c
 a millisecond, so they are made on the event loop.
 """
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,8 @@ import msgspec
 from msgspec import Struct, field
 
 from pippin.core.errors import ServerError
+
+log = logging.getLogger(__name__)
 
 Item = dict[str, Any]
 Kind = Literal["response", "conversation"]
@@ -85,6 +88,12 @@ class ResponseStore:
 
         An entry that is larger than the bound alone is not kept.
         """
+        try:
+            self._write(owner, id, kind, body, items)
+        except sqlite3.Error as error:  # a full disk must not cost the client its answer
+            log.error("The %s %s could not be stored: %s", kind, id, error)
+
+    def _write(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
         now = self._clock()
         created = self._remove(owner, id)
         with self._database:
@@ -167,6 +176,16 @@ class OwnedHistory:
 
     def save_conversation(self, conversation: StoredConversation) -> None:
         self._put(conversation.id, "conversation", conversation, conversation.items)
+
+    def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
+        """Add what is new; a conversation that was deleted meanwhile stays deleted."""
+        try:
+            conversation = self.stored_conversation(id)
+        except ServerError:
+            return
+        known = {item.get("id") for item in conversation.items}
+        conversation.items += [item for item in items if item.get("id") not in known]
+        self.save_conversation(conversation)
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)

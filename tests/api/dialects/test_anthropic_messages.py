@@ -312,7 +312,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], para
 
 def test_a_count_is_of_the_same_request_without_max_tokens() -> None:
     body = {"model": "m", "messages": HI, "system": "S", "tools": [TOOL]}
-    [counted] = DIALECT.decode_count(json.dumps(body).encode(), DecodeContext()).requests
+    [counted] = MessagesDialect(counting=True).decode(json.dumps(body).encode(), DecodeContext()).requests
     assert counted.max_tokens is None
     full = request(system="S", tools=[TOOL])
     assert (counted.messages, counted.tools, counted.thinking) == (full.messages, full.tools, full.thinking)

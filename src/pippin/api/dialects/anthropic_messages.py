@@ -122,17 +122,15 @@ class MessagesDialect:
     body = MessagesBody
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
+    def __init__(self, *, counting: bool = False) -> None:
+        """`counting`: for count_tokens, whose bodies are the same but for `max_tokens`. The same request comes
+        of them, so the count is that of the request."""
+        self._counting = counting
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[MessageShape]:
-        return self._decode(body, context, counting=False)
-
-    def decode_count(self, body: bytes, context: DecodeContext) -> Decoded[MessageShape]:
-        """The same request as `decode` makes of the same fields, so that the count is that of the request."""
-        return self._decode(body, context, counting=True)
-
-    def _decode(self, body: bytes, context: DecodeContext, *, counting: bool) -> Decoded[MessageShape]:
         check_version(context.headers)
         fields, ignored = self.contract.decode(body)
-        if fields.max_tokens is None and not counting:
+        if fields.max_tokens is None and not self._counting:
             raise invalid("max_tokens", "is required.")
         reader = ConversationReader()
         reader.system(fields.system or [])

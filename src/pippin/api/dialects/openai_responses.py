@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
     adapter_of,
@@ -181,7 +181,7 @@ class ResponsesDialect:
             warnings=toolbox.warnings + _skip_warnings(reader.skipped),
         )
 
-    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> Encoder:
+    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
