@@ -65,6 +65,8 @@ class Answer:
 
     async def started(self, within: float | None = None) -> bool:
         """Whether it was accepted in time. Raises the `ServerError` of a refusal."""
+        if self._runs is not None:
+            return True
         await asyncio.wait({self._starting}, timeout=within)
         if not self._starting.done():
             return False

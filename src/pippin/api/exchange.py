@@ -32,6 +32,7 @@ class Exchange:
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
+    route: str = "unrouted"  # the pattern of the address, for metrics
     note: str = ""  # for the access log: model and tokens
 
     @property

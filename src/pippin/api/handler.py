@@ -59,6 +59,7 @@ class Handler:
         self._resolve_media = resolve_media
         self._unknown = UnknownFields()
         self._active: dict[str, Answer] = {}
+        self.answered = 0
 
     async def answer(
         self,
@@ -134,10 +135,6 @@ class Handler:
         answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
         return True
 
-    @property
-    def active(self) -> int:
-        return self._limits.running
-
     def _open(
         self,
         request: Request,
@@ -150,7 +147,8 @@ class Handler:
     ) -> Answer:
         exchange = exchange_of(request.scope)
         self._limits.enter()
-        ids = [run.id] if len(tasks) == 1 else [f"{run.id}-{number}" for number in range(len(tasks))]
+        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
+        ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
         limit = min(filter(None, (timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
         answer = Answer(
@@ -176,6 +174,7 @@ class Handler:
             await ending(decoded, encoder)
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
+        self.answered += 1
         self._limits.leave(exchange.caller, answer.tokens)
         for name in (run.id, exchange.id):
             if self._active.get(name) is answer:

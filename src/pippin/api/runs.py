@@ -62,8 +62,8 @@ async def start_runs(
     if len(tasks) == 1:
         return Runs([await service.start(tasks[0], model=model, id=ids[0], client=client)])
     starting = [
-        asyncio.create_task(service.start(task, model=model, id=id, client=client))
-        for task, id in zip(tasks, ids, strict=True)
+        asyncio.create_task(service.start(task, model=model, id=task_id, client=client))
+        for task, task_id in zip(tasks, ids, strict=True)
     ]
     try:
         return Runs(await asyncio.gather(*starting))
