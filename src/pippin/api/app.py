@@ -20,6 +20,7 @@ from pippin.api.errors import Errors, LastCatcher
 from pippin.api.exchange import CLIENT_GONE, Exchange, ExchangeFrame
 from pippin.api.guards import Guard, policy_of
 from pippin.api.handler import Handler, MediaResolver
+from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
 from pippin.api.observer import Observer, Unobserved
@@ -49,6 +50,7 @@ def create_app(
         errors=errors,
         keyring=keyring,
         observer=observer,
+        store=open_store(options),
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),

@@ -6,6 +6,7 @@ a millisecond, so they are made on the event loop.
 
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ServerError
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class ResponseStore:
         self._bytes = int(megabytes * 2**20)
         self._seconds = hours * 3600
         self._clock = clock
+        self._lock = threading.RLock()  # large bodies are decoded beside the event loop
         self._database = _open(path)
         self.total_bytes, self.total_entries = self._database.execute(
             "SELECT COALESCE(SUM(bytes), 0), COUNT(*) FROM entries"
@@ -89,7 +92,8 @@ class ResponseStore:
         An entry that is larger than the bound alone is not kept.
         """
         try:
-            self._write(owner, id, kind, body, items)
+            with self._lock:
+                self._write(owner, id, kind, body, items)
         except sqlite3.Error as error:  # a full disk must not cost the client its answer
             log.error("The %s %s could not be stored: %s", kind, id, error)
 
@@ -108,6 +112,10 @@ class ResponseStore:
         self._make_room(now)
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
+        with self._lock:
+            return self._read(owner, id, kind)
+
+    def _read(self, owner: str, id: str, kind: Kind) -> bytes | None:
         now = self._clock()
         query = "SELECT body, created FROM entries WHERE owner = ? AND id = ? AND kind = ?"
         row = self._database.execute(query, (owner, id, kind)).fetchone()
@@ -125,14 +133,16 @@ class ResponseStore:
         query = """SELECT entries.id, entries.kind FROM items JOIN entries
             ON entries.owner = items.owner AND entries.id = items.entry
             WHERE items.owner = ? AND items.item = ? ORDER BY entries.used DESC LIMIT 1"""
-        row = self._database.execute(query, (owner, item)).fetchone()
+        with self._lock:
+            row = self._database.execute(query, (owner, item)).fetchone()
         return None if row is None else (row[0], row[1])
 
     def delete(self, owner: str, id: str, kind: Kind) -> bool:
-        known = self._database.execute(
-            "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
-        ).fetchone()
-        return known is not None and self._remove(owner, id) is not None
+        with self._lock:
+            known = self._database.execute(
+                "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
+            ).fetchone()
+            return known is not None and self._remove(owner, id) is not None
 
     def _make_room(self, now: float) -> None:
         too_old = "SELECT owner, id FROM entries WHERE created < ?"
@@ -238,6 +248,15 @@ class OwnedHistory:
         if body is None:
             raise not_found(kind, id)
         return msgspec.json.decode(body, type=type)
+
+
+def open_store(options: ServerOptions) -> ResponseStore:
+    return ResponseStore(
+        options.response_store,
+        entries=options.response_store_entries,
+        megabytes=options.response_store_mb,
+        hours=options.response_store_hours,
+    )
 
 
 def not_found(what: str, id: str) -> ServerError:

@@ -51,32 +51,32 @@ class SavingDialect:
 
 class SavingEncoder:
     def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
-        self._encoder = encoder
+        self.inner = encoder
         self._save = save
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return self._encoder.start(accepted)
+        return self.inner.start(accepted)
 
     def event(self, event: Event, request: int = 0) -> bytes:
-        frames = self._encoder.event(event, request)
+        frames = self.inner.event(event, request)
         if isinstance(event, Finished) and event.choice == 0:
-            self._save(self._encoder.response())
+            self._save(self.inner.response())
         return frames
 
     def keep_alive(self) -> bytes:
-        return self._encoder.keep_alive()
+        return self.inner.keep_alive()
 
     def failed(self, report: ErrorReport) -> bytes:
-        frames = self._encoder.failed(report)
-        self._save(self._encoder.response())
+        frames = self.inner.failed(report)
+        self._save(self.inner.response())
         return frames
 
     def end(self) -> bytes:
-        return self._encoder.end()
+        return self.inner.end()
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        body = self._encoder.whole(completions)
-        self._save(self._encoder.response())
+        body = self.inner.whole(completions)
+        self._save(self.inner.response())
         return body
 
 
