@@ -13,28 +13,26 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.context import Api, Endpoint, both
+from pippin.api.context import Api, Current, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.errors import Errors, LastCatcher
 from pippin.api.exchange import CLIENT_GONE, Exchange, ExchangeFrame
 from pippin.api.guards import Guard, policy_of
-from pippin.api.handler import Handler, MediaResolver
+from pippin.api.handler import Handler
 from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
+from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
 from pippin.config.server_options import ServerOptions
-from pippin.core.conversation import Audio, Image, ToolResult, Url, Video
 from pippin.core.errors import ServerError
-from pippin.core.requests import GenerationRequest
 from pippin.service import Service
 
 
-def create_app(
-    service: Service, options: ServerOptions, resolve_media: MediaResolver | None = None
-) -> ASGIApp:
+def create_app(service: Service, settings: Settings) -> ASGIApp:
     """The whole server as one ASGI application. Raises `ServerError` for options that can't be used."""
+    options = settings.server
     keyring = load_keyring(options)
     observer = _observer_of(options)
     limits = Limits(
@@ -44,8 +42,9 @@ def create_app(
     errors = Errors(dialects)
     api = Api(
         service=service,
+        settings=Current(settings),
         options=options,
-        handler=Handler(service, options, observer, limits, resolve_media or refuse_addresses),
+        handler=Handler(service, options, observer, limits, MediaResolver(options).resolve),
         dialects=dialects,
         errors=errors,
         keyring=keyring,
@@ -98,19 +97,3 @@ def _generation(api: Api, dialect: AnyDialect) -> Endpoint:
 def _observe(observer: Observer, method: str, exchange: Exchange) -> None:
     status = CLIENT_GONE if exchange.gone else exchange.status or 500
     observer.http(method, exchange.route, status, exchange.elapsed)
-
-
-async def refuse_addresses(request: GenerationRequest) -> GenerationRequest:
-    """The media resolver of a server that fetches nothing."""
-    for message in request.messages or ():
-        for part in message.parts:
-            inner = part.parts if isinstance(part, ToolResult) else (part,)
-            if any(
-                isinstance(each, Image | Audio | Video) and isinstance(each.source, Url) for each in inner
-            ):
-                raise ServerError(
-                    "unsupported",
-                    "This server does not fetch media; send it inside the request as a `data:` address.",
-                    "messages",
-                )
-    return request

@@ -18,6 +18,7 @@ from pippin.api.history import ResponseStore
 from pippin.api.keys import Keyring
 from pippin.api.observer import Observer
 from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
 from pippin.service import Service
 
 VERSION = "/v1"
@@ -25,12 +26,20 @@ VERSION = "/v1"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+@dataclass(slots=True)
+class Current:
+    """The settings as they are now; `PATCH /v1/settings` and SIGHUP put new ones in."""
+
+    settings: Settings
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """Given to `routes(api)` of every module in `api/routes`."""
 
     service: Service
-    options: ServerOptions
+    settings: Current
+    options: ServerOptions  # as they were at the start
     handler: Handler
     dialects: Mapping[str, AnyDialect]
     errors: Errors

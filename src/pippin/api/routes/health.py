@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -32,14 +31,12 @@ class Health:
     api: Api
 
     async def show(self, request: Request) -> Response:
-        """The fields of the replaced servers' health pages, and the state of each worker. Whoever shows no
-        key where keys are asked for learns only that the server is well."""
-        if self.api.keyring and not self._may_see(request):
-            return json_reply({"status": "healthy"})
-        return json_reply(self._describe())
-
-    def _may_see(self, request: Request) -> bool:
-        return exchange_of(request.scope).authenticated
+        """The fields of the replaced servers' health pages, and the state of each worker. Where keys are asked
+        for and none is shown, errors and workers are left out."""
+        body = self._describe()
+        if self.api.keyring and not exchange_of(request.scope).authenticated:
+            del body["workers"], body["last_error"]
+        return json_reply(body)
 
     def _describe(self) -> dict[str, Any]:
         options, pool = self.api.options, self.api.service.pool
@@ -67,7 +64,7 @@ class Health:
             "model_name": current.id if current is not None else None,
             "model_id": current.id if current is not None else None,
             "model_status": "initialized" if current is not None else "uninitialized",
-            "available_models": [entry.name or entry.path for entry in options.models],
+            "available_models": [state.id for state in states],
             "model_type": model_type(info),
             "engine_type": "batched",
             "residency_state": residency(states),
@@ -95,15 +92,22 @@ def loaded_models(states: list[ModelState], adapter: str | None) -> dict[str, An
 
 
 def worker_body(state: ModelState) -> dict[str, Any]:
-    """A state without paths or the process's own business."""
-    body = msgspec.to_builtins(state)
     error = state.error
-    return body | {
+    return {
+        "id": state.id,
+        "kind": state.kind,
         "state": state.state,
+        "stage": state.stage,
+        "progress": state.progress,
         "pinned": state.pinned,
         "active": state.active,
+        "last_used_at": state.last_used,
+        "loaded_at": state.loaded_at,
+        "load_seconds": state.load_seconds,
+        "footprint_bytes": state.footprint,
+        "pid": state.pid,
         "restarts": state.restarts,
-        "error": None if error is None else error.message,
+        "last_error": None if error is None else error.message,
     }
 
 
