@@ -20,6 +20,7 @@ from pippin.api.errors import Errors, LastCatcher
 from pippin.api.exchange import CLIENT_GONE, Exchange, ExchangeFrame
 from pippin.api.guards import Guard, policy_of
 from pippin.api.handler import Handler
+from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
@@ -49,6 +50,7 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
         errors=errors,
         keyring=keyring,
         observer=observer,
+        store=open_store(options),
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
