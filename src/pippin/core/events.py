@@ -245,3 +245,15 @@ TERMINAL = (
     PicturesDone,
 )
 """Events after which a request sends nothing more; a generation ends with the last choice's `Finished`."""
+
+
+def append_merged(events: list[Event], event: Event) -> None:
+    """Append `event`; a delta that continues the last one of the same part is joined to it instead."""
+    if type(event) is PartDelta and events:
+        last = events[-1]
+        if type(last) is PartDelta and last.choice == event.choice and last.index == event.index:
+            events[-1] = PartDelta(
+                event.choice, event.index, last.text + event.text, last.tokens + event.tokens, event.completed
+            )
+            return
+    events.append(event)
