@@ -68,7 +68,9 @@ class Preparation:
                 try:
                     await self._prepare(entry)
                 except ServerError as error:
-                    print(f"{name_of(entry)} is not ready: {error.report.message}", file=sys.stderr, flush=True)
+                    print(
+                        f"{name_of(entry)} is not ready: {error.report.message}", file=sys.stderr, flush=True
+                    )
 
     async def _prepare(self, entry: ModelEntry) -> None:
         name = name_of(entry)
@@ -92,5 +94,5 @@ class Preparation:
             tell(*state.progress)
 
     def _state(self, name: str) -> "ModelState | None":
-        id = self.catalog.resolve(name, by_operator=True).id
-        return next((state for state in self.service.pool.states() if state.id == id), None)
+        known = self.catalog.resolve(name, by_operator=True)
+        return next((state for state in self.service.pool.states() if state.id == known.id), None)
