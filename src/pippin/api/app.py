@@ -20,11 +20,13 @@ from pippin.api.errors import Errors, LastCatcher
 from pippin.api.exchange import CLIENT_GONE, Exchange, ExchangeFrame
 from pippin.api.guards import Guard, policy_of
 from pippin.api.handler import Handler
+from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
 from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.service import Service
 
@@ -48,6 +50,7 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
         errors=errors,
         keyring=keyring,
         observer=observer,
+        store=open_store(options),
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),

@@ -14,6 +14,7 @@ from pippin.api.dialects.base import AnyDialect
 from pippin.api.errors import Errors
 from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
+from pippin.api.history import ResponseStore
 from pippin.api.keys import Keyring
 from pippin.api.observer import Observer
 from pippin.config.server_options import ServerOptions
@@ -44,6 +45,7 @@ class Api:
     errors: Errors
     keyring: Keyring
     observer: Observer
+    store: ResponseStore
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
 

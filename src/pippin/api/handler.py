@@ -5,6 +5,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -25,10 +26,10 @@ from pippin.api.sse import EventStream
 from pippin.api.unknown_fields import UnknownFields
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event
+from pippin.core.events import Counted, Event
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Generate, Task
+from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,16 @@ ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
 MediaResolver = Callable[[GenerationRequest], Awaitable[GenerationRequest]]
 """Fetches media that a request gives by address. Raises `ServerError`."""
 
-Ending = Callable[[Decoded[Any], Encoder], Awaitable[None]]
-"""Told of a streamed or whole answer that has come to its end, with the encoder that drew it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A body that was understood, and who will draw its answer."""
+
+    decoded: Decoded[Any]
+    tasks: list[Generate]
+    run: RunInfo
+    kind: str  # of the dialect
+    encoder: Any  # of the dialect's own type
 
 
 class Handler:
@@ -62,14 +71,15 @@ class Handler:
         self.answered = 0
 
     async def answer(
-        self,
-        request: Request,
-        dialect: AnyDialect,
-        *,
-        history: History | None = None,
-        ending: Ending | None = None,
+        self, request: Request, dialect: AnyDialect, *, history: History | None = None
     ) -> Response:
         """Read, decode, run, and draw. Raises `ServerError` for all that deserves a status code."""
+        return await self.respond(request, await self.prepare(request, dialect, history=history))
+
+    async def prepare(
+        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+    ) -> Prepared:
+        """Read and decode a body; nothing runs yet."""
         exchange = exchange_of(request.scope)
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
@@ -79,20 +89,42 @@ class Handler:
         ]
         run = self._run_info(decoded.requests[0].model, exchange)
         encoder = dialect.encoder(decoded, run)
-        answer = self._open(
-            request, tasks, run, dialect.name, stream=decoded.stream, timeout=decoded.requests[0].timeout
-        )
+        return Prepared(decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder)
+
+    async def respond(self, request: Request, prepared: Prepared) -> Response:
+        answer = self.open(request, prepared, Presence(request.receive))
+        encoder: Encoder = prepared.encoder
         try:
-            if not decoded.stream:
+            if not prepared.decoded.stream:
                 whole = encoder.whole(await answer.whole())
-                await self._close(answer, decoded, encoder, ending)
+                await answer.close()
                 return Response(whole, media_type="application/json")
             await answer.started(within=self._options.keepalive_interval)
-        except BaseException as error:
-            await self._close(answer, decoded, encoder, ending if isinstance(error, ServerError) else None)
+        except BaseException:
+            await answer.close()
             raise
-        pieces = answer.pieces(encoder, self._options.keepalive_interval)
-        return EventStream(pieces, partial(self._close, answer, decoded, encoder, ending))
+        return EventStream(answer.pieces(encoder, self._options.keepalive_interval), answer.close)
+
+    def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
+        """Begin to run what was prepared. Whoever opens an answer closes it."""
+        return self._open(
+            request,
+            prepared.tasks,
+            prepared.run,
+            prepared.kind,
+            stream=prepared.decoded.stream,
+            timeout=prepared.decoded.requests[0].timeout,
+            presence=presence,
+        )
+
+    async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
+        """The prompt tokens of the request that a body stands for."""
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        [wanted] = (await self.decode(request, dialect, body, history)).requests
+        task = CountTokens(await self._resolve_media(self._salted(wanted, request)))
+        [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
+        assert isinstance(counted, Counted)
+        return counted.tokens
 
     async def decode(
         self, request: Request, dialect: AnyDialect, body: bytes, history: History | None = None
@@ -117,9 +149,9 @@ class Handler:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         self._limits.admit(exchange)
-        answer = self._open(
-            request, [task], self._run_info(model, exchange), kind, stream=False, timeout=None
-        )
+        run = self._run_info(model, exchange)
+        presence = Presence(request.receive)
+        answer = self._open(request, [task], run, kind, stream=False, timeout=None, presence=presence)
         try:
             return await answer.events()
         finally:
@@ -144,6 +176,7 @@ class Handler:
         *,
         stream: bool,
         timeout: float | None,
+        presence: Presence,
     ) -> Answer:
         exchange = exchange_of(request.scope)
         self._limits.enter()
@@ -157,7 +190,7 @@ class Handler:
             ids=ids,
             model=model,
             client=exchange.caller or None,
-            presence=Presence(request.receive),
+            presence=presence,
             observer=self._observer.request(kind, run.model, stream=stream),
             timeout=limit,
             on_close=partial(self._forget, exchange, run),
@@ -165,13 +198,6 @@ class Handler:
         self._active[run.id] = answer
         self._active.setdefault(exchange.id, answer)
         return answer
-
-    async def _close(
-        self, answer: Answer, decoded: Decoded[Any], encoder: Encoder, ending: Ending | None
-    ) -> None:
-        await answer.close()
-        if ending is not None:
-            await ending(decoded, encoder)
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1

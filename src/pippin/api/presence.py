@@ -30,3 +30,16 @@ class Presence:
         self.gone = True
         if self._on_gone is not None:
             self._on_gone()
+
+
+class NobodyWaits(Presence):
+    """For runs that go on without their client."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
