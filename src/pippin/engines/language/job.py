@@ -6,7 +6,8 @@ from functools import cached_property
 from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints import CompiledGrammar
-from pippin.engines.language.stand_in import ReasoningFormat, ToolFormat
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,9 +4,9 @@ import numpy as np
 
 from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.stand_in import OutputReader
 from pippin.engines.language.stopping import StopFinder
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.output.reader import OutputReader
 
 
 class RowDecoder:
@@ -23,7 +23,9 @@ class RowDecoder:
         self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer()
         self._stops = StopFinder(job.stops, include=job.request.include_stop)
-        self._reader = OutputReader(choice=choice)
+        self._reader = OutputReader(
+            choice=choice, tool_format=job.tool_format, reasoning_format=job.reasoning_format
+        )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
 from pippin.engines.language.detokenizer import Detokenizer, Pieces
@@ -61,3 +63,12 @@ class Tokenizer:
     def special_ids(self) -> frozenset[int]:
         added = self.backend.get_added_tokens_decoder()
         return frozenset(id for id, token in added.items() if token.special)
+
+    @cached_property
+    def line_ends(self) -> tuple[int, ...]:
+        return tuple(token for token in range(self.size) if self.raw(token) == b"\n")
+
+    def tokens_holding(self, texts: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Which tokens [size] hold any of `texts`."""
+        wanted = [text.encode() for text in texts]
+        return np.array([any(w in self.raw(token) for w in wanted) for token in range(self.size)])
