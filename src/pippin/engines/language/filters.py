@@ -1,8 +1,8 @@
 """The filters that narrow a distribution before a token is drawn, each for all rows at once.
 
 All take scaled logits `x` [R, N] (float32, `-inf` where a token is out) and a parameter per row [R, 1], and give `x`
-back with more of it out. A row whose parameter is the neutral value given in each docstring keeps everything. Tokens that
-tie with the last one kept are kept too.
+back with more of it out. A row whose parameter is the neutral value given in each docstring keeps everything. Tokens
+that tie with the last one kept are kept too.
 """
 
 import math

@@ -1,5 +1,6 @@
 """What sampling gives: tokens, and logprobs of the rows that asked."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -22,12 +23,12 @@ class Choice:
 class Sampled:
     """One token for each row, still on the device.
 
-    `scored` lists the rows that asked for logprobs, in ascending order, each with its count of alternatives; the
-    arrays beside it have one entry for each of them.
+    `scored` lists the rows that asked for logprobs, in ascending order; the arrays beside it have one entry for each
+    of them.
     """
 
     tokens: mx.array  # [B] int32
-    scored: tuple[tuple[int, int], ...] = ()
+    scored: tuple[int, ...] = ()
     logprobs: mx.array | None = None  # [len(scored)] float32
     top_ids: mx.array | None = None  # [len(scored), K] int32, best first
     top_logprobs: mx.array | None = None  # [len(scored), K] float32
@@ -37,8 +38,8 @@ class Sampled:
         found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
         return [array for array in found if array is not None]
 
-    def read(self, tokenizer: Tokenizer) -> list[Choice]:
-        """The values on the host; waits for the device."""
+    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[Choice]:
+        """The values on the host; waits for the device. `wanted` is each row's count of alternatives, or None."""
         tokens: list[int] = np.array(self.tokens).tolist()
         choices = [Choice(token) for token in tokens]
         if self.logprobs is None:
@@ -46,7 +47,8 @@ class Sampled:
         logprobs: list[float] = np.array(self.logprobs).tolist()
         ids: list[list[int]] = [] if self.top_ids is None else np.array(self.top_ids).tolist()
         tops: list[list[float]] = [] if self.top_logprobs is None else np.array(self.top_logprobs).tolist()
-        for place, (row, count) in enumerate(self.scored):
+        for place, row in enumerate(self.scored):
+            count = wanted[row]
             top: tuple[TopToken, ...] = ()
             if count:
                 pairs = zip(ids[place][:count], tops[place][:count], strict=True)
@@ -55,20 +57,21 @@ class Sampled:
         return choices
 
 
-def score(logits: mx.array, tokens: mx.array, scored: tuple[tuple[int, int], ...]) -> Sampled:
-    """`tokens` [B] with the logprobs that `scored` rows of `logits` [B, V] asked for."""
-    if not scored:
+def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> Sampled:
+    """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: each a count of alternatives, or None."""
+    rows = [row for row, count in enumerate(wanted) if count is not None]
+    if not rows:
         return Sampled(tokens)
-    rows = [row for row, _ in scored]
+    scored = tuple(rows)
     whole = rows == list(range(logits.shape[0]))
-    wanted = (logits if whole else logits[mx.array(rows)]).astype(mx.float32)
+    asked = (logits if whole else logits[mx.array(rows)]).astype(mx.float32)
     chosen = tokens if whole else tokens[mx.array(rows)]
-    norm = mx.logsumexp(wanted, axis=-1, keepdims=True)
-    logprobs = (mx.take_along_axis(wanted, chosen[:, None], axis=-1) - norm)[:, 0]
-    count = min(max(count for _, count in scored), wanted.shape[-1])
+    norm = mx.logsumexp(asked, axis=-1, keepdims=True)
+    logprobs = (mx.take_along_axis(asked, chosen[:, None], axis=-1) - norm)[:, 0]
+    count = min(max(wanted[row] or 0 for row in rows), asked.shape[-1])
     if not count:
         return Sampled(tokens, scored, logprobs)
-    ids, values = best(wanted, count)
+    ids, values = best(asked, count)
     return Sampled(tokens, scored, logprobs, ids.astype(mx.int32), values - norm)
 
 

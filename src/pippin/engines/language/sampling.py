@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from pippin.core.requests import Sampling
 from pippin.engines.language.filters import OUT, Filters, draw
 from pippin.engines.language.penalties import History, Penalties
-from pippin.engines.language.sampled import Sampled, best, score
+from pippin.engines.language.sampled import Choice, Sampled, best, score
 from pippin.engines.language.tokenizer import Tokenizer
+
+__all__ = ["BatchSampler", "Choice", "Sampled", "choice_seed", "score"]
 
 SHORT = 256
 """Up to this top-k, a row is drawn from its best `SHORT` tokens alone, without looking at the others again."""
@@ -78,7 +80,7 @@ class _Plan:
     tracked: list[int]
     penalties: Penalties | None
     bias: tuple[mx.array, mx.array, mx.array] | None  # rows, tokens, values
-    scored: tuple[tuple[int, int], ...]
+    wanted: tuple[int | None, ...]
     seeds: NDArray[np.uint64]
 
 
@@ -178,16 +180,16 @@ class BatchSampler:
         edited = self._edited(plan, logits, history, masks, masked_rows)
         whole = plan.short or plan.wide
         if whole is None:
-            return score(logits, mx.argmax(edited, axis=-1).astype(mx.int32), plan.scored)
+            return score(logits, mx.argmax(edited, axis=-1).astype(mx.int32), plan.wanted)
         positions = self._positions + np.uint64(ahead)
         if len(whole.rows) == len(self._rows):
-            return score(logits, self._drawn(plan, whole, edited, positions), plan.scored)
+            return score(logits, self._drawn(plan, whole, edited, positions), plan.wanted)
         tokens = mx.argmax(edited, axis=-1) if plan.greedy else mx.zeros(len(self._rows), mx.uint32)
         tokens = tokens.astype(mx.int32)
         for group in (plan.short, plan.wide):
             if group is not None:
                 tokens[mx.array(group.rows)] = self._drawn(plan, group, edited, positions)
-        return score(logits, tokens, plan.scored)
+        return score(logits, tokens, plan.wanted)
 
     def _edited(
         self,
@@ -270,7 +272,7 @@ class BatchSampler:
             tracked=tracked,
             penalties=Penalties.of(samplings, self._breakers(samplings)) if tracked else None,
             bias=_columns(bias) if bias else None,
-            scored=tuple((place, row.logprobs) for place, row in enumerate(rows) if row.logprobs is not None),
+            wanted=tuple(row.logprobs for row in rows),
             seeds=np.array([row.seed for row in rows], np.uint64),
         )
 
