@@ -1,0 +1,82 @@
+"""The formats that Pippin knows, found because their files are there: by name, or from a chat template."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from pippin.core.errors import ServerError
+from pippin.output import reasoning_parsers, tool_parsers
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import ToolFormat
+
+
+@dataclass(frozen=True)
+class Detected:
+    tool: ToolFormat | None
+    reasoning: ReasoningFormat | None
+
+
+def tool_format(name: str) -> ToolFormat:
+    """By name or alias. `ServerError` lists the names."""
+    found = _tool_formats().get(name)
+    if found is None:
+        raise _unknown("tool-call format", name, tool_format_names())
+    return found
+
+
+def reasoning_format(name: str) -> ReasoningFormat:
+    """By name or alias. `ServerError` lists the names."""
+    found = _reasoning_formats().get(name)
+    if found is None:
+        raise _unknown("reasoning format", name, reasoning_format_names())
+    return found
+
+
+def tool_format_names() -> list[str]:
+    return sorted(_tool_formats())
+
+
+def reasoning_format_names() -> list[str]:
+    return sorted(_reasoning_formats())
+
+
+def detect(template: str, architecture: str | None = None) -> Detected:
+    """The formats that a chat template writes: of those that match, the one of the highest priority."""
+    tools = [found for found in _distinct(_tool_formats()) if found.matches(template)]
+    thinking = [found for found in _distinct(_reasoning_formats()) if found.matches(template)]
+    return Detected(
+        max(tools, key=lambda found: found.priority, default=None),
+        max(thinking, key=lambda found: found.priority, default=None),
+    )
+
+
+def _distinct(formats: dict[str, Any]) -> list[Any]:
+    return [found for name, found in formats.items() if name == found.name]
+
+
+@cache
+def _tool_formats() -> dict[str, ToolFormat]:
+    return _by_name(tool_parsers)
+
+
+@cache
+def _reasoning_formats() -> dict[str, ReasoningFormat]:
+    return _by_name(reasoning_parsers)
+
+
+def _by_name(package: ModuleType) -> dict[str, Any]:
+    formats: dict[str, Any] = {}
+    for entry in pkgutil.iter_modules(package.__path__):
+        found = importlib.import_module(f"{package.__name__}.{entry.name}").FORMAT
+        for name in (found.name, *found.aliases):
+            if name in formats:
+                raise ValueError(f"two formats are called {name!r}: {formats[name].name} and {found.name}")
+            formats[name] = found
+    return formats
+
+
+def _unknown(what: str, name: str, known: list[str]) -> ServerError:
+    return ServerError("invalid_request", f"There is no {what} {name!r}. Known are: {', '.join(known)}.")

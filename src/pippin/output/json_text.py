@@ -1,0 +1,146 @@
+"""Reading JSON as it arrives: whole values handed on as raw text, short strings decoded."""
+
+import json
+import re
+
+from pippin.output.source import Malformed, Put, Reading, Source
+
+_STRUCTURE = re.compile(r'["{}\[\]<]')
+_STRING = re.compile(r'["\\]')
+_SCALAR_END = re.compile(r"[,}\]\s<|]")
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_CLOSING = {"{": "}", "[": "]"}
+NAME_LIMIT = 256
+
+
+def discard(_: str) -> None:
+    """Take a value and forget it."""
+
+
+def read_value(source: Source, put: Put) -> Reading[None]:
+    """One JSON value, put as it comes, its raw text unchanged.
+
+    A `<` outside strings can only be the format's own end marker: the value ends before it, and brackets that
+    the model left open are closed. Malformed at the end of the stream, after what there was has been put.
+    """
+    first = yield from source.peek()
+    if first in ("{", "["):
+        yield from _read_container(source, put)
+    elif first == '"':
+        put(source.take(1))
+        yield from read_string_body(source, put)
+        put('"')
+    else:
+        yield from _read_scalar(source, put)
+
+
+def _read_container(source: Source, put: Put) -> Reading[None]:
+    opened: list[str] = []
+    while (yield from source.more()):
+        token = yield from _until_pattern(source, _STRUCTURE, put)
+        if token == '"':
+            put(source.take(1))
+            yield from read_string_body(source, put)
+            put('"')
+        elif token in _CLOSING:
+            put(source.take(1))
+            opened.append(_CLOSING[token])
+        elif token == "<":
+            put("".join(reversed(opened)))
+            return
+        elif token:
+            put(source.take(1))
+            opened.pop()
+            if not opened:
+                return
+    raise Malformed
+
+
+def read_string_body(source: Source, put: Put) -> Reading[None]:
+    """A string after its opening quote: its raw text is put, the closing quote taken."""
+    while (yield from source.more()):
+        token = yield from _until_pattern(source, _STRING, put)
+        if token == '"':
+            source.take(1)
+            return
+        if token:
+            put((yield from source.exactly(2)))
+    raise Malformed
+
+
+def _read_scalar(source: Source, put: Put) -> Reading[None]:
+    start = source.position
+    yield from _until_pattern(source, _SCALAR_END, put)
+    if source.position == start:
+        raise Malformed
+
+
+def _until_pattern(source: Source, pattern: re.Pattern[str], put: Put) -> Reading[str]:
+    """Put what comes before the next match of a one-character pattern; the match itself is left."""
+    while (yield from source.more()):
+        count, token = source.find(pattern)
+        if count:
+            put(source.take(count))
+        if token:
+            return token
+    return ""
+
+
+def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
+    """A short JSON string, decoded."""
+    pieces: list[str] = []
+    size = 0
+
+    def put(piece: str) -> None:
+        nonlocal size
+        size += len(piece)
+        if size > limit:
+            raise Malformed
+        pieces.append(piece)
+
+    if (yield from source.peek()) != '"':
+        raise Malformed
+    yield from read_value(source, put)
+    try:
+        return str(json.loads("".join(pieces), strict=False))
+    except ValueError:
+        raise Malformed from None
+
+
+class StringDecoder:
+    """JSON text inside a JSON string (arguments encoded twice), decoded as `read_string_body` puts it."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        self._hex: str | None = None  # digits so far of a unicode escape
+        self._high = 0  # first half of a surrogate pair
+
+    def __call__(self, raw: str) -> None:
+        if self._hex is not None:
+            need = 4 - len(self._hex)
+            self._hex, raw = self._hex + raw[:need], raw[need:]
+            if len(self._hex) < 4:
+                return
+            self._unit(self._hex)
+            self._hex = None
+        if raw == "\\u":
+            self._hex = ""
+        elif raw.startswith("\\"):
+            self._plain(_ESCAPES.get(raw[1], raw[1]))
+        elif raw:
+            self._plain(raw)
+
+    def _plain(self, text: str) -> None:
+        self._put("\ufffd" + text if self._high else text)
+        self._high = 0
+
+    def _unit(self, digits: str) -> None:
+        unit = int(digits, 16) if _HEX.fullmatch(digits) else 0xFFFD
+        if 0xD800 <= unit < 0xDC00:
+            self._high = unit
+        elif self._high and 0xDC00 <= unit < 0xE000:
+            self._put(chr(0x10000 + (self._high - 0xD800) * 0x400 + unit - 0xDC00))
+            self._high = 0
+        else:
+            self._plain("\ufffd" if 0xDC00 <= unit < 0xE000 else chr(unit))

@@ -1,0 +1,168 @@
+"""Reading one choice's text as it is generated: text, reasoning and tool calls, as events.
+
+A call is committed as soon as its name is known: `PartStarted` is out and can't be taken back. What fails
+before that is text, unchanged. What fails after that keeps the arguments as the model wrote them, and does
+not count as a complete call.
+"""
+
+import secrets
+import string
+from collections.abc import Callable
+from typing import Literal
+
+from pippin.core.conversation import Tool, ToolChoice
+from pippin.core.events import Event, Token
+from pippin.output.markers import Markers
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.source import Malformed, Reading, Source
+from pippin.output.tool_format import Calls, ToolFormat
+from pippin.output.writer import Writer
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def new_call_id() -> str:
+    return "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24))
+
+
+class OutputReader:
+    """`feed` it text in any pieces, then `finish`; the folded events do not depend on the pieces."""
+
+    def __init__(
+        self,
+        *,
+        choice: int,
+        tool_format: ToolFormat | None,
+        reasoning_format: ReasoningFormat | None,
+        tools: tuple[Tool, ...] = (),
+        tool_choice: ToolChoice = ToolChoice(),  # noqa: B008 (frozen)
+        parallel_tool_calls: bool = True,
+        thinking_open: bool = False,
+        new_call_id: Callable[[], str] = new_call_id,
+    ) -> None:
+        self._tools = tool_format if tools else None
+        self._reasoning = reasoning_format
+        self._source = Source()
+        self._writer = Writer(
+            choice,
+            self._source,
+            new_call_id,
+            trim=tool_format is not None or reasoning_format is not None,
+            parallel=parallel_tool_calls,
+        )
+        self._writer.silent = tool_choice.mode == "none"
+        self._calls = Calls(self._source, self._writer, tools)
+        self._channel: Literal["text", "reasoning"] = "text"
+        if reasoning_format and (thinking_open or reasoning_format.implicit):
+            self._channel = "reasoning"
+            self._writer.marker()
+        self._broken = False  # a committed call broke off: its end marker may follow
+        self._markers = {
+            (channel, broken): Markers(self._markers_in(channel, broken))
+            for channel in ("text", "reasoning")
+            for broken in (False, True)
+        }
+        self._reading = self._read()
+
+    @property
+    def thinking(self) -> bool:
+        """Inside reasoning, after what was fed."""
+        return self._channel == "reasoning"
+
+    @property
+    def calls(self) -> int:
+        """Complete tool calls so far."""
+        return self._writer.calls
+
+    @property
+    def done(self) -> bool:
+        """One call is complete and no more are wanted: stop generating."""
+        return self._writer.muted
+
+    def feed(self, text: str, tokens: tuple[Token, ...] = (), completed: int = 0) -> list[Event]:
+        """More text. `tokens` are those that it came from; `completed` counts all tokens of the choice."""
+        self._writer.completed = completed
+        self._writer.tokens.push(text, tokens)
+        if text:
+            self._source.push(text)
+            self._resume()
+        return self._writer.drain()
+
+    def finish(self, *, truncated: bool = False) -> list[Event]:
+        """The text is over. `truncated`: cut off by a limit, so that an open call must not look complete."""
+        self._source.close(truncated=truncated)
+        self._resume()
+        self._writer.finish()
+        return self._writer.drain()
+
+    def _resume(self) -> None:
+        next(self._reading, None)
+
+    def _markers_in(self, channel: str, broken: bool) -> tuple[str, ...]:
+        markers: tuple[str, ...] = ()
+        if self._tools:
+            markers += self._tools.openers
+            if broken:
+                markers += self._tools.closers
+        if self._reasoning:
+            if channel == "text":
+                markers += (self._reasoning.start, *self._reasoning.starts, *self._reasoning.dropped)
+            else:
+                markers += (self._reasoning.end, *self._reasoning.ends, *self._reasoning.handoff)
+        return markers
+
+    def _read(self) -> Reading[None]:
+        while not self._writer.muted:
+            found = yield from self._until_marker()
+            if found is None:
+                return
+            yield from self._enter(found)
+
+    def _until_marker(self) -> Reading[str | None]:
+        source = self._source
+        if self._tools and self._tools.leading and self._channel == "text":
+            self._write((yield from source.space()))
+            found = yield from source.literal(*self._tools.leading)
+            if found:
+                return found
+        markers = self._markers[self._channel, self._broken]
+        return (yield from source.until(markers, self._write))
+
+    def _write(self, text: str) -> None:
+        self._writer.write(self._channel, text)
+
+    def _enter(self, marker: str) -> Reading[None]:
+        """Do what a marker says."""
+        reasoning, tools = self._reasoning, self._tools
+        if tools and marker in (*tools.openers, *tools.leading):
+            if reasoning and self._channel == "reasoning" and marker in reasoning.handoff:
+                self._channel = "text"
+            yield from self._read_call(tools, marker)
+        elif tools and self._broken and marker in tools.closers:
+            self._broken = False
+            self._writer.marker()
+        elif reasoning and marker in reasoning.dropped:
+            self._writer.marker()
+        else:
+            self._channel = "text" if self._channel == "reasoning" else "reasoning"
+            self._writer.marker()
+
+    def _read_call(self, tools: ToolFormat, opener: str) -> Reading[None]:
+        committed = self._writer.committed
+        self._source.remember()
+        self._broken = False
+        try:
+            yield from tools.read(self._calls, opener)
+        except Malformed:
+            self._release(opener if self._writer.committed == committed else "")
+        else:
+            self._source.recall()
+
+    def _release(self, opener: str) -> None:
+        """A call broke off: committed, it is closed as it stands; before that, what was taken is text."""
+        taken = self._source.recall()
+        if self._writer.call_open:
+            self._writer.end_call(complete=False)
+            self._broken = True
+        else:
+            self._write(opener + taken)

@@ -1,0 +1,34 @@
+"""What a format of reasoning is: the markers around it, and how one tells that a prompt ends inside it."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningFormat:
+    name: str
+    aliases: tuple[str, ...] = ()
+    start: str
+    end: str
+    starts: tuple[str, ...] = ()  # further spellings of the start
+    ends: tuple[str, ...] = ()
+    implicit: bool = False  # the answer begins inside reasoning, whatever the prompt ends with
+    handoff: tuple[str, ...] = ()  # end reasoning too, and are not taken: a call begins with them
+    dropped: tuple[str, ...] = ()  # markup around the answer itself
+    signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
+    priority: int = 0
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Strings that must survive detokenization, even where they are special tokens."""
+        return (self.start, self.end, *self.starts, *self.ends, *self.dropped)
+
+    def matches(self, template: str) -> bool:
+        return any(all(sign in template for sign in group) for group in self.signs)
+
+    def open_in(self, prompt_text: str) -> bool:
+        """Whether the rendered prompt ends inside reasoning."""
+        return prompt_text.rstrip().endswith(tuple(start.rstrip() for start in (self.start, *self.starts)))
+
+    def with_markers(self, start: str | None, end: str | None) -> "ReasoningFormat":
+        """The same with a client's own markers."""
+        return replace(self, start=start or self.start, end=end or self.end)

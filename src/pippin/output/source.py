@@ -1,0 +1,148 @@
+"""The text that a model produced and no reader has taken yet.
+
+Readers of formats are generators: they `yield` to wait for more text, so that a format reads like a grammar,
+and what it decides can't depend on where the stream was cut.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from typing import TypeAlias, TypeVar
+
+from pippin.output.markers import Markers
+
+T = TypeVar("T")
+Reading: TypeAlias = Generator[None, None, T]
+Put: TypeAlias = Callable[[str], None]
+
+SPACE = " \t\r\n"
+
+
+class Malformed(Exception):
+    """What follows is not what the format promises; the text after the last good point is not lost."""
+
+
+class Source:
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0  # what is before it was taken
+        self._taken: list[str] = []  # since `remember`
+        self._position = 0
+        self._remembering = False
+        self.ended = False
+        self.truncated = False
+
+    @property
+    def position(self) -> int:
+        """Characters taken so far."""
+        return self._position
+
+    def push(self, text: str) -> None:
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def close(self, *, truncated: bool) -> None:
+        self.ended, self.truncated = True, truncated
+
+    def remember(self) -> None:
+        """From here on, keep what is taken, so that it can be given back as text."""
+        self._taken, self._remembering = [], True
+
+    def recall(self) -> str:
+        """What was taken since `remember`, which ends."""
+        taken = "".join(self._taken)
+        self._taken, self._remembering = [], False
+        return taken
+
+    def take(self, count: int) -> str:
+        taken = self._text[self._at : self._at + count]
+        self._at += count
+        self._position += count
+        if self._remembering:
+            self._taken.append(taken)
+        return taken
+
+    def more(self) -> Reading[bool]:
+        """Wait for text; False at the end."""
+        while self._at == len(self._text):
+            if self.ended:
+                return False
+            yield
+        return True
+
+    def peek(self) -> Reading[str]:
+        """The next character, not taken; empty at the end."""
+        return self._text[self._at] if (yield from self.more()) else ""
+
+    def exactly(self, count: int) -> Reading[str]:
+        """Take so many characters; malformed if the end comes before."""
+        while len(self._text) - self._at < count:
+            if self.ended:
+                raise Malformed
+            yield
+        return self.take(count)
+
+    def find(self, pattern: re.Pattern[str]) -> tuple[int, str]:
+        """How many characters stand before the next match, and the match (empty if there is none yet)."""
+        match = pattern.search(self._text, self._at)
+        return (match.start() - self._at, match.group()) if match else (len(self._text) - self._at, "")
+
+    def literal(self, *options: str) -> Reading[str | None]:
+        """Take the longest of `options` that comes next, if one does."""
+        while not self.ended and any(self._begins(option) for option in options):
+            yield
+        fitting = [option for option in options if self._text.startswith(option, self._at)]
+        return self.take(len(max(fitting, key=len))) if fitting else None
+
+    def _begins(self, option: str) -> bool:
+        left = len(self._text) - self._at
+        return left < len(option) and option.startswith(self._text[self._at :])
+
+    def expect(self, *options: str) -> Reading[str]:
+        found = yield from self.literal(*options)
+        if found is None:
+            raise Malformed
+        return found
+
+    def span(self, characters: str) -> Reading[str]:
+        """Take all that follows of these characters."""
+        taken = []
+        while (yield from self.more()):
+            end = self._at
+            while end < len(self._text) and self._text[end] in characters:
+                end += 1
+            taken.append(self.take(end - self._at))
+            if self._at < len(self._text):
+                break
+        return "".join(taken)
+
+    def space(self) -> Reading[str]:
+        return (yield from self.span(SPACE))
+
+    def until(self, markers: Markers, put: Put) -> Reading[str | None]:
+        """Put what comes before the next marker, piece by piece; take the marker, None at the end."""
+        while True:
+            plain, marker = markers.split(self._text, self._at, self.ended)
+            if plain > self._at:
+                put(self.take(plain - self._at))
+            if marker is not None:
+                return self.take(len(marker))
+            if self.ended:
+                return None
+            yield
+
+    def before(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str]]:
+        """A short text and the marker that ends it. Malformed if it is too long, or the end comes."""
+        pieces: list[str] = []
+        size = 0
+
+        def put(piece: str) -> None:
+            nonlocal size
+            size += len(piece)
+            if size > limit:
+                raise Malformed
+            pieces.append(piece)
+
+        marker = yield from self.until(markers, put)
+        if marker is None:
+            raise Malformed
+        return "".join(pieces), marker

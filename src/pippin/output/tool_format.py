@@ -1,0 +1,70 @@
+"""What a format of tool calls is: how calls are written, read, recognised, and enforced."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pippin.core.conversation import Tool
+from pippin.output.source import Reading, Source
+from pippin.output.writer import Writer
+
+IsSpecial = Callable[[str], bool]
+"""Says whether a string is one special token of the model's tokenizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """How earlier calls and their results are handed to the chat template."""
+
+    arguments: Literal["object", "json"] = "object"
+    result_role: str = "tool"
+    result_content: Literal["text", "object"] = "text"
+    call_ids: Literal["any", "nine"] = "any"  # nine: exactly nine letters and digits
+
+
+@dataclass
+class Calls:
+    """What a reader of calls works with: the text, where calls go, and the tools on offer."""
+
+    source: Source
+    writer: Writer
+    tools: tuple[Tool, ...]
+
+    def schema(self, name: str) -> dict[str, Any] | None:
+        """The JSON schema of a tool's parameters; None for a tool that nobody offered."""
+        for tool in self.tools:
+            if tool.name == name:
+                return tool.parameters or {}
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat(ABC):
+    """One way of writing calls. `openers` begin a call anywhere, `leading` only where an answer begins."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    openers: tuple[str, ...] = ()
+    leading: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()  # swallowed after a call that broke off
+    signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
+    priority: int = 0  # of two formats that match a template, the higher one wins
+    stops: tuple[str, ...] = ()
+    history: History = History()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Strings that must survive detokenization, even where they are special tokens."""
+        return (*self.openers, *self.leading, *self.closers)
+
+    def matches(self, template: str) -> bool:
+        return any(all(sign in template for sign in group) for group in self.signs)
+
+    @abstractmethod
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        """Read what follows an opener, which is taken. Raises `Malformed` where it is no call (any more)."""
+
+    @abstractmethod
+    def grammar(self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: IsSpecial) -> str:
+        """Lark source in llguidance's dialect that admits exactly this format's calls of these tools."""
