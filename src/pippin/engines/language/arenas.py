@@ -180,7 +180,9 @@ class SlidingArena(AttentionArena):
             return None if N == 1 else "causal"
         positions = window.positions()
         last = positions[:, -1:]
-        ages = (last - mx.arange(self._reach())) % self.ring  # of each place, in tokens since the last written
+        ages = (
+            last - mx.arange(self._reach())
+        ) % self.ring  # of each place, in tokens since the last written
         keys = (last - ages)[:, None]
         queries = positions[..., None]
         mask = (keys >= 0) & (keys <= queries) & (keys > queries - size)
@@ -256,11 +258,11 @@ class StateArena:
     def store(self, slot: int, cache: ArraysCache) -> None:
         place = slot - self.window.low
         for index, state in enumerate(cache.cache):
-            if state is None:
-                state = None if self.cache[index] is None else mx.zeros_like(self.cache[index][:1])
+            held = self.cache[index]
+            if state is None and held is not None:
+                state = mx.zeros_like(held[:1])
             if state is None:
                 continue
-            held = self.cache[index]
             if held is None:
                 held = mx.zeros((self.window.rows, *state.shape[1:]), dtype=state.dtype)
             held[place : place + 1] = state
@@ -317,7 +319,9 @@ def _blank(like: mx.array, slots: int, capacity: int) -> mx.array:
 def _enlarge(arena: mx.array, slots: int, capacity: int) -> mx.array:
     if arena.shape[0] >= slots and arena.shape[2] >= capacity:
         return arena
-    larger = mx.zeros((max(slots, arena.shape[0]), arena.shape[1], max(capacity, arena.shape[2]), arena.shape[3]))
+    larger = mx.zeros(
+        (max(slots, arena.shape[0]), arena.shape[1], max(capacity, arena.shape[2]), arena.shape[3])
+    )
     larger = larger.astype(arena.dtype)
     larger[: arena.shape[0], :, : arena.shape[2]] = arena
     return larger

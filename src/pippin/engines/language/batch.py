@@ -86,7 +86,7 @@ class Batch:
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
-        mx.async_eval(self._logits)
+        mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
 
     def _compact(self) -> None:
         for name, group in self._groups.items():
@@ -99,7 +99,7 @@ class Batch:
         logits = _pick(self._logits, [self._places[row] for row in self.rows])
         masked, masks = self._masks()
         drawn = self._sampler.sample(logits, masks, masked or None)
-        mx.async_eval(*drawn.arrays())
+        mx.async_eval(*drawn.arrays())  # type: ignore[no-untyped-call]
         self._logits = None
         self._drawn, self._drawn_rows = drawn, list(self.rows)
         for index, row in enumerate(self.rows):

@@ -69,7 +69,9 @@ class LanguageEngine:
             row = Row(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt), ticket=ticket)
             request.rows.append(row)
         self._requests[job.id] = request
-        self._await_prompt(Prompt(request=request, rows=list(request.rows), tokens=job.prompt[:-1], ticket=ticket))
+        self._await_prompt(
+            Prompt(request=request, rows=list(request.rows), tokens=job.prompt[:-1], ticket=ticket)
+        )
 
     def _await_prompt(self, prompt: Prompt) -> None:
         prompt.request.prompts.append(prompt)
@@ -118,9 +120,15 @@ class LanguageEngine:
             waited = now - request.job.created
             limit, patience = request.job.request.timeout, self._options.queue_timeout
             if limit is not None and waited > limit:
-                self._fail(request, "timeout", f"The request took longer than its timeout of {limit:g} seconds.")
+                self._fail(
+                    request, "timeout", f"The request took longer than its timeout of {limit:g} seconds."
+                )
             elif patience is not None and request.admitted is None and waited > patience:
-                self._fail(request, "overloaded", f"The request waited longer than {patience:g} seconds in the queue.")
+                self._fail(
+                    request,
+                    "overloaded",
+                    f"The request waited longer than {patience:g} seconds in the queue.",
+                )
 
     def _fail(self, request: Request, kind: ErrorKind, message: str) -> None:
         self.cancel(request.job.id)
@@ -254,7 +262,9 @@ class LanguageEngine:
         try:
             merged = msgspec.convert({**msgspec.to_builtins(self._options), **options}, ModelOptions)
         except msgspec.ValidationError as error:
-            raise ServerError("invalid_request", f"An option has a value that it cannot have: {error}.") from error
+            raise ServerError(
+                "invalid_request", f"An option has a value that it cannot have: {error}."
+            ) from error
         self._options = merged
         self._scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self._scheduler.limits.queue_size = merged.queue_size

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import mlx.core as mx
 
@@ -71,9 +72,8 @@ def _status(request: Request, now: float) -> RequestStatus:
     job = request.job
     generated = sum(row.decoder.completion_tokens for row in request.rows)
     first = request.first_token
-    if request.admitted is None:
-        phase = "queued"
-    else:
+    phase: Literal["queued", "prefill", "generation"] = "queued"
+    if request.admitted is not None:
         phase = "prefill" if request.computed is None else "generation"
     computed = max((prompt.ticket.computed for prompt in request.prompts), default=0)
     return RequestStatus(

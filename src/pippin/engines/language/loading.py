@@ -74,7 +74,9 @@ def _refuse_unbuilt(options: ModelOptions) -> None:
     names = [name for name, wanted in asked.items() if wanted]
     if names:
         raise ServerError(
-            "load_failed", f"{', '.join(names)}: not built yet for language models; start without it.", names[0]
+            "load_failed",
+            f"{', '.join(names)}: not built yet for language models; start without it.",
+            names[0],
         )
 
 
@@ -83,10 +85,14 @@ def _choose_group(model: nn.Module) -> tuple[Callable[[], RowGroup], int]:
     started = time.monotonic()
     try:
         caches = [_probe_row(model, length) for length in PROBE_LENGTHS]
-        alone = mx.concatenate([model(mx.array([[1]]), cache=_probe_row(model, length)) for length in PROBE_LENGTHS])
+        alone = mx.concatenate(
+            [model(mx.array([[1]]), cache=_probe_row(model, length)) for length in PROBE_LENGTHS]
+        )
         mx.eval(alone)
     except (ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-        raise ServerError("load_failed", f"The model does not run: {type(error).__name__}: {error}") from error
+        raise ServerError(
+            "load_failed", f"The model does not run: {type(error).__name__}: {error}"
+        ) from error
     vocabulary = alone.shape[-1]
     if not can_batch(caches[0]) or not _rows_agree(model, caches, alone):
         log.warning("this model's rows run one at a time: its caches cannot be batched")
@@ -114,4 +120,4 @@ def _rows_agree(model: nn.Module, caches: list[RowCache], alone: mx.array) -> bo
         log.info("a batch of two rows fails: %s", error)
         return False
     difference = mx.abs(together - alone).max() / mx.maximum(mx.abs(alone).max(), 1e-6)
-    return difference.item() < PROBE_TOLERANCE
+    return float(difference) < PROBE_TOLERANCE

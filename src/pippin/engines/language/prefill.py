@@ -21,10 +21,12 @@ def compute_chunk(model: nn.Module, prompt: Prompt, tokens: int, *, wait: bool) 
     if wait:
         mx.eval(arrays_of(prompt.cache))
     else:
-        mx.async_eval(*arrays_of(prompt.cache))
+        mx.async_eval(*arrays_of(prompt.cache))  # type: ignore[no-untyped-call]
 
 
-def score_chunk(model: nn.Module, prompt: Prompt, tokens: int, tokenizer: Tokenizer, alternatives: int) -> None:
+def score_chunk(
+    model: nn.Module, prompt: Prompt, tokens: int, tokenizer: Tokenizer, alternatives: int
+) -> None:
     """As `compute_chunk`, and note the logprob of each token that follows one of these."""
     start = prompt.ticket.computed
     if prompt.cache is None:
@@ -34,14 +36,22 @@ def score_chunk(model: nn.Module, prompt: Prompt, tokens: int, tokenizer: Tokeni
         prompt.scores.append(Token(follow[0], tokenizer.raw(follow[0]), None))
     while tokens > 0:
         count = min(tokens, SCORED_CHUNK)
-        logits = model(mx.array([prompt.tokens[start : start + count]]), cache=prompt.cache)[0].astype(mx.float32)
+        logits = model(mx.array([prompt.tokens[start : start + count]]), cache=prompt.cache)[0].astype(
+            mx.float32
+        )
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         targets = follow[start + 1 : start + count + 1]
         chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
         best = mx.argsort(-logprobs, axis=-1)[:, :alternatives]
         scores = mx.take_along_axis(logprobs, best, axis=-1)
         mx.eval(chosen, best, scores, arrays_of(prompt.cache))
-        rows = zip(targets, np.array(chosen).tolist(), np.array(best).tolist(), np.array(scores).tolist(), strict=True)
+        rows = zip(
+            targets,
+            np.array(chosen).tolist(),
+            np.array(best).tolist(),
+            np.array(scores).tolist(),
+            strict=True,
+        )
         for token, logprob, ids, values in rows:
             top = tuple(TopToken(id, tokenizer.raw(id), value) for id, value in zip(ids, values, strict=True))
             prompt.scores.append(Token(token, tokenizer.raw(token), logprob, top))

@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pippin.core.events import Event, Finished, FinishReason, PartDelta, PartEnded, PartStarted, Timings, Token, Usage
+from pippin.core.events import (
+    Event,
+    Finished,
+    FinishReason,
+    PartDelta,
+    PartEnded,
+    PartStarted,
+    Timings,
+    Token,
+    Usage,
+)
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_decoder import RowDecoder
@@ -61,7 +71,9 @@ class Request:
     job: LanguageJob
     rows: list[Row] = field(default_factory=list)  # unfinished ones
     prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
-    ended: list[tuple[float, list[Event]]] = field(default_factory=list)  # with best_of: mean logprob, all events
+    ended: list[tuple[float, list[Event]]] = field(
+        default_factory=list
+    )  # with best_of: mean logprob, all events
     admitted: float | None = None
     computed: float | None = None  # when the prompt was done
     first_token: float | None = None

@@ -11,7 +11,9 @@ Phase = Literal["waiting", "prefill", "running"]
 LENGTH_CLASSES = (2048, 16384)  # rows of a class share arrays, so a long row does not pad short ones
 SMALLEST_CHUNK = 16  # tokens
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow
-GROWTH_CHARGED = 512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
+GROWTH_CHARGED = (
+    512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
+)
 SMOOTHING = 0.3  # weight of the newest measurement
 
 
@@ -187,7 +189,8 @@ class Scheduler:
             count[kind] = count.get(kind, 0) + ticket.rows
         row_bytes = self.limits.row_bytes
         return sum(
-            rows * row_bytes(-(-longest[kind] // CAPACITY_STEP) * CAPACITY_STEP) for kind, rows in count.items()
+            rows * row_bytes(-(-longest[kind] // CAPACITY_STEP) * CAPACITY_STEP)
+            for kind, rows in count.items()
         )
 
 

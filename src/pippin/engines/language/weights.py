@@ -55,7 +55,9 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
-        others = sorted({path.suffix for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".gguf", ".npz")})
+        others = sorted(
+            {path.suffix for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".gguf", ".npz")}
+        )
         found = f" (only {', '.join(others)} files)" if others else ""
         raise ServerError(
             "load_failed",
