@@ -152,17 +152,25 @@ Reply = Callable[[str], bytes | Awaitable[bytes]]
 
 @asynccontextmanager
 async def site(reply: Reply) -> AsyncIterator[str]:
+    serving: set[asyncio.Task[None] | None] = set()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
         head = await reader.readuntil(b"\r\n\r\n")
         answer = reply(head.split()[1].decode())
-        writer.write(answer if isinstance(answer, bytes) else await answer)
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+        try:
+            writer.write(answer if isinstance(answer, bytes) else await answer)
+            await writer.drain()
+        finally:
+            writer.transport.abort() if writer.transport.is_closing() else writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in serving:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(task for task in serving if task), return_exceptions=True)
 
 
 def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
