@@ -28,6 +28,7 @@ class FakeHub:
     asked: list[str] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
+    file_asked: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
@@ -83,6 +84,7 @@ def _description(hub: FakeHub) -> bytes:
 
 
 def _file(hub: FakeHub, handler: BaseHTTPRequestHandler, name: str, with_body: bool) -> None:
+    hub.file_asked.set()
     data = hub.files[name]
     headers = {"ETag": f'"{_digest(data)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
     if not with_body and hub.elsewhere is not None and name.endswith(".safetensors"):
