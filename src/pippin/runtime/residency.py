@@ -101,6 +101,8 @@ class Residency:
         match load.exception():
             case None:
                 self._loaded(slot, self._clock.now() - started)
+                if slot.worker is not None and slot.worker.died.done():  # in the moment in which it was ready
+                    self._on_death(slot, slot.worker, slot.worker.died)
             case ServerError() as error:
                 self._give_up(slot, _as_load_failure(slot, error.report))
             case error:
