@@ -87,18 +87,22 @@ class Server:
         return int(self._listener.getsockname()[1])
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until a signal says stop. The models that the operator named load meanwhile."""
+        """Serve until a signal says stop."""
         with self._signals():
-            preloading = asyncio.create_task(self._service.preload())
-            serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
-            on_ready()
-            try:
-                await serving
-            finally:
-                preloading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await preloading
-                await self._service.close(0.0)
+            await self.serve(on_ready)
+
+    async def serve(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`. The models that the operator named load meanwhile."""
+        preloading = asyncio.create_task(self._service.preload())
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        on_ready()
+        try:
+            await serving
+        finally:
+            preloading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await preloading
+            await self._service.close(0.0)
 
     def stop(self) -> None:
         """First call: finish what runs, at most as long as the drain lasts. Second: now."""
