@@ -7,10 +7,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
@@ -34,10 +37,12 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.link import Link, LinkFull
 from pippin.runtime.mailbox import Mailbox
+from pippin.runtime.wire_ids import SERIAL_MARK, request_id
 from pippin.runtime.worker_log import forward_log
 
 log = logging.getLogger(__name__)
 
+EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
 SOCKET_BUFFER: Final = 1 << 20  # bytes
@@ -90,7 +95,9 @@ class WorkerProcess:
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._process = process
         self._link: Link | None = None
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
+        self._wire_ids: dict[str, str] = {}
+        self._serial = 0
         self._last_stats = EngineStats()
         self._stats_asked: list[asyncio.Future[EngineStats]] = []
         self._stopping = False
@@ -120,9 +127,15 @@ class WorkerProcess:
         finally:
             theirs.close()
         worker = cls(spec, process)
-        worker._link = await Link.open(ours, worker._report, worker._link_closed)
-        worker._link.send(spec)
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
+        try:
+            worker._link = await Link.open(ours, worker._report, worker._link_closed)
+            worker._link.send(spec)
+        except BaseException:  # nobody gets the worker: it must not outlive this call
+            ours.close()
+            worker._signal(signal.SIGKILL)
+            await asyncio.shield(worker.died)
+            raise
         return worker
 
     @property
@@ -133,12 +146,17 @@ class WorkerProcess:
         """Send a request. Raises `ServerError` when the worker is gone or takes no more."""
         if self.died.done():
             raise ServerError.of(self.died.result())
+        self._serial += 1
+        wire_id = (
+            f"{id}{SERIAL_MARK}{self._serial}"  # what is still on its way for an earlier `id` is not ours
+        )
         mailbox = Mailbox(choices, on_overflow=lambda: self.cancel(id))
-        self._mailboxes[id] = mailbox
+        self._mailboxes[wire_id] = mailbox
+        self._wire_ids[id] = wire_id
         try:
-            self._send(Submit(id, task))
+            self._send(Submit(wire_id, task))
         except LinkFull as error:
-            del self._mailboxes[id]
+            self._forget(wire_id)
             raise ServerError(
                 "overloaded",
                 f"The model {self.info.id!r} has too many unread requests; try again later.",
@@ -148,14 +166,15 @@ class WorkerProcess:
 
     def cancel(self, id: str) -> None:
         """Forget a request; its mailbox gets nothing more."""
-        mailbox = self._mailboxes.pop(id, None)
-        if mailbox is not None and not mailbox.complete:
-            self._try_to_send(Cancel(id))
+        wire_id = self._wire_ids.get(id)
+        if wire_id is not None:
+            self._forget(wire_id)
+            self._try_to_send(Cancel(wire_id))
 
     def fail_all(self, error: ErrorReport) -> None:
         """End every request with this error."""
-        for request, mailbox in list(self._mailboxes.items()):
-            self.cancel(request)
+        for wire_id, mailbox in list(self._mailboxes.items()):
+            self.cancel(request_id(wire_id))
             mailbox.fail(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
@@ -180,15 +199,11 @@ class WorkerProcess:
         """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
         self._stopping = True
         self._try_to_send(Shutdown(deadline))
-        for patience, signal in (
-            (deadline + 1.0, self._process.terminate),
-            (TERMINATE_AFTER, self._process.kill),
-        ):
+        for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.died), patience)
                 return
-            with contextlib.suppress(ProcessLookupError):
-                signal()
+            self._signal(number)
         await asyncio.shield(self.died)
 
     def _send(self, order: Order) -> None:
@@ -216,19 +231,24 @@ class WorkerProcess:
             case LoadFailed(error):
                 self._fail_load(error)
             case Stats(stats):
-                self._last_stats = stats
+                requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
+                self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 for asked in self._stats_asked:
-                    _resolve(asked, stats)
+                    _resolve(asked, self._last_stats)
                 self._stats_asked.clear()
 
     def _deliver(self, events: list[tuple[str, Event]]) -> None:
         mailboxes = self._mailboxes
-        for request, event in events:
-            mailbox = mailboxes.get(request)
+        for wire_id, event in events:
+            mailbox = mailboxes.get(wire_id)
             if mailbox is not None:  # else it was cancelled
                 mailbox.put(event)
                 if mailbox.complete:
-                    mailboxes.pop(request, None)
+                    self._forget(wire_id)
+
+    def _forget(self, wire_id: str) -> None:
+        self._mailboxes.pop(wire_id, None)
+        self._wire_ids.pop(request_id(wire_id), None)
 
     def _fail_load(self, error: ErrorReport) -> None:
         for stage in (self.prompt_ready, self.weights_ready):
@@ -240,9 +260,15 @@ class WorkerProcess:
     def _link_closed(self, fault: Exception | None) -> None:
         """The worker closed its end, or sent what is no frame: either way it is of no more use."""
         self._fault = fault
-        if self._process.returncode is None and not self._stopping:
+        if not self._stopping:
+            patience = 0.0 if fault else EXIT_WITHIN
+            asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """Not through the process object, which would reap the process behind the back of whoever waits for it."""
+        if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill() if fault else self._process.terminate()
+                os.kill(self._process.pid, number)
 
     async def _watch_process(self) -> None:
         output = self._process.stdout
@@ -251,7 +277,8 @@ class WorkerProcess:
         status = await self._process.wait()
         with contextlib.suppress(TimeoutError):  # a grandchild may hold the pipe open
             await asyncio.wait_for(reading, 1.0)
-        report = death_report(self.info.id, status, self._fault)
+        loaded = self.weights_ready.done() and self.weights_ready.exception() is None
+        report = death_report(self.info.id, status, self._fault, loaded)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:
@@ -263,7 +290,7 @@ class WorkerProcess:
         self.died.set_result(report)
 
 
-def death_report(model: str, status: int, fault: Exception | None) -> ErrorReport:
+def death_report(model: str, status: int, fault: Exception | None, loaded: bool) -> ErrorReport:
     """What to tell clients of a worker that ended with this exit status."""
     if fault is not None:
         how = "it sent what could not be read and was ended"
@@ -271,10 +298,11 @@ def death_report(model: str, status: int, fault: Exception | None) -> ErrorRepor
         how = f"it was ended by signal {-status}"
     else:
         how = f"it left with status {status}"
-    return ErrorReport(
-        kind="worker_died",
-        message=f"The process of model {model!r} died: {how}. The next request starts it again.",
-    )
+    if loaded:
+        message = f"The process of model {model!r} died: {how}. The next request starts it again."
+        return ErrorReport(kind="worker_died", message=message)
+    message = f"The model {model!r} could not be loaded: its process died ({how}). It may be too large."
+    return ErrorReport(kind="load_failed", message=message)
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:
