@@ -26,6 +26,7 @@ from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
 from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.service import Service
 
