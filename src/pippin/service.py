@@ -138,11 +138,13 @@ class Service:
     def model(self, name: str) -> ModelInfo:
         """What is known of a model; `default` is the one loaded last, else the first that is served.
 
+        A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
+
         Raises `ServerError("model_not_found")`.
         """
         if name == "default":
             name = self._default_name()
-        info = self.catalog.resolve(name)
+        info = self._resolve(name)
         return self.pool.info(info.id) or info
 
     async def cancel(self, id: str) -> bool:
@@ -168,6 +170,14 @@ class Service:
 
     def forget(self, run: Run) -> None:
         self._runs.pop(run.id, None)
+
+    def _resolve(self, name: str) -> ModelInfo:
+        try:
+            return self.catalog.resolve(name)
+        except ServerError:
+            if not name.startswith("claude-"):
+                raise
+        return self.catalog.resolve(self._options.claude_model or self._default_name())
 
     def _default_name(self) -> str:
         loaded = self.pool.last_loaded()

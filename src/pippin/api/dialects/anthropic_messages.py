@@ -35,6 +35,8 @@ from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
 
 VERSION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+OVERLOADED: Final = 529
+"""Anthropic's own status, which its clients know to wait for."""
 
 
 class ThinkingSpec(Struct, kw_only=True):
@@ -173,6 +175,9 @@ class MessagesDialect:
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
         return MessagesEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return OVERLOADED if report.kind == "overloaded" else report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return msgspec.json.encode(error_of(report, request_id))

@@ -184,6 +184,9 @@ class ResponsesDialect:
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
 
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
 
