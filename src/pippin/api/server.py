@@ -12,6 +12,7 @@ from typing import Final
 import uvicorn
 
 from pippin.api.app import create_app
+from pippin.api.bounded_http import BoundedHttp
 from pippin.config.settings import Settings
 from pippin.service import Service
 
@@ -20,7 +21,6 @@ log = logging.getLogger(__name__)
 ADDRESS_IN_USE: Final = 98
 """Exit status; the number of Linux's EADDRINUSE."""
 
-HEADER_BYTES: Final = 64 << 10
 BACKLOG: Final = 2048
 KEEP_CONNECTION: Final = 75  # idle seconds
 
@@ -69,7 +69,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 create_app(service, settings),
-                http="httptools",
+                http=BoundedHttp,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -79,7 +79,6 @@ class Server:
                 date_header=True,
                 timeout_keep_alive=KEEP_CONNECTION,
                 timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
-                h11_max_incomplete_event_size=HEADER_BYTES,
             )
         )
 
@@ -135,6 +134,7 @@ def run_server(service: Service, settings: Settings, on_ready: Callable[[str, in
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     host = settings.server.host
     listener = listen(host, settings.server.port)
     with contextlib.closing(listener):
@@ -150,4 +150,5 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -247,13 +247,30 @@ TERMINAL = (
 """Events after which a request sends nothing more; a generation ends with the last choice's `Finished`."""
 
 
-def append_merged(events: list[Event], event: Event) -> None:
-    """Append `event`; a delta that continues the last one of the same part is joined to it instead."""
-    if type(event) is PartDelta and events:
-        last = events[-1]
-        if type(last) is PartDelta and last.choice == event.choice and last.index == event.index:
-            events[-1] = PartDelta(
-                event.choice, event.index, last.text + event.text, last.tokens + event.tokens, event.completed
-            )
-            return
-    events.append(event)
+def merged(events: list[Event]) -> list[Event]:
+    """The same events, with adjacent deltas of the same part joined to one."""
+    joined: list[Event] = []
+    run: list[PartDelta] = []
+    for event in events:
+        if type(event) is PartDelta:
+            if run and (run[-1].choice != event.choice or run[-1].index != event.index):
+                joined.append(_joined(run))
+                run = []
+            run.append(event)
+        else:
+            if run:
+                joined.append(_joined(run))
+                run = []
+            joined.append(event)
+    if run:
+        joined.append(_joined(run))
+    return joined
+
+
+def _joined(deltas: list[PartDelta]) -> PartDelta:
+    last = deltas[-1]
+    if len(deltas) == 1:
+        return last
+    text = "".join([delta.text for delta in deltas])
+    tokens = tuple([token for delta in deltas for token in delta.tokens])
+    return PartDelta(last.choice, last.index, text, tokens, last.completed)

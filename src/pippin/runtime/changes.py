@@ -40,7 +40,12 @@ class Changes:
             await asyncio.shield(future)
             return True
         late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_later(seconds, lambda: late.done() or late.set_result(None))
+
+        def ring() -> None:
+            if not late.done():
+                late.set_result(None)
+
+        timer = self._clock.call_later(seconds, ring)
         try:
             await asyncio.wait((future, late), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -75,9 +75,10 @@ class Room:
                     slot.resident = True
                     return
                 await self._make_room(slot, missing, deadline)
-            elif self._options.contention_policy == "fail" and self._missing(slot):
+                continue
+            if self._options.contention_policy == "fail" and self._missing(slot):
                 raise self._refusal(slot)
-            elif not await self._changes.until(lambda: self._line[0] is slot, self._left(deadline)):
+            if not await self._changes.until(lambda: self._line[0] is slot, self._left(deadline)):
                 raise self._refusal(slot)
 
     async def _make_room(self, slot: Slot, missing: Shortage, deadline: float | None) -> None:

@@ -14,7 +14,7 @@ from pippin.runtime.supervisor import Worker
 FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests
 DEATHS_BEFORE_PAUSE: Final = 3
 DEATHS_COUNTED: Final = 120.0  # seconds that a death is remembered
-LONGEST_PAUSE: Final = 300.0  # seconds
+LONGEST_PAUSE: Final = 120.0  # seconds
 
 
 @dataclass(eq=False)
@@ -31,6 +31,7 @@ class Slot:
     draining: bool = False
     resident: bool = False  # its footprint is taken from the budget
     footprint: int = 0
+    memory: int = 0  # bytes that the worker was told it may take
     worker: Worker | None = None
     ready: "asyncio.Future[Worker] | None" = None  # the worker, once it can prepare requests
     loading: "asyncio.Task[None] | None" = None
@@ -41,6 +42,7 @@ class Slot:
     load_seconds: float | None = None
     idle_seconds: float | None = None  # what the last request asked for, instead of the option
     idle_timer: Timer | None = None
+    died: bool = False  # the next load is a restart
     restarts: int = 0
     error: ErrorReport | None = None
     refuse_until: float = 0.0
@@ -49,6 +51,10 @@ class Slot:
     @property
     def closing(self) -> bool:
         return self.draining or self.state == "unloading"
+
+    @property
+    def idle(self) -> bool:
+        return self.state == "loaded" and self.claims == 0 and not self.draining
 
     def as_resident(self) -> Resident:
         return Resident(self.info.id, self.footprint, self.claims > 0, self.pinned, self.last_used)
@@ -71,11 +77,19 @@ class Slot:
             error=self.error,
         )
 
-    def check(self, now: float) -> None:
+    def check_failure(self, now: float) -> None:
         """Raise the failure of a short while ago instead of trying again at once."""
         if now < self.refuse_until and self.error is not None:
             report = self.error
             raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
+
+    def check_queue(self) -> None:
+        """Refuse a request beyond the rows and the queue of the model."""
+        if self.claims >= self.options.max_num_seqs + self.options.queue_size:
+            message = (
+                f"The queue of model {self.info.id!r} is full ({self.claims} requests); try again later."
+            )
+            raise ServerError("overloaded", message, retry_after=5.0)
 
     def load_failed(self, error: ErrorReport, now: float) -> None:
         self.error = error
@@ -84,13 +98,14 @@ class Slot:
     def worker_died(self, error: ErrorReport, now: float) -> None:
         """Remember a death; after several in a short time, pause before the next try, longer each time."""
         self.error = error
+        self.died = True
         self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]
         excess = len(self.deaths) - DEATHS_BEFORE_PAUSE
         if excess >= 0:
-            pause = min(FAILURE_KEPT * 2**excess, LONGEST_PAUSE)
+            pause = min(FAILURE_KEPT * 2.0**excess, LONGEST_PAUSE)
             self.refuse_until = now + pause
             self.error = ErrorReport(
                 kind="overloaded",
-                message=f"{error.message.split(' The next request')[0]} It has died {len(self.deaths)} times "
-                f"within {DEATHS_COUNTED:.0f} seconds and is tried again in {pause:.0f} seconds.",
+                message=f"The process of model {self.info.id!r} has died {len(self.deaths)} times within "
+                f"{DEATHS_COUNTED:.0f} seconds; it is started again in {pause:.0f} seconds at the earliest.",
             )

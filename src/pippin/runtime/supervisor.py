@@ -19,8 +19,8 @@ from pippin.core.link import (
     AskStats,
     Cancel,
     ClearCache,
-    Loading,
     LoadFailed,
+    Loading,
     Order,
     Output,
     Reconfigure,
@@ -150,20 +150,19 @@ class WorkerProcess:
         """Forget a request; its mailbox gets nothing more."""
         mailbox = self._mailboxes.pop(id, None)
         if mailbox is not None and not mailbox.complete:
-            with contextlib.suppress(LinkFull):  # a worker that reads nothing is not helped by a cancel
-                self._send(Cancel(id))
+            self._try_to_send(Cancel(id))
 
     def fail_all(self, error: ErrorReport) -> None:
         """End every request with this error."""
-        for id, mailbox in list(self._mailboxes.items()):
-            self.cancel(id)
+        for request, mailbox in list(self._mailboxes.items()):
+            self.cancel(request)
             mailbox.fail(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        self._send(ClearCache(prefixes_only, disk))
+        self._try_to_send(ClearCache(prefixes_only, disk))
 
     def reconfigure(self, options: dict[str, object]) -> None:
-        self._send(Reconfigure(options))
+        self._try_to_send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
         """A fresh snapshot; the last one known where the worker is inside a long step."""
@@ -171,7 +170,7 @@ class WorkerProcess:
             return self._last_stats
         asked: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         if not self._stats_asked:
-            self._send(AskStats())
+            self._try_to_send(AskStats())
         self._stats_asked.append(asked)
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asked, STATS_WAIT)
@@ -180,9 +179,11 @@ class WorkerProcess:
     async def stop(self, deadline: float) -> None:
         """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
         self._stopping = True
-        with contextlib.suppress(LinkFull):
-            self._send(Shutdown(deadline))
-        for patience, signal in ((deadline + 1.0, self._process.terminate), (TERMINATE_AFTER, self._process.kill)):
+        self._try_to_send(Shutdown(deadline))
+        for patience, signal in (
+            (deadline + 1.0, self._process.terminate),
+            (TERMINATE_AFTER, self._process.kill),
+        ):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.died), patience)
                 return
@@ -193,6 +194,11 @@ class WorkerProcess:
     def _send(self, order: Order) -> None:
         if self._link is not None:
             self._link.send(order)
+
+    def _try_to_send(self, order: Order) -> None:
+        """A worker that reads nothing is not helped by one more order."""
+        with contextlib.suppress(LinkFull):
+            self._send(order)
 
     def _report(self, report: Report) -> None:
         match report:
@@ -217,12 +223,12 @@ class WorkerProcess:
 
     def _deliver(self, events: list[tuple[str, Event]]) -> None:
         mailboxes = self._mailboxes
-        for id, event in events:
-            mailbox = mailboxes.get(id)
+        for request, event in events:
+            mailbox = mailboxes.get(request)
             if mailbox is not None:  # else it was cancelled
                 mailbox.put(event)
                 if mailbox.complete:
-                    mailboxes.pop(id, None)
+                    mailboxes.pop(request, None)
 
     def _fail_load(self, error: ErrorReport) -> None:
         for stage in (self.prompt_ready, self.weights_ready):

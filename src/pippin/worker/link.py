@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from pippin.core.events import Event, append_merged
+from pippin.core.events import Event, merged
 from pippin.core.frames import FrameBuffer, FrameError, frame
 from pippin.core.link import Order, Output, Report
 from pippin.core.models import WorkerSpec
@@ -107,11 +107,9 @@ class WorkerLink:
         self._check()
 
     def _hold(self, emissions: list[Emission]) -> None:
-        for id, event in emissions:
-            events = self._waiting.setdefault(id, [])
-            before = len(events)
-            append_merged(events, event)
-            self._waiting_events += len(events) - before
+        for request, event in emissions:
+            self._waiting.setdefault(request, []).append(event)
+        self._waiting_events += len(emissions)
 
     def _send_now(self, data: bytes) -> None:
         """Give the socket what it takes; the flusher sends the rest. Holds the lock."""
@@ -149,7 +147,7 @@ class WorkerLink:
 
     def _flush_some(self) -> None:
         if not self._unsent and self._waiting:
-            held = [(id, event) for id, events in self._waiting.items() for event in events]
+            held = [(request, event) for request, events in self._waiting.items() for event in merged(events)]
             self._waiting = {}
             self._waiting_events = 0
             self._send_now(frame(self._encode(Output(held))))

@@ -28,9 +28,9 @@ class WorkerFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"level": record.levelname.lower(), "name": record.name, "message": record.getMessage()}
-        id = request_id.get()
-        if id is not None:
-            line["request"] = id
+        request = request_id.get()
+        if request is not None:
+            line["request"] = request
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)

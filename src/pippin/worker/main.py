@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.link import Loading, LoadFailed, Stage
+from pippin.core.link import LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.worker.lifeline import end_now, end_with_parent

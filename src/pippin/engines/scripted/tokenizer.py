@@ -29,7 +29,7 @@ def encode(text: str) -> tuple[int, ...]:
 
 
 def decode(ids: Iterable[int]) -> str:
-    return b"".join(token_bytes(id) for id in ids if id > 0).decode(errors="replace")
+    return b"".join(token_bytes(token) for token in ids if token > 0).decode(errors="replace")
 
 
 def _cut(word: str) -> list[str]:
