@@ -94,6 +94,7 @@ class Pool:
         lease = await self.lease(self._catalog.resolve(name))
         try:
             await asyncio.shield(lease.worker.weights_ready)
+            await self._changes.until(lambda: lease.slot.loading is None)
         finally:
             lease.release()
         return lease.slot.as_state()
