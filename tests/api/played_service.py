@@ -21,7 +21,6 @@ from pippin.core.events import Accepted, Counted, Event, Failed, Finished
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
-from pippin.runtime.mailbox import Mailbox
 from tests.api.golden_events import part, usage
 
 SLOW = "slow"
@@ -29,17 +28,29 @@ SLOW = "slow"
 
 
 class PlayedRun:
-    def __init__(self, id: str, mailbox: Mailbox, accepted: Accepted) -> None:
+    """Gives what is put into it, and nothing after a `Failed` or `Finished`."""
+
+    def __init__(self, id: str) -> None:
         self.id = id
-        self.accepted: Accepted | None = accepted
-        self._mailbox = mailbox
+        self.accepted: Accepted | None = None
         self.closed = False
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        self._events.put_nowait(event)
 
     async def take(self) -> list[Event]:
-        return await self._mailbox.take()
+        if self._ended:
+            return []
+        events = [await self._events.get()]
+        while not self._events.empty():
+            events.append(self._events.get_nowait())
+        self._ended = isinstance(events[-1], Failed | Finished | Counted)
+        return events
 
     def fail(self, report: ErrorReport) -> None:
-        self._mailbox.fail(report)
+        self.put(Failed(report))
 
     async def aclose(self) -> None:
         self.closed = True
@@ -52,9 +63,8 @@ class PlayedService:
         self.plays = plays
         self.requests: list[GenerationRequest] = []
         self.runs: list[PlayedRun] = []
-        self.released = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[Mailbox] = []
+        self._waiting: list[PlayedRun] = []
 
     def model(self, name: str) -> ModelInfo:
         if name == "default":
@@ -67,24 +77,22 @@ class PlayedService:
 
     async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> PlayedRun:
         name = self.model(model).id
-        mailbox = Mailbox()
+        run = PlayedRun(id)
         match task:
             case CountTokens(request):
-                mailbox.put(Counted(words_of(request)))
-                run = PlayedRun(id, mailbox, Accepted(prompt_tokens=0))
+                run.put(Counted(words_of(request)))
             case Generate(request):
                 self.requests.append(request)
                 events = self._events(name, request)
                 if isinstance(events[0], Failed):
                     raise ServerError.of(events[0].error)
-                accepted = Accepted(prompt_tokens=words_of(request))
+                run.accepted = Accepted(prompt_tokens=words_of(request))
                 for event in events:
                     if not isinstance(event, Accepted):
-                        mailbox.put(event)
+                        run.put(event)
                 if name == SLOW:
                     self._loop = asyncio.get_running_loop()
-                    self._waiting.append(mailbox)
-                run = PlayedRun(id, mailbox, accepted)
+                    self._waiting.append(run)
             case _:
                 raise AssertionError(task)
         self.runs.append(run)
@@ -93,9 +101,9 @@ class PlayedService:
     def release(self) -> None:
         """Let the slow runs finish; from another thread."""
         assert self._loop is not None
-        for mailbox in self._waiting:
-            self._loop.call_soon_threadsafe(mailbox.put, part("text", "x")[2])
-            self._loop.call_soon_threadsafe(mailbox.put, Finished(0, "stop", usage=usage(1)))
+        for run in self._waiting:
+            for event in (part("text", "x")[2], Finished(0, "stop", usage=usage(1))):
+                self._loop.call_soon_threadsafe(run.put, event)
 
     def _events(self, name: str, request: GenerationRequest) -> list[Event]:
         if name == SLOW:
