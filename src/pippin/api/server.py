@@ -6,8 +6,8 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
 
 import uvicorn
 
@@ -23,6 +23,8 @@ ADDRESS_IN_USE: Final = 98
 
 BACKLOG: Final = 2048
 KEEP_CONNECTION: Final = 75  # idle seconds
+
+Preparation = Callable[[], Coroutine[Any, Any, None]]
 
 
 class AddressError(Exception):
@@ -86,10 +88,12 @@ class Server:
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
-    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+    async def run(
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+    ) -> None:
         """Serve until a signal says stop. The models that the operator named load meanwhile."""
         with self._signals():
-            preloading = asyncio.create_task(self._service.preload())
+            preloading = asyncio.create_task((prepare or self._service.preload)())
             serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
             on_ready()
             try:
@@ -129,8 +133,15 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def run_server(service: Service, settings: Settings, on_ready: Callable[[str, int], None]) -> int:
+def run_server(
+    service: Service,
+    settings: Settings,
+    on_ready: Callable[[str, int], None],
+    prepare: Preparation | None = None,
+) -> int:
     """Listen and serve; the process's exit status. `on_ready` is told host and port once they answer.
+
+    `prepare` fetches and loads the models that the operator named, instead of `service.preload`.
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
@@ -140,7 +151,7 @@ def run_server(service: Service, settings: Settings, on_ready: Callable[[str, in
     with contextlib.closing(listener):
         server = Server(service, settings, listener)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(server.run(lambda: on_ready(host, server.port)))
+            runner.run(server.run(lambda: on_ready(host, server.port), prepare))
     return 0
 
 
