@@ -104,7 +104,7 @@ class Residency:
                 if slot.worker is not None and slot.worker.died.done():  # in the moment in which it was ready
                     self._on_death(slot, slot.worker, slot.worker.died)
             case ServerError() as error:
-                self._give_up(slot, _as_load_failure(slot, error.report))
+                self._give_up(slot, error.report)
             case error:
                 message = f"The model {slot.info.id!r} could not be loaded: {type(error).__name__}: {error}."
                 self._give_up(slot, ErrorReport(kind="load_failed", message=message))
@@ -214,14 +214,3 @@ class Residency:
                 slot.memory = share
                 if slot.state == "loaded" and slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})
-
-
-def _as_load_failure(slot: Slot, error: ErrorReport) -> ErrorReport:
-    """A death while loading is a failure to load; a refusal for want of room stays what it is."""
-    if error.kind != "worker_died":
-        return error
-    reason = error.message.partition(": ")[2].partition(". ")[0]
-    message = (
-        f"The model {slot.info.id!r} could not be loaded: its process died ({reason}). It may be too large."
-    )
-    return ErrorReport(kind="load_failed", message=message)
