@@ -38,7 +38,7 @@ class Errors:
         if report.kind == "authentication":
             headers["www-authenticate"] = "Bearer"
         body = dialect.error(report, request_id)
-        return Response(body, report.status, headers, media_type="application/json")
+        return Response(body, dialect.status(report), headers, media_type="application/json")
 
     async def server_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ServerError)

@@ -119,8 +119,12 @@ class Dialect(Protocol[Shape]):
 
     def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...
 
+    def status(self, report: ErrorReport) -> int:
+        """The HTTP status of an error: `report.status`, unless the contract has one of its own."""
+        ...
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        """The body (JSON) of a reply whose status is `report.status`."""
+        """The body (JSON) of a reply with that status."""
         ...
 
 

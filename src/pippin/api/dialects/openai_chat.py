@@ -82,6 +82,9 @@ class ChatDialect:
     def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:
         return ChatEncoder(decoded.shape, run)
 
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
 

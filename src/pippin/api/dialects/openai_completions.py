@@ -79,6 +79,9 @@ class CompletionsDialect:
     def encoder(self, decoded: Decoded[CompletionsShape], run: RunInfo) -> CompletionsEncoder:
         return CompletionsEncoder(decoded.shape, run)
 
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
 
