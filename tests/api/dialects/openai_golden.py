@@ -12,7 +12,7 @@ from pippin.api.dialects.openai_chat import dialect as chat
 from pippin.api.dialects.openai_completions import dialect as completions
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Event, Failed
+from pippin.core.events import Accepted, Event, Failed, Finished
 from tests.api.golden_events import SEQUENCES
 
 FOLDER: Final = Path(__file__).parent / "golden"
@@ -40,7 +40,7 @@ DIALECTS: Final[dict[str, AnyDialect]] = {"chat_completions": chat, "completions
 
 def encoder_of(name: str, events: list[Event], **fields: Any) -> Encoder:
     dialect = DIALECTS[name]
-    choices = 1 + max((event.choice for event in events if hasattr(event, "choice")), default=0)
+    choices = 1 + max((event.choice for event in events if isinstance(event, Finished)), default=0)
     body = json.dumps(BODIES[name] | {"n": choices} | fields).encode()
     return dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
 

@@ -20,7 +20,7 @@ MAX_ANSWERS = 1024
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
 
-TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 Prompt = str | tuple[TokenId, ...]
 
 

@@ -16,7 +16,7 @@ from pippin.api.dialects.fields import Contract, decode_json, invalid
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
 
-TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=1_000_000)]
+TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=1_000_000)]
 
 
 class TokenizeRequest(Struct, kw_only=True):
