@@ -12,6 +12,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from pippin.config.server_options import ServerOptions
+from pippin.core.conversation import Text
 from tests.api.golden_events import SEQUENCES, accepted, end, part
 from tests.api.played_service import SLOW, PlayedService, served
 
@@ -154,6 +155,22 @@ def test_tokens_are_counted_as_the_request_would_have_them(client: OpenAI) -> No
     given: Any = {"model": "echo", "input": "one two three", "instructions": "four", "tools": [WEATHER]}
     assert client.responses.input_tokens.count(**given).input_tokens == 14
     assert client.responses.create(**given).output_text == "14 words"
+
+
+def test_a_conversation_is_compacted_and_goes_on(
+    client: OpenAI, address: str, service: PlayedService
+) -> None:
+    first = client.responses.create(model="text", input="One")
+    body = {"model": "text", "input": "Two", "previous_response_id": first.id}
+    compacted = httpx.post(f"{address}/v1/responses/compact", json=body).json()
+    assert compacted["object"] == "response.compaction"
+    assert [item["type"] for item in compacted["output"]] == ["message", "message", "compaction"]
+    client.responses.create(model="text", input=[*compacted["output"], {"role": "user", "content": "Three"}])
+    sent = service.requests[-1].messages
+    assert sent is not None
+    said = [part.text for message in sent for part in message.parts if isinstance(part, Text)]
+    assert [said[0], said[1], said[3]] == ["One", "Two", "Three"]
+    assert said[2].endswith("Hello, world")
 
 
 def wait_for(client: OpenAI, id: str, status: str) -> Any:

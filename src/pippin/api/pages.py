@@ -39,6 +39,7 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
 | `POST /v1/responses/{id}/cancel` | stops a background response |
 | `GET /v1/responses/{id}/input_items` | all items that the model was given, by pages |
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
+| `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items to go on with |
 | `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
 - **The store** keeps responses (unless `store` is false) and conversations apart for each API key, within
@@ -89,6 +90,7 @@ not know the field.
 
 
 def api_page() -> str:
+    described = {head: descriptions(contract) for head, contract in CONTRACTS.items()}
     names = sorted({name for contract in CONTRACTS.values() for name in fields_of(contract)})
     lines = [
         API,
@@ -96,8 +98,11 @@ def api_page() -> str:
         "|---|" + ":-:|" * len(CONTRACTS) + "---|",
     ]
     for name in names:
-        marks = " | ".join(MARKS[status(contract, name)] for contract in CONTRACTS.values())
-        lines.append(f"| `{name}` | {marks} | {meaning(name)} |")
+        marks = " | ".join(
+            MARKS[status(contract, name, described[head])] for head, contract in CONTRACTS.items()
+        )
+        said = [texts.get(name, "") for texts in described.values()]
+        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -106,37 +111,39 @@ def fields_of(contract: Contract[Any]) -> set[str]:
     return honoured | contract.accepted | set(contract.refused)
 
 
-def status(contract: Contract[Any], name: str) -> str:
-    if name in {field.encode_name for field in msgspec.structs.fields(contract.body)}:
+def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> str:
+    if name in described:
         # A field may stand in a struct that dialects share, and still mean nothing to one of them.
-        return "accepted" if description(contract, name).startswith("Accepted") else "honoured"
+        return "accepted" if described[name].startswith("Accepted") else "honoured"
     if name in contract.accepted:
         return "accepted"
     return "refused" if name in contract.refused else "unknown"
 
 
-def meaning(name: str) -> str:
-    """What the dialects say of a field, each sentence once."""
-    said = [description(contract, name) for contract in CONTRACTS.values()]
-    refusals: dict[str, list[str]] = {}
+def refusals(name: str) -> list[str]:
+    """Each sentence of refusal, after the dialects that say it."""
+    heads: dict[str, list[str]] = {}
     for head, contract in CONTRACTS.items():
         if name in contract.refused:
-            refusals.setdefault(contract.refused[name], []).append(head)
-    for sentence, heads in refusals.items():
-        said.append(sentence if len(heads) == len(CONTRACTS) else f"{', '.join(heads)}: {sentence}")
-    return " ".join(dict.fromkeys(sentence for sentence in said if sentence)).replace("|", "\\|")
+            heads.setdefault(contract.refused[name], []).append(head)
+    return [
+        sentence if len(saying) == len(CONTRACTS) else f"{', '.join(saying)}: {sentence}"
+        for sentence, saying in heads.items()
+    ]
 
 
-def description(contract: Contract[Any], name: str) -> str:
-    """The description that stands in the annotation of a field; empty for fields that are only names."""
+def meaning(sentences: list[str]) -> str:
+    return " ".join(dict.fromkeys(filter(None, sentences))).replace("|", "\\|")
+
+
+def descriptions(contract: Contract[Any]) -> dict[str, str]:
+    """Of each honoured field, what its annotation says; empty for fields that are only names."""
     hints = get_type_hints(contract.body, include_extras=True)
-    for field in msgspec.structs.fields(contract.body):
-        if field.encode_name == name:
-            return _described(hints[field.name])
-    return ""
+    fields = msgspec.structs.fields(contract.body)
+    return {field.encode_name: _description(hints[field.name]) for field in fields}
 
 
-def _described(hint: Any) -> str:
+def _description(hint: Any) -> str:
     if get_origin(hint) is not Annotated:
         return ""
     _, *extras = get_args(hint)
