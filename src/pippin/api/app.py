@@ -89,8 +89,8 @@ def find_routes(api: Api) -> list[BaseRoute]:
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
-        found += both(path, _generation(api, dialect), "POST", body=dialect.body)
-    return [*found, *schema_routes(found)]
+        found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+    return [*found, *schema_routes(found, api.dialects)]
 
 
 def _generation(api: Api, dialect: AnyDialect) -> Endpoint:

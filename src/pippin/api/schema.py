@@ -1,7 +1,7 @@
 """`/openapi.json` and `/docs`: what the server understands, drawn from the very structs that decode it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
 from pippin.api.context import VERSION, DocumentedRoute, json_reply
+from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.openai_words import ErrorBody
 
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -32,10 +33,10 @@ TAGS: Final = {
 }
 
 
-def schema_routes(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
+def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect]) -> list[BaseRoute]:
     @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:
-        return openapi(routes)
+        return openapi(routes, dialects)
 
     async def schema(request: Request) -> Response:
         """This document."""
@@ -53,13 +54,14 @@ def schema_routes(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
     ]
 
 
-def openapi(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> dict[str, Any]:
     """An OpenAPI 3.1 document. Addresses without the version are the same ones, and are left out."""
     documented = [
         route for route in routes if isinstance(route, DocumentedRoute) and route.path.startswith(VERSION)
     ]
     structs: list[Any] = [ErrorBody]
     structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
+    structs += [dialect.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
     references, components = msgspec.json.schema_components(structs, ref_template=REFERENCE)
     reference_of = dict(zip(structs, references, strict=True))
@@ -67,7 +69,10 @@ def openapi(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     for route in documented:
         address = re.sub(r":path}", "}", route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            paths.setdefault(address, {})[method.lower()] = _operation(route, address, method, reference_of)
+            dialect = dialects.get(address.removeprefix(VERSION)) if method == "POST" else None
+            body = dialect.body if dialect is not None else route.body
+            operation = _operation(route, body, address, method, reference_of)
+            paths.setdefault(address, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -89,13 +94,15 @@ def openapi(routes: Iterable[BaseRoute]) -> dict[str, Any]:
 
 
 def _operation(
-    route: DocumentedRoute, address: str, method: str, reference_of: dict[Any, Any]
+    route: DocumentedRoute,
+    body: type[msgspec.Struct] | None,
+    address: str,
+    method: str,
+    reference_of: dict[Any, Any],
 ) -> dict[str, Any]:
     words = [word for word in re.split(r"[^A-Za-z]+", address.removeprefix(VERSION)) if word]
     replies: dict[str, Any] = {JSON: {"schema": reference_of.get(route.answer, {"type": "object"})}}
-    if route.body is not None and "stream" in {
-        field.encode_name for field in msgspec.structs.fields(route.body)
-    }:
+    if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
         replies[EVENTS] = {"schema": {"type": "string"}}
     operation: dict[str, Any] = {
         "operationId": "_".join([method.lower(), *words]),
@@ -114,6 +121,6 @@ def _operation(
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if method in ("POST", "PATCH"):
-        schema = reference_of.get(route.body, {"type": "object"})
-        operation["requestBody"] = {"required": route.body is not None, "content": {JSON: {"schema": schema}}}
+        schema = reference_of.get(body, {"type": "object"})
+        operation["requestBody"] = {"required": body is not None, "content": {JSON: {"schema": schema}}}
     return operation
