@@ -25,6 +25,7 @@ from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
+from pippin.api.schema import schema_routes
 from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
@@ -54,7 +55,11 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
-        exception_handlers={ServerError: errors.server_error, HTTPException: errors.http_error},
+        exception_handlers={
+            ServerError: errors.server_error,
+            HTTPException: errors.http_error,
+            Exception: errors.unexpected,
+        },
     )
     app = Guard(app, policy_of(options, keyring), errors)
     if options.allowed_origins:
@@ -84,8 +89,8 @@ def find_routes(api: Api) -> list[BaseRoute]:
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
-        found += both(path, _generation(api, dialect), "POST")
-    return found
+        found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+    return [*found, *schema_routes(found, api.dialects)]
 
 
 def _generation(api: Api, dialect: AnyDialect) -> Endpoint:

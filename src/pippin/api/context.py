@@ -1,5 +1,7 @@
 """What routes are made from, and the form in which they are made."""
 
+import functools
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -49,15 +51,39 @@ class Api:
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
 
-def both(path: str, endpoint: Endpoint, *methods: str) -> list[Route]:
+class DocumentedRoute(Route):
+    """A route that knows the structs of its request and its reply, for the OpenAPI document."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        methods: list[str],
+        body: type[msgspec.Struct] | None,
+        answer: type[msgspec.Struct] | None,
+    ) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.body = body
+        self.answer = answer
+        self.help = inspect.getdoc(endpoint) or ""
+
+
+def both(
+    path: str,
+    endpoint: Endpoint,
+    *methods: str,
+    body: type[msgspec.Struct] | None = None,
+    answer: type[msgspec.Struct] | None = None,
+) -> list[Route]:
     """The address with the version and without."""
     names = list(methods) or ["GET"]
 
+    @functools.wraps(endpoint)
     async def routed(request: Request) -> Response:
         exchange_of(request.scope).route = VERSION + path
         return await endpoint(request)
 
-    return [Route(prefix + path, routed, methods=names) for prefix in (VERSION, "")]
+    return [DocumentedRoute(prefix + path, routed, names, body, answer) for prefix in (VERSION, "")]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

@@ -91,18 +91,24 @@ class Server:
     async def run(
         self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
     ) -> None:
-        """Serve until a signal says stop. The models that the operator named load meanwhile."""
+        """Serve until a signal says stop."""
         with self._signals():
-            preloading = asyncio.create_task((prepare or self._service.preload)())
-            serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
-            on_ready()
-            try:
-                await serving
-            finally:
-                preloading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await preloading
-                await self._service.close(0.0)
+            await self.serve(on_ready, prepare)
+
+    async def serve(
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+    ) -> None:
+        """Serve until `stop`. The models that the operator named load meanwhile."""
+        preloading = asyncio.create_task((prepare or self._service.preload)())
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        on_ready()
+        try:
+            await serving
+        finally:
+            preloading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await preloading
+            await self._service.close(0.0)
 
     def stop(self) -> None:
         """First call: finish what runs, at most as long as the drain lasts. Second: now."""

@@ -31,13 +31,13 @@ class Pin(Struct, kw_only=True):
 def routes(api: Api) -> list[BaseRoute]:
     admin = Admin(api)
     return [
-        *both("/unload", admin.unload, "POST"),
-        *both("/load", admin.load, "POST"),
-        *both("/models/load", admin.load, "POST"),
-        *both("/models/unload", admin.unload, "POST"),
-        *both("/models/{id:path}/load", admin.load, "POST"),
-        *both("/models/{id:path}/unload", admin.unload, "POST"),
-        *both("/models/{id:path}/pin", admin.pin, "POST"),
+        *both("/unload", admin.unload, "POST", body=NamedModel),
+        *both("/load", admin.load, "POST", body=NamedModel),
+        *both("/models/load", admin.load, "POST", body=NamedModel),
+        *both("/models/unload", admin.unload, "POST", body=NamedModel),
+        *both("/models/{id:path}/load", admin.load, "POST", body=NamedModel),
+        *both("/models/{id:path}/unload", admin.unload, "POST", body=NamedModel),
+        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin),
         *both("/models/{id:path}/unpin", admin.unpin, "POST"),
         *both("/cache", admin.clear_cache, "DELETE"),
         *both("/cache/prefix", admin.clear_prefixes, "DELETE"),
