@@ -95,7 +95,7 @@ $(TO_TEST): $(UV) $(LOCK)
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py
 
-$(ORACLE): $(UV) scripts/oracle_requirements.txt
+$(ORACLE): $(UV) tests/oracles/requirements.txt
 	@$(PYTHON) -m venv .venv-oracle
-	@.venv-oracle/bin/python -m pip install --quiet --requirement scripts/oracle_requirements.txt
+	@.venv-oracle/bin/python -m pip install --quiet --requirement tests/oracles/requirements.txt
 	@touch $@
