@@ -1,8 +1,10 @@
 """A catalog of scripted models, and a service over it: what tests of the rooms above need."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pippin.config.model_options import ModelOptions
 from pippin.config.server_options import ModelEntry, ServerOptions
@@ -42,9 +44,16 @@ class StaticCatalog:
         return self._sizes.get(info.id, 100 * MIB)
 
 
-def scripted(id: str = "scripted", script: Path | None = None, **facts: object) -> ModelInfo:
+def scripted(id: str = "scripted", script: Path | None = None, **facts: Any) -> ModelInfo:
     """A model of the scripted engine; without a script it echoes."""
     return ModelInfo(id=id, kind="scripted", path=None if script is None else str(script), **facts)
+
+
+def write_script(folder: Path, *rules: dict[str, Any], name: str = "model", **script: Any) -> Path:
+    """A script file of these rules; other keywords are fields of the script."""
+    path = folder / f"{name}.script.json"
+    path.write_text(json.dumps({"rules": rules, **script}))
+    return path
 
 
 @asynccontextmanager

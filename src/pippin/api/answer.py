@@ -136,6 +136,7 @@ class Answer:
             if data:
                 sent = clock()
                 yield data
+        self._presence.stop()  # the server reports its own end of the reply as the client's
         yield encoder.end()
 
     async def close(self) -> None:

@@ -17,8 +17,6 @@ from pippin.core.events import (
     PartDelta,
     PartEnded,
     PartStarted,
-    Picture,
-    SpeechChunk,
     Usage,
     merged,
 )
@@ -60,8 +58,6 @@ class Mailbox:
             case Finished(choice):
                 self._unfinished.discard(choice)
                 self.complete = not self._unfinished
-            case SpeechChunk(data) | Picture(_, data):
-                self._bytes += len(data)
             case _:
                 self.complete = isinstance(event, TERMINAL)
         if len(self._events) >= self._merge_at:

@@ -50,13 +50,19 @@ class Residency:
             slot.ready = asyncio.get_running_loop().create_future()
             slot.state, slot.stage = "loading", "waiting"
             slot.loading = asyncio.create_task(self._load(slot), name=f"load {slot.info.id}")
+            # Not inside the task: one that is cancelled before its first step never runs.
+            slot.loading.add_done_callback(partial(self._load_ended, slot, self._clock.now()))
         return slot.ready
 
     async def unload(self, slot: Slot, deadline: float = LEAVE_WITHIN) -> None:
         """End the worker, or call off the load; returns when the memory is free. A second call joins the first."""
-        if slot.unloading is None:
-            slot.unloading = asyncio.create_task(self._unload(slot, deadline), name=f"unload {slot.info.id}")
-        await asyncio.shield(slot.unloading)
+        if slot.loading is not None:
+            slot.loading.cancel()
+            await asyncio.wait({slot.loading})
+        if slot.unloading is None and slot.worker is not None:
+            self._begin_to_stop(slot, slot.worker, "unloaded", deadline)
+        if slot.unloading is not None:
+            await asyncio.shield(slot.unloading)
 
     def call_off(self, slot: Slot) -> None:
         """Stop waiting for room: nobody wants the model any more."""
@@ -78,25 +84,28 @@ class Residency:
     # The way in
 
     async def _load(self, slot: Slot) -> None:
-        started = self._clock.now()
-        try:
-            slot.footprint = self._estimate(slot.info, slot.options)
-            await self._room.take(slot)
-            slot.stage = "starting"
-            self._share_memory()
-            slot.worker = worker = await self._launch(self._spec(slot))
-            worker.died.add_done_callback(partial(self._on_death, slot, worker))
-            await self._two_stages(slot, worker)
-        except ServerError as error:
-            await self._give_up(slot, _as_load_failure(slot, error.report))
-        except OSError as error:
-            message = f"The process of model {slot.info.id!r} could not be started: {error}."
-            await self._give_up(slot, ErrorReport(kind="load_failed", message=message))
-        except asyncio.CancelledError:
+        slot.footprint = self._estimate(slot.info, slot.options)
+        await self._room.take(slot)
+        slot.stage = "starting"
+        self._share_memory()
+        slot.worker = worker = await self._launch(self._spec(slot))
+        worker.died.add_done_callback(partial(self._on_death, slot, worker))
+        await self._two_stages(slot, worker)
+
+    def _load_ended(self, slot: Slot, started: float, load: "asyncio.Task[None]") -> None:
+        slot.loading = None
+        if load.cancelled():
             message = f"Loading {slot.info.id!r} was called off."
-            await self._give_up(slot, ErrorReport(kind=CALLED_OFF, message=message))
-        else:
-            self._loaded(slot, self._clock.now() - started)
+            self._give_up(slot, ErrorReport(kind=CALLED_OFF, message=message))
+            return
+        match load.exception():
+            case None:
+                self._loaded(slot, self._clock.now() - started)
+            case ServerError() as error:
+                self._give_up(slot, _as_load_failure(slot, error.report))
+            case error:
+                message = f"The model {slot.info.id!r} could not be loaded: {type(error).__name__}: {error}."
+                self._give_up(slot, ErrorReport(kind="load_failed", message=message))
 
     async def _two_stages(self, slot: Slot, worker: Worker) -> None:
         timeout = slot.options.load_timeout
@@ -111,7 +120,7 @@ class Residency:
 
     def _loaded(self, slot: Slot, seconds: float) -> None:
         assert slot.worker is not None
-        slot.state, slot.stage, slot.loading = "loaded", None, None
+        slot.state, slot.stage = "loaded", None
         slot.footprint = slot.worker.footprint or slot.footprint
         slot.loaded_at, slot.load_seconds = self._clock.wall(), seconds
         slot.restarts += slot.died
@@ -123,25 +132,22 @@ class Residency:
         self._trim(slot)
         self._share_memory()
 
-    async def _give_up(self, slot: Slot, error: ErrorReport) -> None:
+    def _give_up(self, slot: Slot, error: ErrorReport) -> None:
         """End a load that did not come to its end."""
-        worker, slot.worker = slot.worker, None
         ready, slot.ready = slot.ready, None
         slot.stage = None
-        slot.state = "unloading"
-        if error.kind == "load_failed":
+        failed = error.kind == "load_failed"
+        if failed:
             log.error("%s", error.message)
             slot.load_failed(error, self._clock.now())
         if ready is not None and not ready.done():
             ready.set_exception(ServerError.of(error))
             ready.exception()  # read here: all who waited may have left
-        try:
-            if worker is not None:
-                worker.fail_all(error)
-                await worker.stop(0.0)
-        finally:
-            slot.loading = None
-            self._vacate(slot, "failed" if error.kind == "load_failed" else "unloaded")
+        if slot.worker is not None:
+            slot.worker.fail_all(error)
+            self._begin_to_stop(slot, slot.worker, "failed" if failed else "unloaded", 0.0)
+        else:
+            self._vacate(slot, "failed" if failed else "unloaded")
 
     def _spec(self, slot: Slot) -> WorkerSpec:
         return WorkerSpec(
@@ -154,20 +160,17 @@ class Residency:
 
     # The way out
 
-    async def _unload(self, slot: Slot, deadline: float) -> None:
-        try:
-            if slot.loading is not None:
-                slot.loading.cancel()
-                await asyncio.wait({slot.loading})
-            elif slot.worker is not None:
-                worker, slot.worker, slot.ready = slot.worker, None, None
-                slot.state = "unloading"
-                self.forget_idleness(slot)
-                await worker.stop(deadline)
-                log.info("Unloaded %s.", slot.info.id)
-                self._vacate(slot, "unloaded")
-        finally:
-            slot.unloading = None
+    def _begin_to_stop(self, slot: Slot, worker: Worker, after: LoadState, deadline: float) -> None:
+        slot.worker, slot.ready, slot.state = None, None, "unloading"
+        self.forget_idleness(slot)
+        stopping = self._stop(slot, worker, after, deadline)
+        slot.unloading = asyncio.create_task(stopping, name=f"stop {slot.info.id}")
+
+    async def _stop(self, slot: Slot, worker: Worker, after: LoadState, deadline: float) -> None:
+        await worker.stop(deadline)
+        log.info("The process of %s has ended.", slot.info.id)
+        slot.unloading = None
+        self._vacate(slot, after)
 
     def _on_death(self, slot: Slot, worker: Worker, died: "asyncio.Future[ErrorReport]") -> None:
         if slot.worker is not worker or slot.loading is not None:
@@ -184,9 +187,8 @@ class Residency:
         self._changes.tell()
 
     def _leave_if_idle(self, slot: Slot) -> None:
-        if slot.idle:
-            slot.state = "unloading"
-            slot.unloading = asyncio.create_task(self._unload(slot, LEAVE_WITHIN))
+        if slot.idle and slot.worker is not None:
+            self._begin_to_stop(slot, slot.worker, "unloaded", LEAVE_WITHIN)
 
     # Memory
 

@@ -12,6 +12,8 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
 from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
@@ -34,6 +36,7 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.link import Link, LinkFull
 from pippin.runtime.mailbox import Mailbox
+from pippin.runtime.wire_ids import SERIAL_MARK, request_id
 from pippin.runtime.worker_log import forward_log
 
 log = logging.getLogger(__name__)
@@ -90,7 +93,9 @@ class WorkerProcess:
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._process = process
         self._link: Link | None = None
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
+        self._wire_ids: dict[str, str] = {}
+        self._serial = 0
         self._last_stats = EngineStats()
         self._stats_asked: list[asyncio.Future[EngineStats]] = []
         self._stopping = False
@@ -120,9 +125,15 @@ class WorkerProcess:
         finally:
             theirs.close()
         worker = cls(spec, process)
-        worker._link = await Link.open(ours, worker._report, worker._link_closed)
-        worker._link.send(spec)
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
+        try:
+            worker._link = await Link.open(ours, worker._report, worker._link_closed)
+            worker._link.send(spec)
+        except BaseException:  # nobody gets the worker: it must not outlive this call
+            ours.close()
+            process.kill()
+            await asyncio.shield(worker.died)
+            raise
         return worker
 
     @property
@@ -133,12 +144,17 @@ class WorkerProcess:
         """Send a request. Raises `ServerError` when the worker is gone or takes no more."""
         if self.died.done():
             raise ServerError.of(self.died.result())
+        self._serial += 1
+        wire_id = (
+            f"{id}{SERIAL_MARK}{self._serial}"  # what is still on its way for an earlier `id` is not ours
+        )
         mailbox = Mailbox(choices, on_overflow=lambda: self.cancel(id))
-        self._mailboxes[id] = mailbox
+        self._mailboxes[wire_id] = mailbox
+        self._wire_ids[id] = wire_id
         try:
-            self._send(Submit(id, task))
+            self._send(Submit(wire_id, task))
         except LinkFull as error:
-            del self._mailboxes[id]
+            self._forget(wire_id)
             raise ServerError(
                 "overloaded",
                 f"The model {self.info.id!r} has too many unread requests; try again later.",
@@ -148,14 +164,15 @@ class WorkerProcess:
 
     def cancel(self, id: str) -> None:
         """Forget a request; its mailbox gets nothing more."""
-        mailbox = self._mailboxes.pop(id, None)
-        if mailbox is not None and not mailbox.complete:
-            self._try_to_send(Cancel(id))
+        wire_id = self._wire_ids.get(id)
+        if wire_id is not None:
+            self._forget(wire_id)
+            self._try_to_send(Cancel(wire_id))
 
     def fail_all(self, error: ErrorReport) -> None:
         """End every request with this error."""
-        for request, mailbox in list(self._mailboxes.items()):
-            self.cancel(request)
+        for wire_id, mailbox in list(self._mailboxes.items()):
+            self.cancel(request_id(wire_id))
             mailbox.fail(error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
@@ -216,19 +233,24 @@ class WorkerProcess:
             case LoadFailed(error):
                 self._fail_load(error)
             case Stats(stats):
-                self._last_stats = stats
+                requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
+                self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 for asked in self._stats_asked:
-                    _resolve(asked, stats)
+                    _resolve(asked, self._last_stats)
                 self._stats_asked.clear()
 
     def _deliver(self, events: list[tuple[str, Event]]) -> None:
         mailboxes = self._mailboxes
-        for request, event in events:
-            mailbox = mailboxes.get(request)
+        for wire_id, event in events:
+            mailbox = mailboxes.get(wire_id)
             if mailbox is not None:  # else it was cancelled
                 mailbox.put(event)
                 if mailbox.complete:
-                    mailboxes.pop(request, None)
+                    self._forget(wire_id)
+
+    def _forget(self, wire_id: str) -> None:
+        self._mailboxes.pop(wire_id, None)
+        self._wire_ids.pop(request_id(wire_id), None)
 
     def _fail_load(self, error: ErrorReport) -> None:
         for stage in (self.prompt_ready, self.weights_ready):

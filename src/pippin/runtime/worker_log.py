@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from pippin.runtime.wire_ids import request_id
+
 log = logging.getLogger("pippin.worker")
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -43,6 +45,7 @@ def log_line(data: bytes, model: str, decoder: "msgspec.json.Decoder[WorkerLine]
             log.info("%s: %s", model, data.decode(errors="replace"), extra={"model": model})
         return
     text = line.message if line.trace is None else f"{line.message}\n{line.trace}"
-    prefix = model if line.request is None else f"{model} [{line.request}]"
-    extra = {"model": model, "request_id": line.request}
+    request = None if line.request is None else request_id(line.request)
+    prefix = model if request is None else f"{model} [{request}]"
+    extra = {"model": model, "request_id": request}
     log.log(LEVELS[line.level], "%s: %s", prefix, text, extra=extra)

@@ -1,12 +1,14 @@
 """A prepared request to a language model: what `prepare` gives and the engine runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
+from pippin.core.conversation import Tool
 from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints import CompiledGrammar
-from pippin.engines.language.stand_in import ReasoningFormat, ToolFormat
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,17 +25,26 @@ class LanguageJob:
     eos: frozenset[int] = frozenset()  # tokens that end a choice; empty with `ignore_eos`
     pins: tuple[int, ...] = ()  # counts of prompt tokens after which the prefix cache keeps what it has
     thinking_open: bool = False  # the prompt ends inside reasoning
+    may_think: bool = False  # the model may open its reasoning by itself
+    thinking_start: int | None = None  # the token that opens it, where it is a single one
+    thinking_budget: int | None = None  # the request's, or the model's option
+    thinking_end: tuple[int, ...] = ()  # tokens that are forced when the budget is used up
     grammar: CompiledGrammar | None = None
+    tools: tuple[Tool, ...] = ()  # those that may be called
     tool_format: ToolFormat | None = None
     reasoning_format: ReasoningFormat | None = None
-    thinking_budget: int | None = None  # merged: request over model option
-    thinking_end: tuple[int, ...] = ()  # tokens that close the reasoning when the budget is used up
     stops: tuple[str, ...] = ()  # the request's and the formats' own
     seed: int = 0  # the request's, or drawn when it was prepared; see `sampling.choice_seed`
     created: float = 0.0  # monotonic seconds
     key: bytes = b""  # of adapter, salt and media, for the prefix cache
     media: None = None  # vision joins later
-    hidden_stops: frozenset[str] = field(default_factory=frozenset)  # stops that no client asked for
+
+    @cached_property
+    def markers(self) -> frozenset[str]:
+        """Special tokens that are shown to the reader, because formats are written with them."""
+        tool = self.tool_format.markers if self.tool_format and self.tools else ()
+        reasoning = self.reasoning_format.markers if self.reasoning_format else ()
+        return frozenset((*tool, *reasoning))
 
     @cached_property
     def choices(self) -> int:
