@@ -54,7 +54,11 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
-        exception_handlers={ServerError: errors.server_error, HTTPException: errors.http_error},
+        exception_handlers={
+            ServerError: errors.server_error,
+            HTTPException: errors.http_error,
+            Exception: errors.unexpected,
+        },
     )
     app = Guard(app, policy_of(options, keyring), errors)
     if options.allowed_origins:
