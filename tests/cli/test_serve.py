@@ -160,3 +160,35 @@ def test_a_signal_ends_it_and_what_it_left(terminal: Terminal, number: signal.Si
         serving.process.send_signal(number)
         assert serving.ended() == 0
     assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
+
+
+def test_a_hangup_reads_the_file_again_and_names_what_needs_a_restart(terminal: Terminal) -> None:
+    file = terminal.home / "pippin.yaml"
+    file.write_text("rate_limit: 0\nmax_num_seqs: 4\n")
+    with terminal.serving("scripted", "--config", "pippin.yaml") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        file.write_text("rate_limit: 1\nmax_num_seqs: 8\n")
+        serving.process.send_signal(signal.SIGHUP)
+        serving.wait_for(r"INFO +Settings were read again; changed: (rate_limit)\.")
+        serving.wait_for(r"WARNING A restart is needed to change (.*max_num_seqs)")
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}]}
+        answers = [httpx.post(f"{serving.address}/v1/chat/completions", json=body) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        file.write_text("rate_limit: many\n")
+        serving.process.send_signal(signal.SIGHUP)
+        serving.wait_for(r"The settings stay as they were: (pippin.yaml: rate_limit: `many` is not)")
+
+
+def test_settings_change_while_it_runs(terminal: Terminal) -> None:
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        changed = httpx.patch(
+            f"{serving.address}/v1/settings", json={"max_request_tokens": 2, "port": 1, "prot": 2}
+        ).json()
+        assert "max_request_tokens" in changed["applied"]
+        assert changed["needs_restart"] == ["port"]
+        assert "Did you mean `port`?" in changed["rejected"]["prot"]
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+        refused = httpx.post(f"{serving.address}/v1/chat/completions", json=body)
+        assert refused.status_code == 400
+        assert "at most 2" in refused.json()["error"]["message"]
