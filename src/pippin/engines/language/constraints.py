@@ -140,10 +140,8 @@ class GrammarCompiler:
                 if not options:
                     raise ServerError("invalid_request", "A choice needs at least one option.", param)
                 return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
-            case Grammar("lark", source):
-                return {"lark_grammar": source}
-            case Grammar("gbnf", source):
-                return {"lark_grammar": _from_gbnf(source, param)}
+            case Grammar(syntax, source):
+                return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
 
     def _compiled(self, source: str, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
         with self._lock:
