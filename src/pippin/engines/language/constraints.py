@@ -165,24 +165,23 @@ class GrammarCompiler:
 
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
         """The compiler's words, with the keyword and where it stands."""
-        reason = " ".join(error.split())[:500]
         if not isinstance(wanted, JsonSchema):
-            return ServerError("invalid_request", f"The grammar can't be compiled: {reason}", param)
+            return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
         keyword, path = _place(error, wanted.schema)
         if keyword is None:
-            path = schema_walk.innermost_failing(wanted.schema, self._fails)
+            path, error = schema_walk.innermost_failing(wanted.schema, self._fault) or (None, error)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
         return ServerError(
             "invalid_request",
-            f"The JSON schema can't be honoured{where}{named}: {reason}. Change it{way_out}.",
+            f"The JSON schema can't be honoured{where}{named}: {_one_line(error)}. Change it{way_out}.",
             f"{param}.{path}" if path else param,
         )
 
-    def _fails(self, schema: dict[str, Any]) -> bool:
+    def _fault(self, schema: dict[str, Any]) -> str:
         source = json.dumps({"grammars": [{"json_schema": _with_options(schema, lenient=False)}]})
-        return bool(_start(self._ll_tokenizer(), source).is_error())
+        return str(_start(self._ll_tokenizer(), source).get_error())
 
     def _ll_tokenizer(self) -> LLTokenizer:
         """Made when the first grammar is (half a second for 50k tokens)."""
@@ -220,6 +219,10 @@ def _from_gbnf(source: str, param: str) -> str:
         return str(gbnf_to_lark(source))
     except Exception as error:  # the converter has no common error of its own
         raise ServerError("invalid_request", f"The GBNF grammar can't be read: {error}.", param) from error
+
+
+def _one_line(error: str) -> str:
+    return " ".join(error.split())[:500]
 
 
 def _place(error: str, schema: Any) -> tuple[str | None, str | None]:
