@@ -247,8 +247,8 @@ REAL: dict[str, Schema] = {
 
 def _corpus() -> dict[str, Schema]:
     """Each scalar, pattern and format alone and as a property; a sample of them in arrays and maps."""
-    small = {f"{kind}: {name}": schema for kind, held in (("scalar", SCALARS), ("pattern", PATTERNS), ("format", FORMATS))
-             for name, schema in held.items()}  # fmt: skip
+    groups = (("scalar", SCALARS), ("pattern", PATTERNS), ("format", FORMATS))
+    small = {f"{kind}: {name}": schema for kind, held in groups for name, schema in held.items()}
     found = dict(small)
     found |= {f"property of {name}": closed(it=schema, also=BOOLEAN) for name, schema in small.items()}
     groups = (
