@@ -240,16 +240,15 @@ def test_a_tool_call_is_a_part_and_the_reason_to_end():
 
 
 def test_a_required_call_is_the_only_thing_that_can_come():
-    form = tool_format("json_tools")
-    source = form.grammar((TOOL,), required=True, parallel=False, special=TOKENIZER.is_special)
+    form, compiler = tool_format("json_tools"), GrammarCompiler(TOKENIZER)
+    source = form.grammar((TOOL,), required=True, parallel=False, special=compiler.is_special)
     request = asking(tools=(TOOL,), tool_choice=ToolChoice("required"), parallel_tool_calls=False)
-    values = {
-        "tools": (TOOL,),
-        "tool_format": form,
-        "grammar": GrammarCompiler(TOKENIZER).compile(None, source),
-    }
-    decoder = RowDecoder(job(request, **values), 0, TOKENIZER)
-    assert {TOKENIZER.raw(token)[:1] for token in allowed(decoder)} == {b"<"}
+    decoder = RowDecoder(
+        job(request, tools=(TOOL,), tool_format=form, grammar=compiler.compile(None, source)), 0, TOKENIZER
+    )
+    assert allowed(decoder) == {TOKENIZER.single("<tool_call>")}
+    choice = run(decoder, '<tool_call>\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call>')
+    assert [part.name for part in choice.parts] == ["look"]
 
 
 def test_logprobs_go_with_the_text_they_belong_to():

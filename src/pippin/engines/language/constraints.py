@@ -122,6 +122,15 @@ class GrammarCompiler:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
         return self._compiled(source, lambda error: self._refusal(error, wanted, param))
 
+    def is_special(self, text: str) -> bool:
+        """Whether `text` is one token that grammars must name in the special-token syntax: they see more added
+        tokens as special than the tokenizer does."""
+        token = self._tokenizer.single(text)
+        if token is None:
+            return False
+        with self._lock:
+            return bool(self._ll_tokenizer().is_special_token(token))
+
     def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
         match wanted:
             case JsonObject():
