@@ -134,14 +134,22 @@ class OutputReader:
             yield from self._enter(found)
 
     def _until_marker(self) -> Reading[str | None]:
+        """Text up to the next marker, which is returned (None: the end of the stream)."""
         source = self._source
-        if self._tools and self._tools.leading and self._channel == "text":
+        if self._channel == "text" and (leading := self._leading()):
             self._write((yield from source.space()))
-            found = yield from source.literal(*self._tools.leading)
+            found = yield from source.literal(*leading)
             if found:
                 return found
         markers = self._markers[self._channel, self._broken]
         return (yield from source.until(markers, self._write))
+
+    def _leading(self) -> tuple[str, ...]:
+        """What is a marker only before any text: calls without one, the end of reasoning that is closed."""
+        leading = self._tools.leading if self._tools else ()
+        if self._reasoning and not self._channels and not self._writer.begun:
+            leading += (self._reasoning.end, *self._reasoning.ends)
+        return leading
 
     def _write(self, text: str) -> None:
         self._writer.write(self._channel, text)
@@ -161,10 +169,11 @@ class OutputReader:
         elif tools and self._broken and marker in tools.closers:
             self._broken = False
             self._writer.marker()
-        elif (reasoning and marker in reasoning.dropped) or (tools and marker in tools.dropped):
-            self._writer.marker()
         else:
-            self._channel = "text" if self._channel == "reasoning" else "reasoning"
+            if reasoning and marker in (reasoning.start, *reasoning.starts):
+                self._channel = "reasoning"
+            elif reasoning and marker in (reasoning.end, *reasoning.ends):
+                self._channel = "text"
             self._writer.marker()
 
     def _read_call(self, tools: ToolFormat, opener: str) -> Reading[None]:
@@ -182,7 +191,8 @@ class OutputReader:
         """What the prompt may have begun: the rest of a header."""
         self._source.remember()
         yield from self._source.space()
-        begun = yield from self._source.literal(*channels.begins)
+        names = tuple(f"{tool.name}\n" for tool in self._calls.tools) if channels.recipients else ()
+        begun = yield from self._source.literal(*channels.begins, *names)
         taken = self._source.recall()
         if begun:
             yield from self._read_message(channels, taken)

@@ -67,6 +67,11 @@ class Writer:
         self._fresh = False  # right after a marker
         self._empty_call = True
 
+    @property
+    def begun(self) -> bool:
+        """Whether any part was started."""
+        return self._index >= 0
+
     def drain(self) -> list[Event]:
         events, self._events = self._events, []
         return events

@@ -14,7 +14,7 @@ from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 FENCE, FENCE_END = "```tool_code", "```"
-_LOOSE = Notation(bare_end=re.compile(r"[,)\n]"))
+_LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
 _SHELL_WORD = re.compile(r"[\s=]")
 _SHELL_VALUE = re.compile(r"[\s`]")
 
