@@ -83,6 +83,6 @@ FORMAT = ToolCode(
     aliases=("tool_code", "gemma"),
     openers=(FENCE,),
     history=History(result_role="user", draw_call=draw_call, draw_result=draw_result),
-    signs=(("```tool_code",), ("<start_of_turn>",)),
+    signs=(("```tool_code",),),
     priority=5,
 )
