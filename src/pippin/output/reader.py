@@ -20,6 +20,8 @@ from pippin.output.source import Malformed, Reading, Source
 from pippin.output.tool_format import Calls, ToolFormat
 from pippin.output.writer import Writer
 
+REREAD_LIMIT = 256
+"""Characters after a marker that began no call, which are looked through for others: bounds the work."""
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -136,7 +138,7 @@ class OutputReader:
     def _until_marker(self) -> Reading[str | None]:
         """Text up to the next marker, which is returned (None: the end of the stream)."""
         source = self._source
-        if self._channel == "text" and (leading := self._leading()):
+        if not self._writer.part_open and (leading := self._leading()):
             self._write((yield from source.space()))
             found = yield from source.literal(*leading)
             if found:
@@ -145,11 +147,13 @@ class OutputReader:
         return (yield from source.until(markers, self._write))
 
     def _leading(self) -> tuple[str, ...]:
-        """What is a marker only before any text: calls without one, the end of reasoning that is closed."""
+        """What is a marker only before any text: calls without one, and a start or an end of reasoning
+        where the prompt has brought that already."""
+        reasoning = None if self._channels or self._writer.begun else self._reasoning
+        if self._channel == "reasoning":
+            return (reasoning.start, *reasoning.starts) if reasoning else ()
         leading = self._tools.leading if self._tools else ()
-        if self._reasoning and not self._channels and not self._writer.begun:
-            leading += (self._reasoning.end, *self._reasoning.ends)
-        return leading
+        return (*leading, reasoning.end, *reasoning.ends) if reasoning else leading
 
     def _write(self, text: str) -> None:
         self._writer.write(self._channel, text)
@@ -217,10 +221,16 @@ class OutputReader:
             self._source.recall()
 
     def _release(self, opener: str) -> None:
-        """A call broke off: committed, it is closed as it stands; before that, what was taken is text."""
+        """A call broke off: what of it was not given out is text, unless the end of the stream cut it."""
         taken = self._source.recall()
         if self._writer.call_open:
+            unread = self._source.position - self._writer.given
+            taken = taken[len(taken) - unread :] if unread and not self._source.ended else ""
             self._writer.end_call(complete=False)
+            self._source.recall()
             self._broken = True
+        if len(taken) <= REREAD_LIMIT:
+            self._source.rewind(taken)
+            self._write(opener)
         else:
             self._write(opener + taken)
