@@ -14,6 +14,9 @@ from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
 from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.prefix_blocks import BlockLayout
+from pippin.engines.language.prefix_cache import PrefixCache
+from pippin.engines.language.prefix_tree import PrefixTree
 from pippin.engines.language.row_caches import RowCache, arrays_of, can_batch, measure_rows, new_row_cache
 from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
 from pippin.engines.language.scheduler import Limits
@@ -41,7 +44,11 @@ def build_engine(
     """An engine around a loaded model."""
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
-    new_group, vocabulary = _choose_group(model)
+    new_group, vocabulary, batched = _choose_group(model, slack=options.cache_block_tokens)
+    prefixes = None
+    if options.prefix_cache and batched and shares.prefixes:
+        tree = PrefixTree(options.cache_block_tokens, shares.prefixes, leaf_limit=options.prompt_cache_size)
+        prefixes = PrefixCache(tree, BlockLayout(_probe_row(model, 2), lambda: new_row_cache(model)))
     engine = LanguageEngine(
         model,
         tokenizer,
@@ -56,6 +63,7 @@ def build_engine(
         ),
         new_group=new_group,
         vocabulary=vocabulary,
+        prefixes=prefixes,
     )
     engine.counters.weight_bytes = size
     return engine
@@ -80,7 +88,7 @@ def _refuse_unbuilt(options: ModelOptions) -> None:
         )
 
 
-def _choose_group(model: nn.Module) -> tuple[Callable[[], RowGroup], int]:
+def _choose_group(model: nn.Module, slack: int) -> tuple[Callable[[], RowGroup], int, bool]:
     """How rows of this model run together, and its vocabulary; compiles what the first request would wait for."""
     started = time.monotonic()
     try:
@@ -94,11 +102,13 @@ def _choose_group(model: nn.Module) -> tuple[Callable[[], RowGroup], int]:
             "load_failed", f"The model does not run: {type(error).__name__}: {error}"
         ) from error
     vocabulary = alone.shape[-1]
-    if not can_batch(caches[0]) or not _rows_agree(model, caches, alone):
-        log.warning("this model's rows run one at a time: its caches cannot be batched")
-        return (lambda: SoloGroup(model)), vocabulary
+    if not can_batch(caches[0]) or not _rows_agree(model, slack, caches, alone):
+        log.warning(
+            "this model's rows run one at a time and its prompts are not cached: its caches are of a kind of their own"
+        )
+        return (lambda: SoloGroup(model)), vocabulary, False
     log.info("warm-up took %.2f s", time.monotonic() - started)
-    return (lambda: ArenaGroup(model)), vocabulary
+    return (lambda: ArenaGroup(model, slack)), vocabulary, True
 
 
 def _probe_row(model: nn.Module, length: int) -> RowCache:
@@ -108,9 +118,9 @@ def _probe_row(model: nn.Module, length: int) -> RowCache:
     return cache
 
 
-def _rows_agree(model: nn.Module, caches: list[RowCache], alone: mx.array) -> bool:
+def _rows_agree(model: nn.Module, slack: int, caches: list[RowCache], alone: mx.array) -> bool:
     """Whether two rows of different length give in a batch what they give alone."""
-    group = ArenaGroup(model)
+    group = ArenaGroup(model, slack)
     try:
         for cache, length in zip(caches, PROBE_LENGTHS, strict=True):
             group.join(cache, length, 1)
