@@ -34,11 +34,11 @@ class Bench:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
         self.tokenizer = Tokenizer.load(folder)
-        self.options, self.plan = options, plan
+        self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)
 
     def new_engine(self, plan: DevicePlan) -> LanguageEngine:
-        return build_engine(self.model, self.tokenizer, self.options, plan)
+        return build_engine(self.model, self.tokenizer, self.options, plan, folder=self.folder)
 
     def job(
         self, name: str, prompt: tuple[int, ...], max_tokens: int, *, key: bytes = b"", **request: Any

@@ -26,6 +26,7 @@ from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
 from pippin.engines.language.tokenizer import Tokenizer
 
+DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 CHANGEABLE = {"target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
 
 
@@ -110,6 +111,10 @@ class LanguageEngine:
             self._batch.sample()
             self._keep_states()
         tokens = self._compute_prompts(wait=not decoding)
+        if self._prefixes is not None:
+            self._prefixes.write_some()
+        if not decoding and not tokens and not self._out:
+            time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         self._preempt()
         seconds = time.monotonic() - started
         # A chunk that the device works on beside the host shows in the step after it.
@@ -151,8 +156,8 @@ class LanguageEngine:
         """Work on prompts for as many tokens as this step may; gives how many it was."""
         budget = self._scheduler.chunk()
         spent = 0
-        for ticket in self._prompts:
-            ticket.held = False
+        for waiting in self._prompts:
+            waiting.held = False
         while (ticket := self._scheduler.next_prompt()) is not None:
             prompt = self._prompts[ticket]
             if not prompt.begun and not self._begin(prompt):
@@ -176,9 +181,9 @@ class LanguageEngine:
             ahead = [
                 other
                 for other in self._prompts.values()
-                if other.begun and other.ticket.priority >= ticket.priority
+                if (other.begun or other.loading) and other.ticket.priority >= ticket.priority
             ]
-            if self._prefixes.leader(prompt, ahead) is not None:
+            if self._prefixes.leader(prompt, ahead) is not None or not self._prefixes.fetched(prompt):
                 ticket.held = True
                 return False
             ticket.computed = self._prefixes.begin(prompt)
@@ -306,7 +311,7 @@ class LanguageEngine:
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         if self._prefixes is not None:
-            self._prefixes.tree.clear()
+            self._prefixes.clear(disk=disk)
         if not prefixes_only:
             mx.clear_cache()
 
@@ -331,3 +336,5 @@ class LanguageEngine:
     def close(self) -> None:
         for request in list(self._requests):
             self.cancel(request)
+        if self._prefixes is not None:
+            self._prefixes.close()

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -13,6 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
+from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
@@ -35,11 +37,16 @@ def load_engine(spec: WorkerSpec, tokenizer: Tokenizer, progress: LoadProgress) 
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
-    return build_engine(model, tokenizer, options, plan)
+    return build_engine(model, tokenizer, options, plan, folder=Path(spec.info.path or ""))
 
 
 def build_engine(
-    model: nn.Module, tokenizer: Tokenizer, options: ModelOptions, plan: DevicePlan
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    options: ModelOptions,
+    plan: DevicePlan,
+    *,
+    folder: Path | None = None,
 ) -> LanguageEngine:
     """An engine around a loaded model."""
     size = weight_bytes(model)
@@ -47,8 +54,7 @@ def build_engine(
     new_group, vocabulary, batched = _choose_group(model, slack=options.cache_block_tokens)
     prefixes = None
     if options.prefix_cache and batched and shares.prefixes:
-        tree = PrefixTree(options.cache_block_tokens, shares.prefixes, leaf_limit=options.prompt_cache_size)
-        prefixes = PrefixCache(tree, BlockLayout(_probe_row(model, 2), lambda: new_row_cache(model)))
+        prefixes = _open_prefixes(model, options, plan, shares.prefixes, folder)
     engine = LanguageEngine(
         model,
         tokenizer,
@@ -69,6 +75,29 @@ def build_engine(
     return engine
 
 
+def _open_prefixes(
+    model: nn.Module, options: ModelOptions, plan: DevicePlan, limit: int, folder: Path | None
+) -> PrefixCache:
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+    layout = BlockLayout(_probe_row(model, 2), lambda: new_row_cache(model))
+    disk = None
+    if options.cache_dir is not None and folder is not None:
+        shape = f"{plan.run_type} {options.cache_block_tokens} {options.kv_bits} {options.kv_group_size}"
+        try:
+            disk = DiskCache(
+                Path(options.cache_dir).expanduser(),
+                fingerprint(folder, shape),
+                int(options.cache_disk_max_gb * 1e9),
+            )
+        except OSError as error:
+            raise ServerError(
+                "load_failed",
+                f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
+                "cache_dir",
+            ) from error
+    return PrefixCache(tree, layout, disk)
+
+
 def _refuse_unbuilt(options: ModelOptions) -> None:
     asked = {
         "kv_bits": options.kv_bits is not None,
@@ -76,7 +105,6 @@ def _refuse_unbuilt(options: ModelOptions) -> None:
         "prompt_lookup": options.prompt_lookup,
         "adapter_path": options.adapter_path is not None,
         "adapters": bool(options.adapters),
-        "cache_dir": options.cache_dir is not None,
         "warm_prompts": options.warm_prompts is not None,
     }
     names = [name for name, wanted in asked.items() if wanted]

@@ -28,6 +28,7 @@ class BlockLayout:
         for index, array in enumerate(_keys_and_values(probe)):
             groups.setdefault((array.shape[1], array.shape[3], array.dtype), []).append(index)
         self._groups = list(groups.values())
+        self.has_blocks = bool(self._groups)
         self.has_state = any(type(layer) is ArraysCache for layer in leaves(probe))
         self.has_snapshots = any(type(layer) is not KVCache for layer in leaves(probe))
 
@@ -54,7 +55,7 @@ class BlockLayout:
     def restore(self, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int) -> RowCache:
         """A new row's cache, filled with what was kept of `tokens` tokens."""
         cache = self._new_row()
-        stacks = [mx.concatenate(parts, axis=2) for parts in zip(*blocks, strict=True)]
+        stacks = [mx.concatenate(list(parts), axis=2) for parts in zip(*blocks, strict=True)]
         arrays = {
             index: stack[place : place + 1]
             for group, stack in zip(self._groups, stacks, strict=True)

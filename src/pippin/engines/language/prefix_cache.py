@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from pippin.core.models import CacheStats
+from pippin.engines.language.disk_cache import DiskCache
+from pippin.engines.language.disk_tier import DiskTier
 from pippin.engines.language.prefix_blocks import BlockLayout, Snapshot, bytes_of, snapshot_arrays
 from pippin.engines.language.prefix_tree import Node, PrefixTree
 from pippin.engines.language.row_caches import RowCache
@@ -10,9 +12,14 @@ from pippin.engines.language.rows import Prompt, Row
 
 
 class PrefixCache:
-    def __init__(self, tree: PrefixTree, layout: BlockLayout) -> None:
+    def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
         self._layout = layout
+        self._disk = None
+        if disk is not None:
+            self._disk = DiskTier(
+                disk, tree, has_blocks=layout.has_blocks, has_snapshots=layout.has_snapshots
+            )
         self._hits = 0
         self._misses = 0
         self._hit_tokens = 0
@@ -41,6 +48,35 @@ class PrefixCache:
                 other.borders.add(shared)
             return other
         return None
+
+    def fetched(self, prompt: Prompt) -> bool:
+        """Bring in what the disk has of a prompt; False as long as that is under way."""
+        if self._disk is None:
+            return True
+        if not prompt.fetched:
+            prompt.fetched = True
+            prompt.loading = self._disk.find(prompt.request.job.key, prompt.tokens)
+        if prompt.loading is None:
+            return True
+        if not prompt.loading.reply.done():
+            return False
+        self._disk.take(prompt.loading)
+        prompt.loading = None
+        return True
+
+    def write_some(self) -> None:
+        """Hand a few new blocks to the disk."""
+        if self._disk is not None:
+            self._disk.write_some()
+
+    def clear(self, *, disk: bool) -> None:
+        self.tree.clear()
+        if disk and self._disk is not None:
+            self._disk.wipe()
+
+    def close(self) -> None:
+        if self._disk is not None:
+            self._disk.close()
 
     def begin(self, prompt: Prompt) -> int:
         """Look the prompt up, and fill its cache with what is known; gives how many tokens that is."""
@@ -80,6 +116,8 @@ class PrefixCache:
             start = known + place * size
             if self.tree.add(path, key, tuple(tokens[start : start + size]), block, bytes_of(block)) is None:
                 break
+            if self._disk is not None:
+                self._disk.keep(path[-1])
         self.tree.touch(path)
         if (
             self.has_snapshots
@@ -109,9 +147,14 @@ class PrefixCache:
         return path[-1] if path and len(path) * self.tree.block_tokens == len(tokens) else None
 
     def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
-        self.tree.set_snapshot(node, snapshot, bytes_of(snapshot_arrays(snapshot)))
+        if (
+            self.tree.set_snapshot(node, snapshot, bytes_of(snapshot_arrays(snapshot)))
+            and self._disk is not None
+        ):
+            self._disk.keep(node)
 
     def stats(self) -> CacheStats:
+        disk = self._disk.disk if self._disk is not None else None
         return CacheStats(
             hits=self._hits,
             misses=self._misses,
@@ -121,6 +164,10 @@ class PrefixCache:
             entries=len(self.tree),
             bytes=self.tree.bytes,
             limit_bytes=self.tree.limit,
+            disk_hits=disk.hits if disk else 0,
+            disk_writes=disk.writes if disk else 0,
+            disk_bytes=disk.bytes if disk else 0,
+            disk_limit_bytes=disk.limit if disk else 0,
         )
 
 

@@ -8,7 +8,7 @@ used leaves go first, so what is left can always be read from the root.
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,16 +42,12 @@ class PrefixTree:
         limit: int,
         *,
         leaf_limit: int | None = None,
-        fingerprint: bytes = b"",
-        on_drop: Callable[[Node], None] | None = None,
     ) -> None:
         self.block_tokens = block_tokens
         self.limit = limit
         self.bytes = 0
         self.evictions = 0
         self._leaf_limit = leaf_limit
-        self._fingerprint = fingerprint
-        self._on_drop = on_drop
         self._roots: dict[bytes, Node] = {}
         self._nodes: OrderedDict[Node, None] = OrderedDict()  # least recently used first
 
@@ -61,12 +57,13 @@ class PrefixTree:
     def root(self, key: bytes) -> Node:
         root = self._roots.get(key)
         if root is None:
-            digest = hashlib.blake2b(self._fingerprint + b"\0" + key, digest_size=20).digest()
+            digest = hashlib.blake2b(key, digest_size=20).digest()
             root = self._roots[key] = Node(None, (), digest, 0)
         return root
 
-    def child_digest(self, parent: Node, tokens: tuple[int, ...]) -> bytes:
-        return hashlib.blake2b(parent.digest + array("q", tokens).tobytes(), digest_size=20).digest()
+    def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
+        """Of the node after the one of `digest`."""
+        return hashlib.blake2b(digest + array("q", tokens).tobytes(), digest_size=20).digest()
 
     def path(self, key: bytes, tokens: Sequence[int]) -> list[Node]:
         """The nodes that hold the longest known prefix, from the first block on; they count as just used."""
@@ -93,7 +90,7 @@ class PrefixTree:
         spared = set(path)
         if self.bytes + size > self.limit and not self._make_room(size, spared):
             return None
-        node = Node(parent, tokens, self.child_digest(parent, tokens), parent.depth + 1, block, size)
+        node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
         parent.children[tokens] = node
         self._nodes[node] = None
         self.bytes += size
@@ -162,8 +159,6 @@ class PrefixTree:
         del self._nodes[node]
         if node.parent is not None:
             del node.parent.children[node.tokens]
-        if self._on_drop is not None:
-            self._on_drop(node)
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
+from pippin.engines.language.disk_tier import Loading
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prefix_tree import Node
 from pippin.engines.language.row_caches import RowCache
@@ -51,6 +52,8 @@ class Prompt:
     ticket: Ticket
     cache: RowCache | None = None
     begun: bool = False  # looked up in the prefix cache
+    fetched: bool = False  # looked up on the disk
+    loading: Loading | None = None  # from the disk
     borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
     scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
 
