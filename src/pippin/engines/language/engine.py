@@ -290,6 +290,11 @@ class LanguageEngine:
         while (ticket := self._scheduler.victim()) is not None:
             row = next(row for row in self._batch.rows if row.ticket is ticket)
             self._suspend(row)
+        if (ticket := self._scheduler.overgrown()) is not None:
+            row = next(row for row in self._batch.rows if row.ticket is ticket)
+            row.decoder.finished = "length"
+            self._batch.leave([row])
+            self._finish(row)
 
     def _suspend(self, row: Row) -> None:
         for other, choice in self._batch.read():  # the draw under way still counts

@@ -19,10 +19,12 @@ from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
+from pippin.engines.language.prompt import LanguagePreparer
 from pippin.engines.language.row_caches import RowCache, arrays_of, can_batch, measure_rows, new_row_cache
 from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
 from pippin.engines.language.scheduler import Limits
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
 log = logging.getLogger(__name__)
@@ -31,13 +33,17 @@ PROBE_LENGTHS = (5, 3)  # tokens of two rows of different length
 PROBE_TOLERANCE = 0.02  # of the largest logit: far above rounding, far below a wrong answer
 
 
-def load_engine(spec: WorkerSpec, tokenizer: Tokenizer, progress: LoadProgress) -> LanguageEngine:
+def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     _refuse_unbuilt(options)
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
-    return build_engine(model, tokenizer, options, plan, folder=Path(spec.info.path or ""))
+    engine = build_engine(model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""))
+    if options.warm_prompts is not None:
+        count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
+        log.info("computed %d warm prompts", count)
+    return engine
 
 
 def build_engine(
@@ -105,7 +111,6 @@ def _refuse_unbuilt(options: ModelOptions) -> None:
         "prompt_lookup": options.prompt_lookup,
         "adapter_path": options.adapter_path is not None,
         "adapters": bool(options.adapters),
-        "warm_prompts": options.warm_prompts is not None,
     }
     names = [name for name, wanted in asked.items() if wanted]
     if names:
