@@ -96,10 +96,10 @@ REFERENCES = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_filter_keeps_what_its_definition_keeps(name):
-    filter, reference, values = REFERENCES[name]
+    narrow, reference, values = REFERENCES[name]
     for seed, value in enumerate(values):
         logits = logits_of(seed, 6)
-        found = kept(filter(mx.array(logits), mx.array([[value]] * 6)))
+        found = kept(narrow(mx.array(logits), mx.array([[value]] * 6)))
         for row, ids in zip(logits, found, strict=True):
             wanted = reference(row, value)
             # float32 sums may put the last token on the other side of the border
@@ -117,11 +117,11 @@ def test_a_neutral_parameter_keeps_everything(name, value):
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_filter_keeps_what_a_mask_left_alone(name):
-    filter, _, values = REFERENCES[name]
+    narrow, _, values = REFERENCES[name]
     row = np.full((1, 50), -np.inf, np.float32)
     row[0, 17] = -3.0
     for value in values:
-        assert kept(filter(mx.array(row), mx.array([[value]]))) == [{17}]
+        assert kept(narrow(mx.array(row), mx.array([[value]]))) == [{17}]
 
 
 def test_xtc_drops_the_top_choices_but_the_least_of_them():
