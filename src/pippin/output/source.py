@@ -115,6 +115,22 @@ class Source:
                 break
         return "".join(taken)
 
+    def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
+        """Take what comes before the next match of a one-character pattern, or the end. Never empty."""
+        pieces: list[str] = []
+        size = 0
+        while (yield from self.more()):
+            count, found = self.find(end)
+            pieces.append(self.take(count))
+            size += count
+            if size > limit:
+                raise Malformed
+            if found:
+                break
+        if not size:
+            raise Malformed
+        return "".join(pieces)
+
     def space(self) -> Reading[str]:
         return (yield from self.span(SPACE))
 
@@ -131,7 +147,7 @@ class Source:
             yield
 
     def before(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str]]:
-        """A short text and the marker that ends it. Malformed if it is too long, or the end comes."""
+        """A short text and the marker that ends it, taken. Malformed if it is too long, or the end comes."""
         pieces: list[str] = []
         size = 0
 

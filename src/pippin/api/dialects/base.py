@@ -7,7 +7,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from pippin.core.completion import Completion
-from pippin.core.conversation import Message
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event
 from pippin.core.requests import GenerationRequest
@@ -16,11 +15,18 @@ Shape = TypeVar("Shape")
 
 
 class History(Protocol):
-    """Earlier responses of the caller, for dialects that continue them by id."""
+    """What the caller stored earlier, for dialects that continue it by id; items are in the dialect's own form.
 
-    def messages(self, response_id: str) -> tuple[Message, ...]:
-        """The conversation up to and with that response. Raises `ServerError("not_found")`."""
+    All raise `ServerError("not_found")` for an id that is unknown, or another caller's.
+    """
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        """The conversation up to and with that response."""
         ...
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]: ...
+
+    def item(self, item_id: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
     adapter_of,
@@ -19,11 +19,12 @@ from pippin.api.dialects.engine_fields import (
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.fields import Contract, invalid, unsupported
-from pippin.api.dialects.openai_error import error_body
+from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_responses_encode import ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.openai_responses_items import ConversationReader, Item
 from pippin.api.dialects.openai_responses_tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import (
     JsonObjectFormat,
     ResponseFormat,
@@ -31,7 +32,7 @@ from pippin.api.dialects.output_formats import (
     output_format_of,
     schema_format,
 )
-from pippin.api.dialects.sampling_fields import SamplingFields, sampling_of
+from pippin.api.dialects.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
@@ -70,12 +71,7 @@ class ConversationReference(Struct, kw_only=True):
     id: Identifier
 
 
-class CompactionRule(Struct, kw_only=True):
-    type: Literal["compaction"]
-    compact_threshold: Annotated[int, Meta(ge=0)] | None = None
-
-
-class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=True):
+class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/responses`."""
 
     model: Annotated[str | None, Meta(description="The model that answers.")] = None
@@ -113,10 +109,7 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     stop: Annotated[
         str | Annotated[tuple[str, ...], Meta(max_length=16)] | None, Meta(description="Ends the answer.")
     ] = None
-    context_management: Annotated[
-        tuple[CompactionRule, ...] | None,
-        Meta(description="Summarise the oldest turns when the conversation does not fit the window."),
-    ] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
     safety_identifier: Annotated[str | None, Meta(description="Given back with the response.")] = None
@@ -145,8 +138,20 @@ ACCEPTED: Final = frozenset(
 REFUSED: Final[Mapping[str, str]] = {
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",
-    "n": "a response has one answer; send several requests.",
 }
+
+
+class NoHistory:
+    """For contexts without a store."""
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
+
+    def item(self, item_id: str) -> dict[str, Any]:
+        raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
 class ResponsesDialect:
@@ -162,7 +167,7 @@ class ResponsesDialect:
         fields, ignored = self.contract.decode(body)
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
-        messages = tuple(reader.messages)
+        messages = with_media_options(reader.messages, fields)
         if fields.instructions:
             messages = (Message("system", (Text(fields.instructions),)), *messages)
         if not messages:
@@ -176,11 +181,11 @@ class ResponsesDialect:
             warnings=toolbox.warnings + _skip_warnings(reader.skipped),
         )
 
-    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> Encoder:
+    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return error_body(report)
+        return encode_error(report)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
@@ -193,17 +198,13 @@ def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
 ) -> tuple[ConversationReader, Toolbox]:
     """Read what came before, and this turn."""
-    history = context.history
-    reader = ConversationReader((lambda id: None) if history is None else history.item)
+    history = context.history or NoHistory()
+    reader = ConversationReader(history.item)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
-        if history is None:
-            raise unsupported("previous_response_id", "this server stores no responses.")
         reader.read(history.items(fields.previous_response_id), "previous_response_id")
     if (conversation := conversation_of(fields)) is not None:
-        if history is None:
-            raise unsupported("conversation", "this server stores no conversations.")
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
     return reader, toolbox_of((fields.tools or []) + reader.tools)
@@ -211,9 +212,9 @@ def _read(
 
 def conversation_of(fields: ResponsesBody) -> str | None:
     match fields.conversation:
-        case ConversationReference(id):
+        case ConversationReference(id=id):
             return id
-        case name:
+        case str() | None as name:
             return name
 
 

@@ -93,8 +93,8 @@ class MessageItem(OutputItem):
 class ReasoningItem(OutputItem):
     """What the model thought: as a summary where the client asked for one, else as raw reasoning text.
 
-    A local model's reasoning is there to be read, so its "summary" is the reasoning itself; it is sent in one of the
-    two forms, never in both, so that no client shows it twice.
+    A local model's reasoning is there to be read, so its "summary" is the reasoning itself; it is sent in one
+    of the two forms, never in both, so that no client shows it twice.
     """
 
     def __init__(self, id: str, index: int, *, as_summary: bool, sealed: bool) -> None:
@@ -168,7 +168,7 @@ class FunctionCallItem(CallItem):
 
 
 class CustomCallItem(CallItem):
-    """Its input is a string within the function's arguments, so it is sent when the arguments are complete."""
+    """Its input is a string within the function's arguments, so it is sent when these are complete."""
 
     def item(self) -> Json:
         done = self.status != "in_progress"
