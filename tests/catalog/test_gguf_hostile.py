@@ -131,7 +131,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[GgufFileBuilder], None], str]] = {
     "a missing weight": (lambda b: drop(b, "blk.1.ffn_up.weight"), "model.layers.1.mlp.up_proj"),
     "an unknown weight": (lambda b: add(b, "blk.0.ffn_gate_inp.weight", 4, HIDDEN), "ffn_gate_inp"),
     "a layer too many": (lambda b: add(b, "blk.2.ffn_up.weight", 4, HIDDEN), "blk.2.ffn_up"),
-    "a weight of another shape": (lambda b: add(b, "blk.0.attn_q.weight", 8, HIDDEN), "shape [8, 64]"),
+    "a weight of another shape": (lambda b: add(b, "blk.0.attn_q.weight", 8, HIDDEN), "shape [8, 128]"),
     "a missing key": (lambda b: change(b, llama__embedding_length=None), "llama.embedding_length"),
     "a key of another type": (lambda b: change(b, llama__embedding_length="x"), "a whole number"),
     "no layers": (lambda b: change(b, llama__block_count=0), "above 0"),
