@@ -139,6 +139,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[GgufFileBuilder], None], str]] = {
     "no heads": (lambda b: change(b, llama__attention__head_count=0), "above 0"),
     "heads that do not divide": (lambda b: change(b, llama__attention__head_count_kv=3), "heads"),
     "experts": (lambda b: change(b, llama__expert_count=8), "experts"),
+    "one part of several": (lambda b: change(b, split__count=3), "gguf-split"),
     "half rotated heads": (lambda b: change(b, llama__rope__dimension_count=16), "rotated"),
     "unknown rope scaling": (lambda b: change(b, llama__rope__scaling__type="spiral"), "spiral"),
     "no tokens": (lambda b: change(b, tokenizer__ggml__tokens=None), "tokenizer.ggml.tokens"),
