@@ -45,6 +45,9 @@ class SavingDialect:
             return encoder
         return SavingEncoder(encoder, saver(self._history, decoded.shape, run))
 
+    def status(self, report: ErrorReport) -> int:
+        return self._dialect.status(report)
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return self._dialect.error(report, request_id)
 

@@ -63,6 +63,10 @@ class Catalog:
         assert entry.info is not None
         return entry.info
 
+    def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options."""
+        self._options = options
+
     def options_for(self, info: ModelInfo) -> ModelOptions:
         """The model's own options over those for all models."""
         own = self._recent().operators.get(info.id)

@@ -22,6 +22,7 @@ from pippin.service.summaries import summarized
 log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
+CLAUDE: Final = "claude-"
 LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
@@ -58,6 +59,12 @@ class Service:
             del self._starting[id]
             self._tell()
 
+    async def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options, for what comes from now on."""
+        self._options = options
+        self.catalog.adopt(options)
+        await self.pool.adopt(options)
+
     def models(self) -> list[ModelInfo]:
         """What there is, each as truly as it is known."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
@@ -65,9 +72,10 @@ class Service:
     def model(self, name: str) -> ModelInfo:
         """What is known of a model; `default` is the one loaded last, else the first that is served.
 
+        A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
         Raises `ServerError("model_not_found")`.
         """
-        info = self.catalog.resolve(self._default_name() if name == DEFAULT else name)
+        info = self._resolve(name)
         return self.pool.info(info.id) or info
 
     async def cancel(self, id: str) -> bool:
@@ -215,6 +223,16 @@ class Service:
         own = task.request.timeout if isinstance(task, Generate) else None
         limits = [limit for limit in (own, self._options.timeout) if limit is not None]
         return min(limits, default=None)
+
+    def _resolve(self, name: str) -> ModelInfo:
+        if name == DEFAULT:
+            return self.catalog.resolve(self._default_name())
+        try:
+            return self.catalog.resolve(name)
+        except ServerError:
+            if not name.startswith(CLAUDE):
+                raise
+        return self.catalog.resolve(self._options.claude_model or self._default_name())
 
     def _default_name(self) -> str:
         loaded = self.pool.last_loaded()
