@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 
 import uvloop
+from tests.service_doubles import scripted, scripted_service, write_script
 
 from pippin.core.conversation import Message, Text
 from pippin.core.events import Finished, PartDelta
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.service import Service
-from tests.service_doubles import scripted, scripted_service, write_script
 
 
 def cpu_seconds() -> float:
