@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.context import Api, Current, Endpoint, both
+from pippin.api.context import Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.errors import Errors, LastCatcher
@@ -23,6 +23,7 @@ from pippin.api.handler import Handler
 from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
+from pippin.api.live_settings import LiveSettings
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
 from pippin.api.schema import schema_routes
@@ -32,9 +33,10 @@ from pippin.core.errors import ServerError
 from pippin.service import Service
 
 
-def create_app(service: Service, settings: Settings) -> ASGIApp:
+def create_app(service: Service, settings: Settings, live: LiveSettings | None = None) -> ASGIApp:
     """The whole server as one ASGI application. Raises `ServerError` for options that can't be used."""
-    options = settings.server
+    live = live or LiveSettings(settings, service)
+    options = live.options
     keyring = load_keyring(options)
     observer = _observer_of(options)
     limits = Limits(
@@ -42,11 +44,12 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
     )
     dialects = find_dialects()
     errors = Errors(dialects)
+    handler = Handler(service, options, observer, limits, MediaResolver(options).resolve)
+    live.follow(handler.adopt)
     api = Api(
         service=service,
-        settings=Current(settings),
-        options=options,
-        handler=Handler(service, options, observer, limits, MediaResolver(options).resolve),
+        settings=live,
+        handler=handler,
         dialects=dialects,
         errors=errors,
         keyring=keyring,

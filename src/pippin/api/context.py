@@ -18,9 +18,9 @@ from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
 from pippin.api.history import ResponseStore
 from pippin.api.keys import Keyring
+from pippin.api.live_settings import LiveSettings
 from pippin.api.observer import Observer
 from pippin.config.server_options import ServerOptions
-from pippin.config.settings import Settings
 from pippin.service import Service
 
 VERSION = "/v1"
@@ -28,20 +28,12 @@ VERSION = "/v1"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(slots=True)
-class Current:
-    """The settings as they are now; `PATCH /v1/settings` and SIGHUP put new ones in."""
-
-    settings: Settings
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """Given to `routes(api)` of every module in `api/routes`."""
 
     service: Service
-    settings: Current
-    options: ServerOptions  # as they were at the start
+    settings: LiveSettings
     handler: Handler
     dialects: Mapping[str, AnyDialect]
     errors: Errors
@@ -49,6 +41,11 @@ class Api:
     observer: Observer
     store: ResponseStore
     started: float = field(default_factory=time.time)  # seconds since the epoch
+
+    @property
+    def options(self) -> ServerOptions:
+        """As they are now."""
+        return self.settings.options
 
 
 class DocumentedRoute(Route):
