@@ -208,3 +208,9 @@ def test_the_value_of_every_option_survives_its_own_text() -> None:
         resolved = load(Sources(), {option.variable: text})
         holder = resolved.server if option.scope == "server" else resolved.server.model_defaults
         assert msgspec.structs.asdict(holder)[option.name] == option.default
+
+
+def test_a_variable_of_a_list_may_be_singular_and_the_plural_wins() -> None:
+    assert settings(variables={"PIPPIN_API_KEY": "a"}).server.api_keys == ("a",)
+    both = {"PIPPIN_API_KEY": "a", "PIPPIN_API_KEYS": "b,c"}
+    assert settings(variables=both).server.api_keys == ("b", "c")

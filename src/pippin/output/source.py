@@ -53,6 +53,14 @@ class Source:
         self._taken, self._remembering = [], False
         return taken
 
+    def rewind(self, taken: str) -> None:
+        """Give back what was taken last, to be read in another way."""
+        if self._at >= len(taken):
+            self._at -= len(taken)
+        else:
+            self._text, self._at = taken + self._text[self._at :], 0
+        self._position -= len(taken)
+
     def take(self, count: int) -> str:
         taken = self._text[self._at : self._at + count]
         self._at += count

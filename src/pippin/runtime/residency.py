@@ -44,6 +44,10 @@ class Residency:
         self._room = Room(options, memory, slots, changes, clock, self.unload)
         self.last_loaded: str | None = None
 
+    def adopt(self, options: ServerOptions, memory: int) -> None:
+        self._options = options
+        self._room.adopt(options, memory)
+
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
         """The worker once it can prepare requests; starts the load that leads there."""
         if slot.ready is None:

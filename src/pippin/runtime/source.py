@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pippin.config.model_options import ModelOptions
+from pippin.config.server_options import ServerOptions
 from pippin.core.models import ModelInfo
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
@@ -18,5 +19,7 @@ class ModelSource(Protocol):
     def resolve(self, name: str) -> ModelInfo:
         """Raises `ServerError` for a name that is unknown or ambiguous."""
         ...
+
+    def adopt(self, options: ServerOptions) -> None: ...
 
     def options_for(self, info: ModelInfo) -> ModelOptions: ...

@@ -59,6 +59,12 @@ class Service:
             del self._starting[id]
             self._tell()
 
+    async def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options, for what comes from now on."""
+        self._options = options
+        self.catalog.adopt(options)
+        await self.pool.adopt(options)
+
     def models(self) -> list[ModelInfo]:
         """What there is, each as truly as it is known."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]

@@ -28,7 +28,9 @@ class Words:
         return str(token).encode()
 
     def tokens_holding(self, texts: tuple[str, ...]) -> np.ndarray:
-        return np.isin(np.arange(VOCABULARY), [self.breaking[text] for text in texts if text in self.breaking])
+        return np.isin(
+            np.arange(VOCABULARY), [self.breaking[text] for text in texts if text in self.breaking]
+        )
 
 
 def logits_of(seed: int, rows: int, width: int = VOCABULARY, scale: float = 2.0) -> np.ndarray:
@@ -94,10 +96,10 @@ REFERENCES = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_filter_keeps_what_its_definition_keeps(name):
-    filter, reference, values = REFERENCES[name]
+    narrow, reference, values = REFERENCES[name]
     for seed, value in enumerate(values):
         logits = logits_of(seed, 6)
-        found = kept(filter(mx.array(logits), mx.array([[value]] * 6)))
+        found = kept(narrow(mx.array(logits), mx.array([[value]] * 6)))
         for row, ids in zip(logits, found, strict=True):
             wanted = reference(row, value)
             # float32 sums may put the last token on the other side of the border
@@ -105,7 +107,8 @@ def test_a_filter_keeps_what_its_definition_keeps(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("top_k", 2**30), ("top_p", 1.0), ("min_p", 0.0), ("typical_p", 1.0), ("top_n_sigma", 0.0)]
+    ("name", "value"),
+    [("top_k", 2**30), ("top_p", 1.0), ("min_p", 0.0), ("typical_p", 1.0), ("top_n_sigma", 0.0)],
 )
 def test_a_neutral_parameter_keeps_everything(name, value):
     logits = mx.array(logits_of(1, 2, scale=12.0))
@@ -114,11 +117,11 @@ def test_a_neutral_parameter_keeps_everything(name, value):
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_filter_keeps_what_a_mask_left_alone(name):
-    filter, _, values = REFERENCES[name]
+    narrow, _, values = REFERENCES[name]
     row = np.full((1, 50), -np.inf, np.float32)
     row[0, 17] = -3.0
     for value in values:
-        assert kept(filter(mx.array(row), mx.array([[value]]))) == [{17}]
+        assert kept(narrow(mx.array(row), mx.array([[value]]))) == [{17}]
 
 
 def test_xtc_drops_the_top_choices_but_the_least_of_them():
@@ -128,13 +131,24 @@ def test_xtc_drops_the_top_choices_but_the_least_of_them():
     threshold = mx.array([[0.1]])
     assert kept(filters.xtc(mx.array(row), threshold, on, none)) == [{2, 3}]
     assert kept(filters.xtc(mx.array(row), threshold, off, none)) == [{0, 1, 2, 3}]
-    assert kept(filters.xtc(mx.array(row), threshold, on, mx.array([[True, False, False, False]]))) == [{0, 2, 3}]
+    assert kept(filters.xtc(mx.array(row), threshold, on, mx.array([[True, False, False, False]]))) == [
+        {0, 2, 3}
+    ]
     assert kept(filters.xtc(mx.array(row), mx.array([[0.4]]), on, none)) == [{0, 1, 2, 3}]
 
 
 def test_the_draw_falls_where_the_cumulated_probability_says():
     row = np.log(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32))
-    for number, column in [(0.0, 0), (0.05, 0), (0.15, 1), (0.29, 1), (0.31, 2), (0.59, 2), (0.61, 3), (0.999, 3)]:
+    for number, column in [
+        (0.0, 0),
+        (0.05, 0),
+        (0.15, 1),
+        (0.29, 1),
+        (0.31, 2),
+        (0.59, 2),
+        (0.61, 3),
+        (0.999, 3),
+    ]:
         assert filters.draw(mx.array(row), mx.array([[number]])).item() == column
 
 
@@ -147,7 +161,10 @@ def test_a_masked_token_is_never_drawn():
 
 def test_uniform_numbers_are_uniform_and_apart():
     numbers = np.concatenate(
-        [uniform(np.full(4000, seed, np.uint64), np.arange(4000, dtype=np.uint64), 0) for seed in (0, 1, 2**63)]
+        [
+            uniform(np.full(4000, seed, np.uint64), np.arange(4000, dtype=np.uint64), 0)
+            for seed in (0, 1, 2**63)
+        ]
     )
     assert abs(numbers.mean() - 0.5) < 0.01
     assert abs(numbers.var() - 1 / 12) < 0.005
@@ -222,10 +239,14 @@ def test_a_row_resumes_after_preemption_where_it_stopped():
     whole = run([sampling], [11], logits, 8)[:, 0]
     sampler = BatchSampler(Words())
     sampler.join(sampling, seed=11, prompt=[5, 6, 7, *whole[:4].tolist()], logprobs=None, generated=4)
-    assert [sampler.sample(mx.array(logits[step])).tokens.item() for step in range(4, 8)] == whole[4:].tolist()
+    assert [sampler.sample(mx.array(logits[step])).tokens.item() for step in range(4, 8)] == whole[
+        4:
+    ].tolist()
 
 
-def reference_penalties(row: np.ndarray, sampling: Sampling, prompt: list[int], output: list[int]) -> np.ndarray:
+def reference_penalties(
+    row: np.ndarray, sampling: Sampling, prompt: list[int], output: list[int]
+) -> np.ndarray:
     def last(tokens: list[int], context: int | None) -> list[int]:
         return tokens if context is None else tokens[len(tokens) - min(context, len(tokens)) :]
 
@@ -242,7 +263,11 @@ def reference_penalties(row: np.ndarray, sampling: Sampling, prompt: list[int], 
         losses: dict[int, float] = {}
         for place in range(1, len(tokens)):
             length = 0
-            while length < place and tokens[place - 1 - length] == tokens[-1 - length] and tokens[-1 - length] != 3:
+            while (
+                length < place
+                and tokens[place - 1 - length] == tokens[-1 - length]
+                and tokens[-1 - length] != 3
+            ):
                 length += 1
             if length >= (sampling.dry_allowed_length or 2):
                 loss = sampling.dry_multiplier * 1.75 ** (length - (sampling.dry_allowed_length or 2))
@@ -290,7 +315,9 @@ def test_greedy_rows_take_the_best_and_bias_moves_it():
     logits = logits_of(0, 3)
     best = logits.argmax(axis=1)
     assert (run([Sampling()] * 3, [0] * 3, logits[None])[0] == best).all()
-    moved = run([Sampling(), Sampling(logit_bias={4: 100.0}), Sampling(temperature=1.0)], [0] * 3, logits[None])[0]
+    moved = run(
+        [Sampling(), Sampling(logit_bias={4: 100.0}), Sampling(temperature=1.0)], [0] * 3, logits[None]
+    )[0]
     assert moved[:2].tolist() == [best[0], 4]
 
 
@@ -321,7 +348,9 @@ def test_logprobs_are_the_models_own_and_only_of_rows_that_ask():
     logits = logits_of(0, 4)
     sampler = BatchSampler(Words())
     for row, asked in enumerate((None, 0, 3, 5)):
-        sampler.join(Sampling(temperature=2.0 if row % 2 else 0.0, top_k=3), seed=row, prompt=[1], logprobs=asked)
+        sampler.join(
+            Sampling(temperature=2.0 if row % 2 else 0.0, top_k=3), seed=row, prompt=[1], logprobs=asked
+        )
     choices = sampler.sample(mx.array(logits)).read(Words(), [None, 0, 3, 5])
     assert choices[0].logprob is None
     for row, count in ((1, 0), (2, 3), (3, 5)):
@@ -350,13 +379,19 @@ def test_sampling_ahead_and_committing_is_the_same_as_sampling(rows, seed, data)
         sampler.join(sampling, seed=row_seed, prompt=[5, 6, 7], logprobs=None)
     done = np.zeros(len(rows), int)
     while (done < 6).any():
-        ahead = np.stack([logits[np.minimum(done + place, 5), range(len(rows))] for place in range(3)], axis=1)
-        proposals = np.stack([one_by_one[np.minimum(done + place, 5), range(len(rows))] for place in range(2)], axis=1)
+        ahead = np.stack(
+            [logits[np.minimum(done + place, 5), range(len(rows))] for place in range(3)], axis=1
+        )
+        proposals = np.stack(
+            [one_by_one[np.minimum(done + place, 5), range(len(rows))] for place in range(2)], axis=1
+        )
         wrong = data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
         for row, place in enumerate(wrong):
             if place < 2:
                 proposals[row, place] = (proposals[row, place] + 1) % VOCABULARY
-        found = np.stack([np.array(s.tokens) for s in sampler.sample_ahead(mx.array(ahead), proposals)], axis=1)
+        found = np.stack(
+            [np.array(s.tokens) for s in sampler.sample_ahead(mx.array(ahead), proposals)], axis=1
+        )
         counts = np.minimum([min(place + 1, 3) for place in wrong], np.maximum(6 - done, 0)).astype(np.int32)
         for row in range(len(rows)):
             assert (found[row, : counts[row]] == one_by_one[done[row] : done[row] + counts[row], row]).all()

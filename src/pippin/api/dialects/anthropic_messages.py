@@ -121,6 +121,7 @@ class MessagesDialect:
     name = "messages"
     path = "/messages"
     body = MessagesBody
+    answer = None
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
     def __init__(self, *, counting: bool = False) -> None:

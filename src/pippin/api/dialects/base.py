@@ -113,6 +113,11 @@ class Dialect(Protocol[Shape]):
         """The struct of the request, for the OpenAPI document."""
         ...
 
+    @property
+    def answer(self) -> type[Struct] | None:
+        """That of a whole answer, where it is one."""
+        ...
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field for whatever cannot be honoured."""
         ...

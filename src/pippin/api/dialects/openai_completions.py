@@ -7,7 +7,7 @@ from msgspec import Meta
 from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.completions_encoder import CompletionsEncoder, CompletionsShape
+from pippin.api.dialects.completions_encoder import CompletionsEncoder, CompletionsShape, TextCompletion
 from pippin.api.dialects.fields import Contract, invalid
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
@@ -56,6 +56,7 @@ class CompletionsDialect:
     name = "completions"
     path = "/completions"
     body = CompletionRequest
+    answer = TextCompletion
     contract = Contract(CompletionRequest, shared.ACCEPTED, REFUSED)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:

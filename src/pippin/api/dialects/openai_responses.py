@@ -157,6 +157,7 @@ class ResponsesDialect:
     name = "responses"
     path = "/responses"
     body = ResponsesBody
+    answer = None
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

@@ -28,4 +28,4 @@ def open_engine(spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadPr
     accelerate_blas(msgspec.convert(spec.options, ModelOptions), spec.threads)
     from pippin.engines.language.loading import load_engine
 
-    return load_engine(spec, preparer.tokenizer, progress)
+    return load_engine(spec, preparer, progress)

@@ -87,7 +87,8 @@ class AttentionArena:
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         window, reach = self.window, self._reach()
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         return (
             self.keys[window.low : window.high, :, :reach],
             self.values[window.low : window.high, :, :reach],
@@ -148,7 +149,8 @@ class AttentionArena:
 
     def take(self, slot: int, start: int, stop: int) -> tuple[mx.array, mx.array]:
         """Keys and values of positions `start` to `stop` of a row, [1, heads, n, dim], as views."""
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         return self.keys[slot : slot + 1, :, start:stop], self.values[slot : slot + 1, :, start:stop]
 
     def arrays(self) -> list[mx.array]:
@@ -210,11 +212,15 @@ class SlidingArena(AttentionArena):
         if head < kept:
             self._place(slot, keys[:, :, head:], values[:, :, head:], 0)
 
-    def take_window(self, slot: int, length: int) -> tuple[mx.array, mx.array]:
-        """The last tokens of a row of `length`, oldest first; at most `size` of them."""
-        assert self.keys is not None and self.values is not None
-        kept = min(length, self.size)
-        places = (mx.arange(length - kept, length)) % self.ring
+    def take_window(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
+        """The tokens of a row that position `stop` attends to, oldest first; at most `size` of them.
+
+        `stop` may lie back from the row's end by the slack.
+        """
+        assert self.keys is not None
+        assert self.values is not None
+        kept = min(stop, self.size)
+        places = (mx.arange(stop - kept, stop)) % self.ring
         return self.keys[slot : slot + 1][:, :, places], self.values[slot : slot + 1][:, :, places]
 
 

@@ -62,6 +62,13 @@ class Batch:
         for name in [name for name, group in self._groups.items() if not group.rows]:
             del self._groups[name]
 
+    def view(self, row: Row, stop: int) -> RowCache:
+        return self._groups[row.group].view(row.slot, stop)
+
+    def length(self, row: Row) -> int:
+        """Tokens in the row's cache."""
+        return self._groups[row.group].length(row.slot)
+
     def group(self, row: Row) -> RowGroup:
         return self._groups[row.group]
 

@@ -122,6 +122,15 @@ class GrammarCompiler:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
         return self._compiled(source, lambda error: self._refusal(error, wanted, param))
 
+    def is_special(self, text: str) -> bool:
+        """Whether `text` is one token that grammars must name in the special-token syntax: they see more added
+        tokens as special than the tokenizer does."""
+        token = self._tokenizer.single(text)
+        if token is None:
+            return False
+        with self._lock:
+            return bool(self._ll_tokenizer().is_special_token(token))
+
     def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
         match wanted:
             case JsonObject():
@@ -140,10 +149,8 @@ class GrammarCompiler:
                 if not options:
                     raise ServerError("invalid_request", "A choice needs at least one option.", param)
                 return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
-            case Grammar("lark", source):
-                return {"lark_grammar": source}
-            case Grammar("gbnf", source):
-                return {"lark_grammar": _from_gbnf(source, param)}
+            case Grammar(syntax, source):
+                return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
 
     def _compiled(self, source: str, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
         with self._lock:
@@ -167,24 +174,23 @@ class GrammarCompiler:
 
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
         """The compiler's words, with the keyword and where it stands."""
-        reason = " ".join(error.split())[:500]
         if not isinstance(wanted, JsonSchema):
-            return ServerError("invalid_request", f"The grammar can't be compiled: {reason}", param)
+            return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
         keyword, path = _place(error, wanted.schema)
         if keyword is None:
-            path = schema_walk.innermost_failing(wanted.schema, self._fails)
+            path, error = schema_walk.innermost_failing(wanted.schema, self._fault) or (None, error)
         where = f" at '{path}'" if path else ""
         named = f" (keyword '{keyword}')" if keyword else ""
         way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
         return ServerError(
             "invalid_request",
-            f"The JSON schema can't be honoured{where}{named}: {reason}. Change it{way_out}.",
+            f"The JSON schema can't be honoured{where}{named}: {_one_line(error)}. Change it{way_out}.",
             f"{param}.{path}" if path else param,
         )
 
-    def _fails(self, schema: dict[str, Any]) -> bool:
+    def _fault(self, schema: dict[str, Any]) -> str:
         source = json.dumps({"grammars": [{"json_schema": _with_options(schema, lenient=False)}]})
-        return bool(_start(self._ll_tokenizer(), source).is_error())
+        return str(_start(self._ll_tokenizer(), source).get_error())
 
     def _ll_tokenizer(self) -> LLTokenizer:
         """Made when the first grammar is (half a second for 50k tokens)."""
@@ -222,6 +228,10 @@ def _from_gbnf(source: str, param: str) -> str:
         return str(gbnf_to_lark(source))
     except Exception as error:  # the converter has no common error of its own
         raise ServerError("invalid_request", f"The GBNF grammar can't be read: {error}.", param) from error
+
+
+def _one_line(error: str) -> str:
+    return " ".join(error.split())[:500]
 
 
 def _place(error: str, schema: Any) -> tuple[str | None, str | None]:

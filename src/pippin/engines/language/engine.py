@@ -4,18 +4,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ErrorKind, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho
-from pippin.core.models import EngineStats
+from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prefill import compute_chunk, score_chunk
+from pippin.engines.language.prefix_cache import PrefixCache
+from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Prompt, Request, Row
@@ -23,6 +26,7 @@ from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
 from pippin.engines.language.tokenizer import Tokenizer
 
+DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 CHANGEABLE = {"target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
 
 
@@ -38,12 +42,14 @@ class LanguageEngine:
         limits: Limits,
         new_group: Callable[[], RowGroup],
         vocabulary: int,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._options = options
         self._scheduler = Scheduler(limits)
         self._batch = Batch(new_group, tokenizer, vocabulary)
+        self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
         self._prompts: dict[Ticket, Prompt] = {}
         self._arrivals = 0
@@ -103,7 +109,12 @@ class LanguageEngine:
             self._accept(row, choice)
         if self._batch.rows and decoding:
             self._batch.sample()
+            self._keep_states()
         tokens = self._compute_prompts(wait=not decoding)
+        if self._prefixes is not None:
+            self._prefixes.write_some()
+        if not decoding and not tokens and not self._out:
+            time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         self._preempt()
         seconds = time.monotonic() - started
         # A chunk that the device works on beside the host shows in the step after it.
@@ -145,17 +156,70 @@ class LanguageEngine:
         """Work on prompts for as many tokens as this step may; gives how many it was."""
         budget = self._scheduler.chunk()
         spent = 0
+        for waiting in self._prompts:
+            waiting.held = False
         while (ticket := self._scheduler.next_prompt()) is not None:
             prompt = self._prompts[ticket]
+            if not prompt.begun and not self._begin(prompt):
+                continue
             count = min(budget - spent, ticket.remaining)
             if ticket.remaining and count <= 0:
                 break
             if count:
+                ahead = [border - ticket.computed for border in prompt.borders if border > ticket.computed]
+                count = min(count, *ahead, count)
                 self._compute(prompt, count, wait)
                 spent += count
             if not ticket.remaining:
                 self._start_rows(prompt)
         return spent
+
+    def _begin(self, prompt: Prompt) -> bool:
+        """Start from what the prefix cache has; False if the prompt had better wait for one that is under way."""
+        request, ticket = prompt.request, prompt.ticket
+        if self._prefixes is not None and not (request.scores_prompt and request.computed is None):
+            ahead = [
+                other
+                for other in self._prompts.values()
+                if (other.begun or other.loading) and other.ticket.priority >= ticket.priority
+            ]
+            if self._prefixes.leader(prompt, ahead) is not None or not self._prefixes.fetched(prompt):
+                ticket.held = True
+                return False
+            ticket.computed = self._prefixes.begin(prompt)
+            if request.computed is None:
+                request.cached = ticket.computed
+        prompt.begun = True
+        return True
+
+    def _keep_prompt(self, prompt: Prompt) -> None:
+        """Remember what is computed of a prompt, for others to start from."""
+        if self._prefixes is None or prompt.cache is None:
+            return
+        request, done = prompt.request, prompt.ticket.computed
+        stored = self._prefixes.keep(request.job.key, prompt.tokens[:done], prompt.cache, request.job.pins)
+        if request.computed is None:
+            request.stored += stored
+
+    def _keep_row(self, row: Row) -> None:
+        """Remember a row that leaves: a conversation goes on from its end."""
+        if self._prefixes is None:
+            return
+        size = self._prefixes.tree.block_tokens
+        stop = self._batch.length(row) // size * size
+        if self._prefixes.has_state:
+            stop = self._batch.length(row) if stop == self._batch.length(row) else 0
+        if stop:
+            self._prefixes.keep(row.request.job.key, row.tokens[:stop], self._batch.view(row, stop))
+
+    def _keep_states(self) -> None:
+        """Recurrent state cannot be had back later: remember it as rows pass a block's border."""
+        if self._prefixes is None or not self._prefixes.has_state:
+            return
+        for row in self._batch.rows:
+            length = self._batch.length(row)
+            if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
+                self._prefixes.keep_state(row, row.tokens[:length], self._batch.view(row, length))
 
     def _compute(self, prompt: Prompt, count: int, wait: bool) -> None:
         request, ticket = prompt.request, prompt.ticket
@@ -168,6 +232,7 @@ class LanguageEngine:
         first = ticket.computed == request.cached
         self._scheduler.computed(ticket, count)
         self.counters.prompt_tokens += count
+        self._keep_prompt(prompt)
         if request.computed is None and (ticket.remaining or not first):
             done = ticket.computed + (not ticket.remaining)
             self._emit(request, [Progress(done, len(request.job.prompt), request.cached)])
@@ -181,7 +246,7 @@ class LanguageEngine:
                 self._emit(request, [PromptEcho(request.job.prompt_text, tuple(prompt.scores))])
         request.prompts.remove(prompt)
         del self._prompts[prompt.ticket]
-        cache = prompt.cache if prompt.cache is not None else self._empty_cache()
+        cache = prompt.cache if prompt.cache is not None else new_row_cache(self._model)
         for row, ticket in zip(prompt.rows, self._scheduler.split(prompt.ticket), strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
@@ -189,11 +254,6 @@ class LanguageEngine:
                 continue
             self._batch.join(row, cache, len(prompt.tokens))
         prompt.cache = None
-
-    def _empty_cache(self) -> list[Any]:
-        from pippin.engines.language.row_caches import new_row_cache
-
-        return new_row_cache(self._model)
 
     def _accept(self, row: Row, choice: Choice) -> None:
         request = row.request
@@ -205,24 +265,23 @@ class LanguageEngine:
         self.counters.completion_tokens += 1
         events = row.decoder.accept(choice.token, choice.logprob, choice.top)
         if row.decoder.finished is not None:
+            self._keep_row(row)
             self._batch.leave([row])
             row.held.extend(events)
             self._finish(row)
             return
+        row.held.extend(events)
         row.held_tokens += 1
         if row.held_tokens >= self._options.stream_interval:
-            row.held_tokens = 0
-            self._emit(request, request.deliver(row, events))
-        else:
-            row.held.extend(events)
+            self._emit(request, row.held)
+            row.held, row.held_tokens = [], 0
 
     def _finish(self, row: Row) -> None:
         request, reason = row.request, row.decoder.finished
         assert reason is not None
         self._scheduler.drop([row.ticket])
         request.rows.remove(row)
-        events = [*row.decoder.close(reason), request.finish(row, reason)]
-        self._emit(request, request.deliver(row, events, finished=True))
+        self._emit(request, [*row.held, *row.decoder.close(reason), request.finish(row, reason)])
         if not request.rows:
             del self._requests[request.job.id]
 
@@ -231,12 +290,18 @@ class LanguageEngine:
         while (ticket := self._scheduler.victim()) is not None:
             row = next(row for row in self._batch.rows if row.ticket is ticket)
             self._suspend(row)
+        if (ticket := self._scheduler.overgrown()) is not None:
+            row = next(row for row in self._batch.rows if row.ticket is ticket)
+            row.decoder.finished = "length"
+            self._batch.leave([row])
+            self._finish(row)
 
     def _suspend(self, row: Row) -> None:
         for other, choice in self._batch.read():  # the draw under way still counts
             self._accept(other, choice)
         if row not in self._batch.rows:
             return
+        self._keep_row(row)
         self._batch.leave([row])
         self._scheduler.drop([row.ticket])
         row.ticket.length = len(row.tokens) - 1
@@ -246,10 +311,14 @@ class LanguageEngine:
         self.counters.preemptions += 1
 
     def stats(self) -> EngineStats:
-        return engine_stats(self.counters, self._scheduler, self._batch, list(self._requests.values()))
+        cache = CacheStats() if self._prefixes is None else self._prefixes.stats()
+        return engine_stats(self.counters, self._scheduler, self._batch, list(self._requests.values()), cache)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        pass
+        if self._prefixes is not None:
+            self._prefixes.clear(disk=disk)
+        if not prefixes_only:
+            mx.clear_cache()
 
     def reconfigure(self, options: dict[str, Any]) -> None:
         fixed = sorted(set(options) - CHANGEABLE)
@@ -270,5 +339,7 @@ class LanguageEngine:
         self._scheduler.limits.queue_size = merged.queue_size
 
     def close(self) -> None:
-        for id in list(self._requests):
-            self.cancel(id)
+        for request in list(self._requests):
+            self.cancel(request)
+        if self._prefixes is not None:
+            self._prefixes.close()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from pippin.core.models import EngineStats, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.rows import Request
 from pippin.engines.language.scheduler import Scheduler
@@ -43,7 +43,7 @@ class Counters:
 
 
 def engine_stats(
-    counters: Counters, scheduler: Scheduler, batch: Batch, requests: list[Request]
+    counters: Counters, scheduler: Scheduler, batch: Batch, requests: list[Request], cache: CacheStats
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(
@@ -64,6 +64,7 @@ def engine_stats(
         accepted_tokens=counters.accepted_tokens,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
+        cache=cache,
         requests=tuple(_status(request, now) for request in requests),
     )
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -13,11 +14,17 @@ from pippin.core.errors import ServerError
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
+from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.prefix_blocks import BlockLayout
+from pippin.engines.language.prefix_cache import PrefixCache
+from pippin.engines.language.prefix_tree import PrefixTree
+from pippin.engines.language.prompt import LanguagePreparer
 from pippin.engines.language.row_caches import RowCache, arrays_of, can_batch, measure_rows, new_row_cache
 from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
 from pippin.engines.language.scheduler import Limits
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
 log = logging.getLogger(__name__)
@@ -26,22 +33,34 @@ PROBE_LENGTHS = (5, 3)  # tokens of two rows of different length
 PROBE_TOLERANCE = 0.02  # of the largest logit: far above rounding, far below a wrong answer
 
 
-def load_engine(spec: WorkerSpec, tokenizer: Tokenizer, progress: LoadProgress) -> LanguageEngine:
+def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     _refuse_unbuilt(options)
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
-    return build_engine(model, tokenizer, options, plan)
+    engine = build_engine(model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""))
+    if options.warm_prompts is not None:
+        count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
+        log.info("computed %d warm prompts", count)
+    return engine
 
 
 def build_engine(
-    model: nn.Module, tokenizer: Tokenizer, options: ModelOptions, plan: DevicePlan
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    options: ModelOptions,
+    plan: DevicePlan,
+    *,
+    folder: Path | None = None,
 ) -> LanguageEngine:
     """An engine around a loaded model."""
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
-    new_group, vocabulary = _choose_group(model)
+    new_group, vocabulary, batched = _choose_group(model, slack=options.cache_block_tokens)
+    prefixes = None
+    if options.prefix_cache and batched and shares.prefixes:
+        prefixes = _open_prefixes(model, options, plan, shares.prefixes, folder)
     engine = LanguageEngine(
         model,
         tokenizer,
@@ -56,9 +75,33 @@ def build_engine(
         ),
         new_group=new_group,
         vocabulary=vocabulary,
+        prefixes=prefixes,
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _open_prefixes(
+    model: nn.Module, options: ModelOptions, plan: DevicePlan, limit: int, folder: Path | None
+) -> PrefixCache:
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+    layout = BlockLayout(_probe_row(model, 2), lambda: new_row_cache(model))
+    disk = None
+    if options.cache_dir is not None and folder is not None:
+        shape = f"{plan.run_type} {options.cache_block_tokens} {options.kv_bits} {options.kv_group_size}"
+        try:
+            disk = DiskCache(
+                Path(options.cache_dir).expanduser(),
+                fingerprint(folder, shape),
+                int(options.cache_disk_max_gb * 1e9),
+            )
+        except OSError as error:
+            raise ServerError(
+                "load_failed",
+                f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
+                "cache_dir",
+            ) from error
+    return PrefixCache(tree, layout, disk)
 
 
 def _refuse_unbuilt(options: ModelOptions) -> None:
@@ -68,8 +111,6 @@ def _refuse_unbuilt(options: ModelOptions) -> None:
         "prompt_lookup": options.prompt_lookup,
         "adapter_path": options.adapter_path is not None,
         "adapters": bool(options.adapters),
-        "cache_dir": options.cache_dir is not None,
-        "warm_prompts": options.warm_prompts is not None,
     }
     names = [name for name, wanted in asked.items() if wanted]
     if names:
@@ -80,7 +121,7 @@ def _refuse_unbuilt(options: ModelOptions) -> None:
         )
 
 
-def _choose_group(model: nn.Module) -> tuple[Callable[[], RowGroup], int]:
+def _choose_group(model: nn.Module, slack: int) -> tuple[Callable[[], RowGroup], int, bool]:
     """How rows of this model run together, and its vocabulary; compiles what the first request would wait for."""
     started = time.monotonic()
     try:
@@ -94,11 +135,13 @@ def _choose_group(model: nn.Module) -> tuple[Callable[[], RowGroup], int]:
             "load_failed", f"The model does not run: {type(error).__name__}: {error}"
         ) from error
     vocabulary = alone.shape[-1]
-    if not can_batch(caches[0]) or not _rows_agree(model, caches, alone):
-        log.warning("this model's rows run one at a time: its caches cannot be batched")
-        return (lambda: SoloGroup(model)), vocabulary
+    if not can_batch(caches[0]) or not _rows_agree(model, slack, caches, alone):
+        log.warning(
+            "this model's rows run one at a time and its prompts are not cached: its caches are of a kind of their own"
+        )
+        return (lambda: SoloGroup(model)), vocabulary, False
     log.info("warm-up took %.2f s", time.monotonic() - started)
-    return (lambda: ArenaGroup(model)), vocabulary
+    return (lambda: ArenaGroup(model, slack)), vocabulary, True
 
 
 def _probe_row(model: nn.Module, length: int) -> RowCache:
@@ -108,9 +151,9 @@ def _probe_row(model: nn.Module, length: int) -> RowCache:
     return cache
 
 
-def _rows_agree(model: nn.Module, caches: list[RowCache], alone: mx.array) -> bool:
+def _rows_agree(model: nn.Module, slack: int, caches: list[RowCache], alone: mx.array) -> bool:
     """Whether two rows of different length give in a batch what they give alone."""
-    group = ArenaGroup(model)
+    group = ArenaGroup(model, slack)
     try:
         for cache, length in zip(caches, PROBE_LENGTHS, strict=True):
             group.join(cache, length, 1)

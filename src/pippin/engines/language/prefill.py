@@ -53,6 +53,8 @@ def score_chunk(
             strict=True,
         )
         for token, logprob, ids, values in rows:
-            top = tuple(TopToken(id, tokenizer.raw(id), value) for id, value in zip(ids, values, strict=True))
+            top = tuple(
+                TopToken(other, tokenizer.raw(other), value) for other, value in zip(ids, values, strict=True)
+            )
             prompt.scores.append(Token(token, tokenizer.raw(token), logprob, top))
         start, tokens = start + count, tokens - count

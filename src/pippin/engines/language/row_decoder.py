@@ -67,11 +67,15 @@ class RowDecoder:
         return events
 
     def close(self, reason: FinishReason) -> list[Event]:
-        """Release held-back text and end open parts. `reason` is `finished`, or "cancelled"."""
+        """Release held-back text and end open parts. `reason` is `finished`, or "cancelled". Afterwards `finished`
+        says whether it was for tool calls."""
         events: list[Event] = []
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
-        return events + self._reader.finish(truncated=reason in ("length", "cancelled"))
+        events += self._reader.finish(truncated=reason in ("length", "cancelled"))
+        if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
+            self.finished = "tool_calls"
+        return events
 
     @property
     def calls(self) -> int:

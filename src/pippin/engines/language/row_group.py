@@ -52,6 +52,11 @@ class RowGroup(Protocol):
         """Move rows into holes where it pays; (old slot, new slot) of each."""
         ...
 
+    def view(self, slot: int, stop: int) -> RowCache:
+        """A row as a cache of its own, as of position `stop`; good until the next step. Windows can look back by the
+        slack, recurrent state is the row's newest."""
+        ...
+
     @property
     def bytes(self) -> int: ...
 
@@ -150,6 +155,20 @@ class ArenaGroup:
         self._resize(min(self._live), max(self._live) + 1)
         return [(source, target)]
 
+    def view(self, slot: int, stop: int) -> RowCache:
+        cache = new_row_cache(self._model)
+        for arena, layer in zip(flat(self._arenas), leaves(cache), strict=True):
+            match arena:
+                case SlidingArena():
+                    layer.keys, layer.values = arena.take_window(slot, stop)
+                    layer.offset, layer._idx = stop, layer.keys.shape[2]
+                case AttentionArena():
+                    layer.keys, layer.values = arena.take(slot, 0, stop)
+                    layer.offset = stop
+                case StateArena():
+                    layer.cache = arena.take(slot)
+        return cache
+
     def _grow(self, slots: int, capacity: int) -> None:
         window = self._window
         held = len(window.lengths)
@@ -234,13 +253,16 @@ class SoloGroup:
     def compact(self) -> list[tuple[int, int]]:
         return []
 
+    def view(self, slot: int, stop: int) -> RowCache:
+        raise NotImplementedError("rows with caches of their own are not kept")
+
     @property
     def bytes(self) -> int:
         return sum(part.nbytes for cache in self._caches for part in cache or () if not part.empty())
 
 
 def copy_row(cache: RowCache) -> RowCache:
-    """A row's cache to go on with by itself. Arrays are shared: MLX copies one when it is written to and still shared."""
+    """A row's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
     return [_copied(part) for part in cache]
 
 

@@ -3,20 +3,10 @@
 import time
 from dataclasses import dataclass, field
 
-import msgspec
-
-from pippin.core.events import (
-    Event,
-    Finished,
-    FinishReason,
-    PartDelta,
-    PartEnded,
-    PartStarted,
-    Timings,
-    Token,
-    Usage,
-)
+from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
+from pippin.engines.language.disk_tier import Loading
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prefix_tree import Node
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.scheduler import Ticket
@@ -38,6 +28,7 @@ class Row:
     held: list[Event] = field(default_factory=list)  # events to send with the next ones
     held_tokens: int = 0
     started: float = 0.0  # when its decoding began, monotonic
+    state_node: Node | None = None  # where its newest recurrent state is remembered
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
@@ -48,10 +39,7 @@ class Row:
     @property
     def wanted(self) -> int | None:
         """Alternatives to report beside each token, None for no logprobs at all."""
-        job = self.request.job
-        if job.request.logprobs is None and self.request.ranked:
-            return 0
-        return job.request.logprobs
+        return self.request.job.request.logprobs
 
 
 @dataclass(eq=False, kw_only=True)
@@ -63,6 +51,10 @@ class Prompt:
     tokens: tuple[int, ...]  # without the last, which is the first input of decoding
     ticket: Ticket
     cache: RowCache | None = None
+    begun: bool = False  # looked up in the prefix cache
+    fetched: bool = False  # looked up on the disk
+    loading: Loading | None = None  # from the disk
+    borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
     scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
 
 
@@ -82,30 +74,9 @@ class Request:
     completed: int = 0
 
     @property
-    def ranked(self) -> bool:
-        """More choices run than are wanted: the best are told when all have ended."""
-        return self.job.choices > self.job.request.n
-
-    @property
     def scores_prompt(self) -> bool:
         request = self.job.request
         return request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
-
-    def deliver(self, row: Row, events: list[Event], *, finished: bool = False) -> list[Event]:
-        """What of a row's events may be sent now."""
-        row.held.extend(events)
-        if not self.ranked:
-            sent, row.held = row.held, []
-            return sent
-        if not finished:
-            return []
-        decoder = row.decoder
-        self.ended.append((decoder.logprob_sum / max(decoder.completion_tokens, 1), row.held))
-        if len(self.ended) < self.job.choices:
-            return []
-        best = sorted(self.ended, key=lambda each: -each[0])[: self.job.request.n]
-        quiet = self.job.request.logprobs is None
-        return [_renumbered(event, place, quiet) for place, (_, held) in enumerate(best) for event in held]
 
     def finish(self, row: Row, reason: FinishReason) -> Finished:
         now = time.monotonic()
@@ -131,13 +102,3 @@ class Request:
                 decode=(now - computed) * 1e3,
             ),
         )
-
-
-def _renumbered(event: Event, choice: int, quiet: bool) -> Event:
-    match event:
-        case PartDelta():
-            return msgspec.structs.replace(event, choice=choice, tokens=() if quiet else event.tokens)
-        case PartStarted() | PartEnded() | Finished():
-            return msgspec.structs.replace(event, choice=choice)
-        case _:
-            return event

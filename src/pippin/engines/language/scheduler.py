@@ -168,6 +168,17 @@ class Scheduler:
             return None
         return min(running, key=lambda ticket: (ticket.priority, -ticket.arrival))
 
+    def overgrown(self) -> Ticket | None:
+        """The only row left, when it has outgrown the memory by itself."""
+        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
+        if (
+            len(active) == 1
+            and active[0].phase == "running"
+            and self._charge(active, growth=1) > self.limits.memory
+        ):
+            return active[0]
+        return None
+
     def observe(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
         """Learn from a step that took so long."""
         if not prompt_tokens:

@@ -67,9 +67,9 @@ def value_path(schema: Any, keyword: str, value: Any) -> str | None:
     return None
 
 
-def innermost_failing(schema: Any, fails: Callable[[dict[str, Any]], bool]) -> str | None:
-    """The path of the last part that fails by itself, of the first 200. A part is tried with the whole schema's
-    definitions, so that its references hold."""
+def innermost_failing(schema: Any, fault: Callable[[dict[str, Any]], str]) -> tuple[str, str] | None:
+    """The path and the `fault` (empty: none) of the last part that fails by itself, of the first 200. A part is tried
+    with the whole schema's definitions, so that its references hold."""
     if not isinstance(schema, dict):
         return None
     definitions = {
@@ -77,6 +77,7 @@ def innermost_failing(schema: Any, fails: Callable[[dict[str, Any]], bool]) -> s
     }
     found = None
     for path, node in islice(nodes(schema), 1, 200):
-        if fails({**definitions, **node}):
-            found = path.removeprefix(".")
+        reason = fault({**definitions, **node})
+        if reason:
+            found = path.removeprefix("."), reason
     return found

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.detokenizer import Detokenizer, Pieces
+from pippin.engines.language.literals import Literals
+from pippin.engines.language.template import named_templates
 
 
 class Tokenizer:
@@ -25,9 +27,11 @@ class Tokenizer:
         bos: int | None = None,
         vocab_size: int | None = None,
         special_names: dict[str, str] | None = None,
+        chat_templates: dict[str, str] | None = None,
+        marker_text: str = "",
     ) -> None:
         """`vocab_size` is the model's own count, which may be above the tokenizer's. `special_names` are what templates
-        know tokens by: `bos_token`, `eos_token` and so on."""
+        know tokens by: `bos_token`, `eos_token` and so on. `marker_text` is as in `Literals`."""
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
@@ -35,6 +39,8 @@ class Tokenizer:
         self.bos = bos
         self.size = max(backend.get_vocab_size(with_added_tokens=True), vocab_size or 0)
         self.special_names = special_names or {}
+        self.chat_templates = chat_templates or {}
+        self.literals = Literals(backend, marker_text)
         self.pieces = Pieces(backend)
         self.tokens_holding = lru_cache(maxsize=16)(self._tokens_holding)
 
@@ -63,8 +69,9 @@ class Tokenizer:
             bos=wrapped.bos_token_id,
             vocab_size=config.get("vocab_size") or text_config.get("vocab_size"),
             special_names={
-                name: str(text) for name, text in wrapped.special_tokens_map.items() if name != "extra"
+                name: text for name, text in wrapped.special_tokens_map.items() if isinstance(text, str)
             },
+            chat_templates=dict(named_templates(wrapped.chat_template)),
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -90,18 +97,16 @@ class Tokenizer:
         """The token that `text` is by itself where it is an added one."""
         return self._added_ids.get(text)
 
-    def is_special(self, text: str) -> bool:
-        """Whether `text` is one special token."""
-        return self._added_ids.get(text) in self.pieces.special
-
-    def with_eos(self, more: Iterable[int]) -> "Tokenizer":
-        """The same with further tokens that end an answer."""
+    def with_markers(self, text: str) -> "Tokenizer":
+        """The same, with `text` as in `Literals`."""
         return Tokenizer(
             self.backend,
-            eos=self.eos | frozenset(more),
+            eos=self.eos,
             bos=self.bos,
             vocab_size=self.size,
             special_names=self.special_names,
+            chat_templates=self.chat_templates,
+            marker_text=text,
         )
 
     @cached_property

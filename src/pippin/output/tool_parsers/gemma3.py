@@ -14,7 +14,7 @@ from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 FENCE, FENCE_END = "```tool_code", "```"
-_LOOSE = Notation(bare_end=re.compile(r"[,)\n]"))
+_LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
 _SHELL_WORD = re.compile(r"[\s=]")
 _SHELL_VALUE = re.compile(r"[\s`]")
 
@@ -83,6 +83,6 @@ FORMAT = ToolCode(
     aliases=("tool_code", "gemma"),
     openers=(FENCE,),
     history=History(result_role="user", draw_call=draw_call, draw_result=draw_result),
-    signs=(("```tool_code",), ("<start_of_turn>",)),
+    signs=(("```tool_code",),),
     priority=5,
 )
