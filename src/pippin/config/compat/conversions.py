@@ -50,10 +50,6 @@ def off_at_zero(option: str) -> Convert:
     return lambda value: Converted({} if number(value) == 0 else {option: value})
 
 
-def scaled(option: str, factor: float) -> Convert:
-    return lambda value: Converted({option: number(value) * factor})
-
-
 def kv_bits(value: Any) -> Converted:
     """Pippin stores KV caches in 4 or 8 bits: take the next that keeps at least the precision asked for."""
     bits = number(value)
