@@ -20,8 +20,8 @@ def string(text: str) -> str:
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments, which are always an object."""
-    schema = dict(tool.parameters or {})
+    """The schema of a tool's arguments, which are always an object: without any, an empty one."""
+    schema = dict(tool.parameters or {"properties": {}, "additionalProperties": False})
     schema.setdefault("type", "object")
     return schema
 
