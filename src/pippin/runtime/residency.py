@@ -15,7 +15,7 @@ from pippin.runtime.clock import Clock
 from pippin.runtime.room import Room
 from pippin.runtime.slot import Slot
 from pippin.runtime.source import Estimate
-from pippin.runtime.supervisor import Launcher, Worker
+from pippin.runtime.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
