@@ -84,7 +84,9 @@ class Probe:
         self.log.append("clear")
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        raise ServerError("unsupported", "Not now.")
+        if "queue_size" not in options:
+            raise ServerError("unsupported", "Not now.")
+        self.log.append(f"reconfigure {options}")
 
 
 class Bench:
@@ -213,6 +215,7 @@ def test_shutdown_waits_for_what_runs_and_no_longer_than_its_deadline(bench: Ben
 
 
 def test_statistics_are_answered_and_unchangeable_options_survived(bench: Bench) -> None:
-    bench.loop.receive(Reconfigure({"dtype": "float16"}))
+    bench.loop.receive(Reconfigure({"dtype": "float16", "queue_size": 3, "seed": 1}))
     bench.loop.receive(AskStats())
     assert bench.next() == Stats(EngineStats(steps=5))
+    assert bench.probe.log == ["reconfigure {'queue_size': 3}"]
