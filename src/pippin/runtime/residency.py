@@ -198,7 +198,7 @@ class Residency:
         self._changes.tell()
 
     def _idle_long_enough(self, slot: Slot) -> None:
-        if slot.draining:  # someone else wants it gone, and may yet give that up
+        if slot.drains:  # someone else wants it gone, and may yet give that up
             slot.idle_timer = self._clock.call_later(LOOK_AGAIN, partial(self._idle_long_enough, slot))
         else:
             self._leave_if_idle(slot)
