@@ -35,7 +35,9 @@ class Schedule:
 
     async def act(self) -> None:
         stage, name = self.stage, self.random.choice("abc")
-        match self.random.choice(["lease"] * 5 + ["release"] * 4 + ["leave", "time", "time", "die", "unload", "pin"]):
+        match self.random.choice(
+            ["lease"] * 5 + ["release"] * 4 + ["leave", "time", "time", "die", "unload", "pin"]
+        ):
             case "lease":
                 self.pending.append(stage.lease(name))
             case "release" if self.held:
