@@ -382,7 +382,7 @@ HOSTILE = [
     "<|channel|>commentary to=functions.f<|message|>",
     "<",
     " \n",
-    "```tool_code\nget_weather --a ",
+    "```tool_code\nget_weather a ",
 ]
 
 
