@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from pippin.config.marks import HOT, flag
 from pippin.core.requests import OverflowPolicy
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -27,7 +28,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = False
     adapter_path: Annotated[str | None, Meta(description="LoRA adapter to serve the model with.")] = None
     adapters: Annotated[
-        dict[str, str], Meta(description="Adapters that requests may name: name to folder.")
+        dict[str, str],
+        Meta(description="Adapters that requests may name: name to folder.", extra=flag("--adapter")),
     ] = field(default_factory=dict)
 
     # Prompt and window
@@ -36,13 +38,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     overflow: Annotated[
         OverflowPolicy,
-        Meta(description="What to do with a conversation that does not fit the window."),
+        Meta(description="What to do with a conversation that does not fit the window.", extra=HOT),
     ] = "error"
     chat_template_file: Annotated[
         str | None, Meta(description="Jinja file to use instead of the model's chat template.")
     ] = None
     chat_template_kwargs: Annotated[
-        dict[str, Any], Meta(description="Variables for the chat template, as JSON.")
+        dict[str, Any], Meta(description="Variables for the chat template, as JSON.", extra=HOT)
     ] = field(default_factory=dict)
     tool_call_parser: Annotated[
         str | None, Meta(description="Format of tool calls; detected from the template if not set.")
@@ -51,45 +53,71 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None, Meta(description="Format of reasoning; detected from the template if not set.")
     ] = None
     enable_thinking: Annotated[
-        bool | None, Meta(description="Think by default; not set leaves it to the template.")
+        bool | None, Meta(description="Think by default; not set leaves it to the template.", extra=HOT)
     ] = None
     thinking_budget: Annotated[
-        Natural | None, Meta(description="Most tokens of reasoning before the end is forced.")
+        Natural | None, Meta(description="Most tokens of reasoning before the end is forced.", extra=HOT)
     ] = None
-    thinking_start_token: Annotated[str | None, Meta(description="Text that opens reasoning.")] = None
-    thinking_end_token: Annotated[str | None, Meta(description="Text that closes reasoning.")] = None
+    thinking_start_token: Annotated[str | None, Meta(description="Text that opens reasoning.", extra=HOT)] = (
+        None
+    )
+    thinking_end_token: Annotated[str | None, Meta(description="Text that closes reasoning.", extra=HOT)] = (
+        None
+    )
 
     # Limits and sampling defaults
     max_tokens: Annotated[
-        Positive | None, Meta(description="Default limit of new tokens; not set is up to the window.")
+        Positive | None,
+        Meta(description="Default limit of new tokens; not set is up to the window.", extra=HOT),
     ] = None
     max_request_tokens: Annotated[
-        Positive | None, Meta(description="Most new tokens that a request may ask for.")
+        Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
     ] = None
-    temperature: Annotated[float | None, Meta(ge=0, le=100, description="Default temperature.")] = None
-    top_p: Annotated[float | None, Meta(gt=0, le=1, description="Default top-p.")] = None
-    top_k: Annotated[int | None, Meta(ge=0, description="Default top-k; 0 is off.")] = None
-    min_p: Annotated[float | None, Meta(ge=0, le=1, description="Default min-p.")] = None
-    repetition_penalty: Annotated[float | None, Meta(gt=0, description="Default repetition penalty.")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="Default temperature.", extra=HOT)
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Default top-p.", extra=HOT)
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Default top-k; 0 is off.", extra=HOT)
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Default min-p.", extra=HOT)
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Default repetition penalty.", extra=HOT)
+    ] = None
     repetition_context_size: Annotated[
-        Natural | None, Meta(description="Tokens that the repetition penalty looks back.")
+        Natural | None, Meta(description="Tokens that the repetition penalty looks back.", extra=HOT)
     ] = None
-    presence_penalty: Annotated[float | None, Meta(description="Default presence penalty.")] = None
-    frequency_penalty: Annotated[float | None, Meta(description="Default frequency penalty.")] = None
-    xtc_probability: Annotated[float | None, Meta(ge=0, le=1, description="Default XTC probability.")] = None
-    xtc_threshold: Annotated[float | None, Meta(ge=0, le=0.5, description="Default XTC threshold.")] = None
-    seed: Annotated[int | None, Meta(description="Default seed; not set is a fresh one each time.")] = None
+    presence_penalty: Annotated[float | None, Meta(description="Default presence penalty.", extra=HOT)] = None
+    frequency_penalty: Annotated[float | None, Meta(description="Default frequency penalty.", extra=HOT)] = (
+        None
+    )
+    xtc_probability: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Default XTC probability.", extra=HOT)
+    ] = None
+    xtc_threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=0.5)] | None, Meta(description="Default XTC threshold.", extra=HOT)
+    ] = None
+    seed: Annotated[
+        int | None, Meta(description="Default seed; not set is a fresh one each time.", extra=HOT)
+    ] = None
 
     # Scheduling
     max_num_seqs: Annotated[Positive, Meta(description="Most requests that decode together.")] = 64
     prefill_step_size: Annotated[Positive, Meta(description="Most prompt tokens in one step.")] = 2048
     target_gap_ms: Annotated[
         float,
-        Meta(gt=0, description="Gap between tokens that prompt chunks are sized to keep, in ms."),
+        Meta(gt=0, description="Gap between tokens that prompt chunks are sized to keep, in ms.", extra=HOT),
     ] = 200.0
-    queue_size: Annotated[Positive, Meta(description="Most requests waiting; beyond it 503.")] = 512
+    queue_size: Annotated[Positive, Meta(description="Most requests waiting; beyond it 503.", extra=HOT)] = (
+        512
+    )
     queue_timeout: Annotated[
-        float | None, Meta(gt=0, description="Seconds that a request may wait in the queue.")
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds that a request may wait in the queue.", extra=HOT),
     ] = None
     stream_interval: Annotated[Positive, Meta(description="Tokens to gather before streaming.")] = 1
     memory_bytes: Annotated[
@@ -144,8 +172,11 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lora_scales: Annotated[tuple[float, ...], Meta(description="Their strengths.")] = ()
 
     # Life in the pool
-    pinned: Annotated[bool, Meta(description="Never unload this model to make room.")] = False
+    pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False
     idle_timeout: Annotated[
-        float | None, Meta(ge=0, description="Unload after this many idle seconds; 0 is at once.")
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
     ] = None
-    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.")] = 1800.0
+    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
+        1800.0
+    )

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from pippin.config.marks import HOT, flag
 from pippin.config.model_options import ModelOptions
 
 ContentionPolicy = Literal["wait", "fail", "preempt", "wait_then_fail", "wait_then_preempt"]
@@ -17,7 +18,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None  # served name; the catalog's id if not set
     kind: str | None = None
     preload: bool = True
-    options: ModelOptions = field(default_factory=ModelOptions)
+    options: ModelOptions = field(default_factory=ModelOptions)  # complete: the entry's over `model_defaults`
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,7 +26,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks one.")] = 8000
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.")
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe line to log.", extra=HOT)
     ] = "info"
     log_format: Annotated[Literal["text", "json"], Meta(description="Form of the log.")] = "text"
     log_file: Annotated[str | None, Meta(description="File to log to, beside the terminal.")] = None
@@ -33,60 +34,83 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Models
     models: Annotated[tuple[ModelEntry, ...], Meta(description="Models to serve.")] = ()
     model_defaults: ModelOptions = field(default_factory=ModelOptions)
-    model_dirs: Annotated[tuple[str, ...], Meta(description="More folders to find models in.")] = ()
-    aliases: Annotated[dict[str, str], Meta(description="Short names of models.")] = field(
-        default_factory=dict
-    )
-    claude_model: Annotated[str | None, Meta(description="Model that answers for any claude-* name.")] = None
+    model_dirs: Annotated[
+        tuple[str, ...], Meta(description="More folders to find models in.", extra=flag("--model-dir"))
+    ] = ()
+    aliases: Annotated[
+        dict[str, str], Meta(description="Short names of models.", extra=flag("--alias", hot=True))
+    ] = field(default_factory=dict)
+    claude_model: Annotated[
+        str | None, Meta(description="Model that answers for any claude-* name.", extra=HOT)
+    ] = None
     offline: Annotated[bool, Meta(description="Never use the network.")] = False
     allow_downloads: Annotated[
         bool | None,
-        Meta(description="Let requests download models; not set allows it on loopback alone."),
+        Meta(description="Let requests download models; not set allows it on loopback alone.", extra=HOT),
     ] = None
-    download_timeout: Annotated[float, Meta(gt=0, description="Seconds without data.")] = 300.0
-    download_retries: Annotated[Natural, Meta(description="Tries after a failed download.")] = 3
+    download_timeout: Annotated[float, Meta(gt=0, description="Seconds without data.", extra=HOT)] = 300.0
+    download_retries: Annotated[Natural, Meta(description="Tries after a failed download.", extra=HOT)] = 3
 
     # Memory and the pool
-    max_models: Annotated[int | None, Meta(ge=1, description="Most models in memory.")] = None
+    max_models: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most models in memory.", extra=HOT)
+    ] = None
     memory_percent: Annotated[
-        float, Meta(gt=0, le=1, description="Share of the machine's memory for models.")
+        float, Meta(gt=0, le=1, description="Share of the machine's memory for models.", extra=HOT)
     ] = 0.8
     memory_budget_gb: Annotated[
-        float | None, Meta(gt=0, description="Memory for models, instead of the share.")
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Memory for models, instead of the share.", extra=HOT),
     ] = None
     contention_policy: Annotated[
-        ContentionPolicy, Meta(description="When a model needs room that busy models hold.")
+        ContentionPolicy, Meta(description="When a model needs room that busy models hold.", extra=HOT)
     ] = "wait_then_fail"
-    contention_wait: Annotated[float, Meta(ge=0, description="Seconds to wait for room.")] = 30.0
+    contention_wait: Annotated[float, Meta(ge=0, description="Seconds to wait for room.", extra=HOT)] = 30.0
     drain_timeout: Annotated[float, Meta(ge=0, description="Seconds to drain at a stop.")] = 30.0
 
     # Access
-    api_keys: Annotated[tuple[str, ...], Meta(description="Keys that clients must show.")] = ()
+    api_keys: Annotated[
+        tuple[str, ...], Meta(description="Keys that clients must show.", extra=flag("--api-key"))
+    ] = ()
     api_key_file: Annotated[str | None, Meta(description="File of named keys and limits.")] = None
     allow_unauthenticated: Annotated[
         bool, Meta(description="Allow management without a key on any address.")
     ] = False
-    allowed_hosts: Annotated[tuple[str, ...], Meta(description="More values of the Host header.")] = ()
-    allowed_origins: Annotated[tuple[str, ...], Meta(description="Origins for CORS.")] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...], Meta(description="More values of the Host header.", extra=flag("--allowed-host"))
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...], Meta(description="Origins for CORS.", extra=flag("--allowed-origin"))
+    ] = ()
     metrics_auth: Annotated[bool, Meta(description="Ask for a key at /metrics too.")] = False
     enable_metrics: Annotated[bool, Meta(description="Serve Prometheus metrics.")] = False
 
     # Limits
-    timeout: Annotated[float | None, Meta(gt=0, description="Seconds a request may take.")] = None
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Seconds a request may take.", extra=HOT)
+    ] = None
     keepalive_interval: Annotated[
-        float, Meta(gt=0, description="Seconds of silence before a stream gets a comment.")
+        float, Meta(gt=0, description="Seconds of silence before a stream gets a comment.", extra=HOT)
     ] = 10.0
-    body_timeout: Annotated[float, Meta(gt=0, description="Seconds without body bytes.")] = 30.0
-    max_body_mb: Annotated[float, Meta(gt=0, description="Largest request body, in MiB.")] = 64.0
-    max_upload_mb: Annotated[float, Meta(gt=0, description="Largest uploaded file, in MiB.")] = 256.0
-    max_choices: Annotated[int, Meta(ge=1, description="Most choices in a request.")] = 16
-    max_concurrent: Annotated[int | None, Meta(ge=1, description="Most requests at once.")] = None
-    rate_limit: Annotated[Natural, Meta(description="Requests a minute and client; 0 is off.")] = 0
-    token_rate_limit: Annotated[Natural, Meta(description="Tokens a minute and client; 0 is off.")] = 0
+    body_timeout: Annotated[float, Meta(gt=0, description="Seconds without body bytes.", extra=HOT)] = 30.0
+    max_body_mb: Annotated[float, Meta(gt=0, description="Largest request body, in MiB.", extra=HOT)] = 64.0
+    max_upload_mb: Annotated[float, Meta(gt=0, description="Largest uploaded file, in MiB.", extra=HOT)] = (
+        256.0
+    )
+    max_choices: Annotated[int, Meta(ge=1, description="Most choices in a request.", extra=HOT)] = 16
+    max_concurrent: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most requests at once.", extra=HOT)
+    ] = None
+    rate_limit: Annotated[Natural, Meta(description="Requests a minute and client; 0 is off.", extra=HOT)] = 0
+    token_rate_limit: Annotated[
+        Natural, Meta(description="Tokens a minute and client; 0 is off.", extra=HOT)
+    ] = 0
 
     # Media from outside
     media_fetch: Annotated[bool, Meta(description="Fetch media from http(s) addresses.")] = True
-    media_hosts: Annotated[tuple[str, ...], Meta(description="Only from these hosts.")] = ()
+    media_hosts: Annotated[
+        tuple[str, ...], Meta(description="Only from these hosts.", extra=flag("--media-host"))
+    ] = ()
     media_path: Annotated[str | None, Meta(description="Folder that file paths may point into.")] = None
     media_max_mb: Annotated[float, Meta(gt=0, description="Largest fetched file, in MiB.")] = 64.0
     media_timeout: Annotated[float, Meta(gt=0, description="Seconds a fetch may take.")] = 30.0

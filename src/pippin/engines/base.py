@@ -5,8 +5,8 @@ A kind is a module `pippin.engines.<kind>` with two functions:
     open_preparer(spec: WorkerSpec) -> Preparer
     open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> Engine
 
-`open_preparer` reads configuration, tokenizer and template, and is quick; `open_engine` reads the weights. Both
-raise `ServerError("load_failed", ...)` with a sentence that says what to do.
+`open_preparer` reads configuration, tokenizer and template, and is quick; `open_engine` reads the weights.
+Both raise `ServerError("load_failed", ...)` with a sentence that says what to do.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Job(Protocol):
 class Preparer(Protocol):
     """Turns tasks into jobs beside the step loop: renders, tokenizes, decodes media.
 
-    Used from threads of its own, never from the thread that steps the engine; must touch no array of the model.
+    Used from threads of its own, never from the one that steps the engine; touches no array of the model.
     """
 
     @property

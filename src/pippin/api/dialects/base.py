@@ -1,0 +1,136 @@
+"""What a dialect is: a decoder of request bodies and an encoder of events, with nothing of HTTP in either."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from pippin.core.completion import Completion
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event
+from pippin.core.requests import GenerationRequest
+
+Shape = TypeVar("Shape")
+
+
+class History(Protocol):
+    """What the caller stored earlier, for dialects that continue it by id; items are in the dialect's own form.
+
+    All raise `ServerError("not_found")` for an id that is unknown, or another caller's.
+    """
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        """The conversation up to and with that response."""
+        ...
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]: ...
+
+    def item(self, item_id: str) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeContext:
+    """What a decoder may know beside the body."""
+
+    max_choices: int = 16
+    headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
+    query: Mapping[str, str] = field(default_factory=dict)
+    history: History | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded(Generic[Shape]):
+    """A request body, understood.
+
+    Most dialects make one request of a body; Completions makes one for each prompt. `shape` is what the
+    dialect's own encoder needs to know. `ignored` are names of fields that no contract knows, and `warnings`
+    whole sentences, both for the log.
+    """
+
+    requests: tuple[GenerationRequest, ...]
+    shape: Shape
+    stream: bool = False
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What an encoder is told of the run. It is made before the model is loaded, so it holds no figures."""
+
+    id: str  # of the request, without a dialect's prefix; letters, digits, "-" and "_"
+    created: int  # seconds since the epoch
+    model: str  # the id under which the model is served
+    fingerprint: str  # of Pippin and the model as it runs
+
+
+class Encoder(Protocol):
+    """Draws one run in a dialect's words. All but `whole` give server-sent events, ready for the socket.
+
+    Order of calls for a stream: `keep_alive* start (event | keep_alive)* end`, where `failed` may come in
+    place of everything that is still to come but `end` (of `start` too, after `keep_alive`). An encoder for a
+    whole answer gets one call of `whole`. An `event` that needs nothing on the wire gives `b""`. Events of
+    several requests come interleaved; `request` is the place in `Decoded.requests`.
+    """
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        """The first bytes that carry meaning; one `Accepted` for each request."""
+        ...
+
+    def event(self, event: Event, request: int = 0) -> bytes: ...
+
+    def keep_alive(self) -> bytes:
+        """Something harmless for a stream that would be silent for too long."""
+        ...
+
+    def failed(self, report: ErrorReport) -> bytes: ...
+
+    def end(self) -> bytes:
+        """The last bytes, after the last event or after `failed`."""
+        ...
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece (JSON); one completion for each request."""
+        ...
+
+
+class Dialect(Protocol[Shape]):
+    """One file each; a module-level `dialect` is an instance, and is found because it is there."""
+
+    @property
+    def name(self) -> str:
+        """For logs and metrics: `chat_completions`."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where bodies are posted, without the version: `/chat/completions`."""
+        ...
+
+    @property
+    def body(self) -> type[Struct]:
+        """The struct of the request, for the OpenAPI document."""
+        ...
+
+    @property
+    def answer(self) -> type[Struct] | None:
+        """That of a whole answer, where it is one."""
+        ...
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
+        """Raises `ServerError` naming the field for whatever cannot be honoured."""
+        ...
+
+    def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...
+
+    def status(self, report: ErrorReport) -> int:
+        """The HTTP status of an error: `report.status`, unless the contract has one of its own."""
+        ...
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        """The body (JSON) of a reply with that status."""
+        ...
+
+
+AnyDialect = Dialect[Any]

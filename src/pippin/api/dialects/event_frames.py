@@ -1,0 +1,14 @@
+"""Writes named server-sent events."""
+
+from typing import Any, Final
+
+import msgspec
+
+COMMENT: Final = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def event_frame(name: str, payload: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(payload))

@@ -1,0 +1,129 @@
+"""Reads a JSON body into a struct, and holds each field of a contract to: honoured, accepted, or refused."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from pippin.core.errors import ServerError
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+MAX_DEPTH = 100
+"""Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
+
+_NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
+_AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract(Generic[Body]):
+    """The documented fields of a request body.
+
+    Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may
+    have any value and change nothing; names in `refused` may only have a neutral value (null, false, zero or
+    empty), otherwise the request fails with the sentence given there.
+    """
+
+    body: type[Body]
+    accepted: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
+        """The body, and the names of fields that this contract does not know."""
+        unknown = self._sort_out(data)
+        body = decode_json(data, self.body)
+        return body, unknown
+
+    def _sort_out(self, data: bytes) -> tuple[str, ...]:
+        given = decode_json(data, dict[str, msgspec.Raw])
+        honoured = msgspec.structs.fields(self.body)
+        known = {item.encode_name for item in honoured}
+        unknown = []
+        for name, value in given.items():
+            if name in known or name in self.accepted:
+                continue
+            if (sentence := self.refused.get(name)) is not None:
+                if bytes(value) not in _NEUTRAL:
+                    raise unsupported(name, sentence)
+            else:
+                unknown.append(name[:64])
+        return tuple(unknown[:32])
+
+
+Decodable = TypeVar("Decodable")
+
+
+def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
+    """Decode JSON; every complaint becomes a `ServerError` that names the field."""
+    if not data.strip():
+        raise ServerError("invalid_request", "The request body is empty; send a JSON object.")
+    try:
+        return msgspec.json.decode(data, type=type)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ServerError("invalid_request", f"The request body is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise too_deep(None) from None
+
+
+def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
+    """Convert a value that is already decoded; `path` is where it stands in the body."""
+    try:
+        return msgspec.convert(value, type=type)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), path) from None
+    except RecursionError:
+        raise too_deep(path) from None
+
+
+def validation_error(complaint: str, prefix: str = "") -> ServerError:
+    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`")."""
+    match = _AT_PATH.match(complaint)
+    problem, path = (match["problem"], match["path"] or "") if match else (complaint, "")
+    path = f"{prefix}{path}" if path.startswith("[") or not prefix else f"{prefix}.{path}" if path else prefix
+    if missing := re.match(r"Object missing required field `(.+)`", problem):
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return ServerError("invalid_request", f"`{path}` is required.", path)
+    problem = problem[:1].lower() + problem[1:]
+    where = f"Invalid `{path}`" if path else "Invalid request body"
+    return ServerError("invalid_request", f"{where}: {problem}.", path or None)
+
+
+def unsupported(param: str, sentence: str) -> ServerError:
+    return ServerError(
+        "unsupported", f"`{param}` is not supported: {sentence}", param, code="unsupported_parameter"
+    )
+
+
+def invalid(param: str, sentence: str) -> ServerError:
+    """A value that is never right. The sentence goes on after the field's name: "must be ..."."""
+    return ServerError("invalid_request", f"`{param}` {sentence}", param, code="invalid_value")
+
+
+def too_deep(param: str | None) -> ServerError:
+    return ServerError(
+        "invalid_request", f"The request body is nested more than {MAX_DEPTH} levels deep; flatten it.", param
+    )
+
+
+def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
+    """Refuse free-form values (schemas, template variables) that are nested too deep to be walked, or hold
+    numbers that can't be passed on to a worker."""
+    level: list[Any] = [value]
+    for _ in range(limit):
+        following: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                following.extend(item.values())
+            elif isinstance(item, list):
+                following.extend(item)
+            elif isinstance(item, int) and not -(2**63) <= item < 2**64:
+                raise invalid(param, "holds a number of more than 64 bits.")
+        if not following:
+            return
+        level = following
+    raise too_deep(param)

@@ -1,0 +1,32 @@
+"""Turns the addresses and base64 texts by which clients give media into media sources."""
+
+import base64
+import binascii
+
+from pippin.api.dialects.fields import invalid
+from pippin.core.conversation import Inline, MediaSource, Url
+
+MAX_URL = 8192
+
+
+def source_of_url(url: str, param: str) -> MediaSource:
+    """The bytes of a `data:` address, or the address itself for the server to fetch or to refuse."""
+    if url[:5].lower() == "data:":
+        header, comma, payload = url[5:].partition(",")
+        if not comma or not header.lower().endswith(";base64"):
+            raise invalid(param, "must be an http(s) address, or `data:` with a media type and `;base64,`.")
+        mime = header[: -len(";base64")].split(";")[0].strip().lower()
+        return source_of_base64(payload, param, mime or None)
+    if not url or len(url) > MAX_URL:
+        raise invalid(param, f"must be an address of 1 to {MAX_URL} characters.")
+    return Url(url)
+
+
+def source_of_base64(payload: str, param: str, mime: str | None = None) -> Inline:
+    try:
+        data = base64.b64decode("".join(payload.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(param, "must be valid base64.") from None
+    if not data:
+        raise invalid(param, "must not be empty.")
+    return Inline(data, mime)

@@ -1,0 +1,5 @@
+"""Turns GGUF files into MLX model folders."""
+
+from pippin.catalog.gguf.importer import import_gguf
+
+__all__ = ["import_gguf"]

@@ -1,0 +1,215 @@
+"""What Pippin knows of each GGUF architecture: how its tensors are called in MLX, and its config.json."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pippin.catalog.gguf.metadata import Metadata
+from pippin.core.errors import ServerError
+
+Treatment = Literal["as_it_is", "plus_one", "rotary_q", "rotary_k"]
+"""What llama.cpp's converter did to a tensor, which the import undoes: Gemma's norms are stored plus one;
+llama's rotary rows of q and k are interleaved."""
+
+Config = dict[str, Any]
+
+OUTSIDE: Final = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+BLOCK: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+HEAD_NORMS: Final = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+GEMMA_NORMS: Final = {
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+TENSOR_NAME: Final = re.compile(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)")
+ROPE_FACTORS: Final = "rope_freqs.weight"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    model_type: str  # config.json's
+    block: Mapping[str, str]
+    config: Callable[[Metadata], Config]
+    biases: frozenset[str] = frozenset()  # modules that may have one
+    interleaved: bool = False
+    norms_plus_one: bool = False
+
+    def target(self, name: str, layers: int) -> tuple[str, Literal["weight", "bias"]] | None:
+        """MLX's module for a GGUF tensor and which of its arrays it is; None if there is no such module."""
+        found = TENSOR_NAME.fullmatch(name)
+        if found is None:
+            return None
+        number, part, leaf = found.groups()
+        module = OUTSIDE.get(part) if number is None else self.block.get(part)
+        if module is None or (leaf == "bias" and part not in self.biases):
+            return None
+        if number is not None:
+            if int(number) >= layers:
+                return None
+            module = f"model.layers.{int(number)}.{module}"
+        return module, "weight" if leaf == "weight" else "bias"
+
+    def treatment(self, module: str) -> Treatment:
+        if self.interleaved and module.endswith("q_proj"):
+            return "rotary_q"
+        if self.interleaved and module.endswith("k_proj"):
+            return "rotary_k"
+        if self.norms_plus_one and module.endswith("norm"):
+            return "plus_one"
+        return "as_it_is"
+
+    def modules(self, config: Config) -> set[str]:
+        """The modules that must have a weight."""
+        layers = range(config["num_hidden_layers"])
+        named = {f"model.layers.{layer}.{module}" for layer in layers for module in self.block.values()}
+        return named | {"model.embed_tokens", "model.norm"}
+
+
+def _common(metadata: Metadata) -> Config:
+    heads = metadata.count("{arch}.attention.head_count")
+    hidden = metadata.count("{arch}.embedding_length")
+    config: Config = {
+        "hidden_size": hidden,
+        "num_hidden_layers": metadata.count("{arch}.block_count"),
+        "intermediate_size": metadata.count("{arch}.feed_forward_length"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.find_count("{arch}.attention.head_count_kv") or heads,
+        "head_dim": metadata.find_count("{arch}.attention.key_length") or hidden // heads,
+        "max_position_embeddings": metadata.count("{arch}.context_length"),
+        "rms_norm_eps": metadata.real("{arch}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": metadata.find_real("{arch}.rope.freq_base") or 10000.0,
+    }
+    scaling = _rope_scaling(metadata, config)
+    if scaling is not None:
+        config["rope_scaling"] = scaling
+    _check(metadata, config)
+    return config
+
+
+def _check(metadata: Metadata, config: Config) -> None:
+    if (metadata.find_count("split.count") or 1) > 1:
+        raise metadata.unsupported("it is one part of several; join them with llama.cpp's gguf-split first")
+    if metadata.find_count("{arch}.expert_count"):
+        raise metadata.unsupported("mixtures of experts are not among the architectures that can be imported")
+    value_length = metadata.find_count("{arch}.attention.value_length")
+    if value_length is not None and value_length != config["head_dim"]:
+        raise metadata.unsupported("its keys and values are of different lengths")
+    rotated = metadata.find_count("{arch}.rope.dimension_count")
+    if rotated is not None and rotated != config["head_dim"]:
+        raise metadata.unsupported("only a part of each head is rotated")
+    if config["num_attention_heads"] % config["num_key_value_heads"] or config["head_dim"] % 2:
+        raise metadata.unsupported("its numbers of heads do not fit together")
+    if config["num_hidden_layers"] > 1024:
+        raise metadata.unsupported(f"it claims to have {config['num_hidden_layers']} layers")
+
+
+def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
+    kind = metadata.find_text("{arch}.rope.scaling.type")
+    # Files older than the type's key say linear by this one alone.
+    factor = metadata.find_real("{arch}.rope.scaling.factor") or metadata.find_real(
+        "{arch}.rope.scale_linear"
+    )
+    if kind in (None, "linear") and factor not in (None, 0.0, 1.0):
+        return {"rope_type": "linear", "factor": factor}
+    if kind == "yarn" and factor is not None:
+        original = metadata.find_count("{arch}.rope.scaling.original_context_length")
+        return {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original or round(config["max_position_embeddings"] / factor),
+        }
+    if kind in (None, "none", "linear"):
+        return None
+    raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {kind!r}")
+
+
+def _llama(metadata: Metadata) -> Config:
+    window = metadata.find_count("{arch}.attention.sliding_window")
+    if window:
+        raise metadata.unsupported("a llama model with sliding-window attention is not understood")
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        **_common(metadata),
+    }
+
+
+def _qwen2(metadata: Metadata) -> Config:
+    config = _common(metadata)
+    if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
+        raise metadata.unsupported("its numbers of heads do not fit together")
+    return {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", **config}
+
+
+def _qwen3(metadata: Metadata) -> Config:
+    return {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_act": "silu",
+        "attention_bias": False,
+        **_common(metadata),
+    }
+
+
+def _gemma3(metadata: Metadata) -> Config:
+    config = _common(metadata)
+    if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real(
+        "gemma3.attn_logit_softcapping"
+    ):
+        raise metadata.unsupported("a Gemma 3 model with capped logits is not understood")
+    # The file does not hold the divisor of attention; only the 27B model's is not the length of a head.
+    head = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": head if config["num_hidden_layers"] == 62 else config["head_dim"],
+        "sliding_window": metadata.count("gemma3.attention.sliding_window"),
+        "sliding_window_pattern": metadata.find_count("gemma3.attention.sliding_window_pattern") or 6,
+        "rope_local_base_freq": metadata.find_real("gemma3.rope.freq_base_swa") or 10000.0,
+        **config,
+    }
+
+
+ARCHITECTURES: Final = {
+    "llama": Architecture(
+        "llama",
+        BLOCK,
+        _llama,
+        biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
+        interleaved=True,
+    ),
+    "qwen2": Architecture("qwen2", BLOCK, _qwen2, biases=frozenset({"attn_q", "attn_k", "attn_v"})),
+    "qwen3": Architecture("qwen3", BLOCK | HEAD_NORMS, _qwen3),
+    "gemma3": Architecture("gemma3_text", BLOCK | HEAD_NORMS | GEMMA_NORMS, _gemma3, norms_plus_one=True),
+}
+
+
+def architecture(metadata: Metadata) -> Architecture:
+    name = metadata.architecture
+    known = ARCHITECTURES.get(name)
+    if known is None:
+        known_names = ", ".join(ARCHITECTURES)
+        raise ServerError(
+            "unsupported",
+            f"{metadata.file} cannot be imported: its architecture is {name[:60]!r}, and only {known_names} can be "
+            "imported from GGUF. Look for the model as safetensors, which Pippin serves as they are.",
+            "path",
+        )
+    return known

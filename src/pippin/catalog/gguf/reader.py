@@ -1,0 +1,243 @@
+"""Reads a GGUF file's header and finds its tensors, trusting nothing that the file says.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little-endian). Every count,
+length and offset is held against the size of the file before anything is allocated for it.
+"""
+
+import math
+import mmap
+import os
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.catalog.gguf.types import TENSOR_TYPES, TensorType
+from pippin.core.errors import ServerError
+
+Scalar = str | int | float | bool
+Value = Scalar | Sequence[Scalar]
+
+MOST_KEYS: Final = 65_536
+MOST_TENSORS: Final = 65_536
+MOST_ELEMENTS: Final = 4_194_304  # of one metadata array; the largest vocabularies have a sixteenth of it
+LONGEST_STRING: Final = 8 * 1024 * 1024
+LONGEST_NAME: Final = 256
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+SCALARS: Final = {
+    0: ("<B", 1),
+    1: ("<b", 1),
+    2: ("<H", 2),
+    3: ("<h", 2),
+    4: ("<I", 4),
+    5: ("<i", 4),
+    6: ("<f", 4),
+    10: ("<Q", 8),
+    11: ("<q", 8),
+    12: ("<d", 8),
+}
+BOOL, STRING, ARRAY = 7, 8, 9
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies. `shape` is in row-major order (GGUF itself writes it the other way round)."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+    start: int  # bytes from the beginning of the file
+    size: int  # bytes
+
+
+class GgufFile:
+    """An open GGUF file: its metadata, its tensors by name, and their bytes mapped on demand.
+
+    Raises `ServerError` for whatever is wrong with the file. Close it, or use it in a `with`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < 24:
+                    raise malformed(path, "it is too short to be a GGUF file")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ServerError(
+                "invalid_request", f"Cannot read {path.name}: {error.strerror}.", "path"
+            ) from error
+        try:
+            header = _Header(path, self._map, size)
+            self.metadata, self.tensors = header.read()
+        except BaseException:
+            self._map.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._map.close()
+
+    def read(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """The tensor's bytes, copied out of the file: one row of the array for each row of the tensor."""
+        raw = np.frombuffer(self._map[tensor.start : tensor.start + tensor.size], dtype=np.uint8)
+        rows = math.prod(tensor.shape[:-1])
+        return raw.reshape(rows, tensor.size // rows)
+
+
+def malformed(path: Path, reason: str) -> ServerError:
+    return ServerError(
+        "invalid_request", f"{path.name} cannot be imported: {reason}. Fetch the file again.", "path"
+    )
+
+
+class _Header:
+    """A cursor over the header."""
+
+    def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
+        self._path = path
+        self._data = data
+        self._size = size
+        self._at = 0
+
+    def read(self) -> tuple[dict[str, Value], dict[str, Tensor]]:
+        if self._data[:4] != b"GGUF":
+            raise self._malformed("it does not begin with the GGUF magic")
+        self._at = 4
+        version = self._number("<I", 4)
+        if version not in (2, 3):
+            reason = (
+                f"it is of GGUF version {version}; versions 2 and 3 of little-endian files are understood"
+            )
+            raise self._malformed(reason)
+        tensor_count = self._count(MOST_TENSORS, 24, "tensors")
+        key_count = self._count(MOST_KEYS, 13, "metadata keys")
+        metadata: dict[str, Value] = {}
+        for _ in range(key_count):
+            key = self._string(LONGEST_NAME, "a metadata key")
+            if key in metadata:
+                raise self._malformed(f"the metadata key {key!r} stands in it twice")
+            metadata[key] = self._value(key)
+        described = [self._describe() for _ in range(tensor_count)]
+        return metadata, self._place(described, self._alignment(metadata))
+
+    def _malformed(self, reason: str) -> ServerError:
+        return malformed(self._path, reason)
+
+    def _take(self, count: int) -> bytes:
+        end = self._at + count
+        if end > self._size:
+            raise self._malformed("it ends in the middle of its header (an incomplete download?)")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def _number(self, code: str, size: int) -> int:
+        number: int = struct.unpack(code, self._take(size))[0]
+        return number
+
+    def _count(self, most: int, least_bytes: int, what: str) -> int:
+        count = self._number("<Q", 8)
+        if count > most or count * least_bytes > self._size - self._at:
+            raise self._malformed(f"it claims to hold {count} {what}, which cannot be true")
+        return count
+
+    def _string(self, longest: int, what: str) -> str:
+        length = self._number("<Q", 8)
+        if length > longest:
+            raise self._malformed(f"{what} is {length} bytes long; at most {longest} are accepted")
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise self._malformed(f"{what} is not UTF-8") from None
+
+    def _value(self, key: str) -> Value:
+        code = self._number("<I", 4)
+        if code != ARRAY:
+            return self._scalar(code, key)
+        code = self._number("<I", 4)
+        if code in SCALARS:
+            letter, size = SCALARS[code]
+            count = self._count(MOST_ELEMENTS, size, f"values of {key!r}")
+            return struct.unpack(f"<{count}{letter[1]}", self._take(count * size))
+        least = {BOOL: 1, STRING: 8}.get(code)
+        if least is None:
+            raise self._malformed(f"{key!r} is an array of the unknown type {code}")
+        count = self._count(MOST_ELEMENTS, least, f"values of {key!r}")
+        return [self._scalar(code, key) for _ in range(count)]
+
+    def _scalar(self, code: int, key: str) -> Scalar:
+        if code == STRING:
+            return self._string(LONGEST_STRING, f"the value of {key!r}")
+        if code == BOOL:
+            return self._take(1) != b"\0"
+        if code not in SCALARS:
+            raise self._malformed(f"{key!r} has the unknown type {code}")
+        letter, size = SCALARS[code]
+        value: Scalar = struct.unpack(letter, self._take(size))[0]
+        return value
+
+    def _describe(self) -> tuple[str, tuple[int, ...], TensorType, int]:
+        name = self._string(LONGEST_NAME, "a tensor's name")
+        if NAME.fullmatch(name) is None:
+            raise self._malformed(f"the tensor name {name!r} holds characters that no tensor name has")
+        dimensions = self._number("<I", 4)
+        if not 1 <= dimensions <= 4:
+            raise self._malformed(f"the tensor {name} has {dimensions} dimensions")
+        shape = tuple(reversed([self._number("<Q", 8) for _ in range(dimensions)]))
+        code = self._number("<I", 4)
+        offset = self._number("<Q", 8)
+        kind = TENSOR_TYPES.get(code)
+        if kind is None:
+            raise ServerError(
+                "unsupported",
+                f"{self._path.name} cannot be imported: the tensor {name} has the type number {code}, which is "
+                "unknown here. Files of the types F32, F16, BF16, Q4_0, Q4_1, Q8_0 and the K-quants can be imported.",
+                "path",
+            )
+        # In Python's integers, so nothing overflows; what does not fit the file is refused in `_place`.
+        if min(shape) < 1 or shape[-1] % kind.block:
+            raise self._malformed(
+                f"the tensor {name} of type {kind.name} has the impossible shape {list(shape)}"
+            )
+        return name, shape, kind, offset
+
+    def _alignment(self, metadata: dict[str, Value]) -> int:
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
+            raise self._malformed(f"its alignment is {alignment!r}")
+        return alignment
+
+    def _place(
+        self, described: list[tuple[str, tuple[int, ...], TensorType, int]], alignment: int
+    ) -> dict[str, Tensor]:
+        begin = -(-self._at // alignment) * alignment
+        tensors: dict[str, Tensor] = {}
+        for name, shape, kind, offset in described:
+            size = math.prod(shape) // kind.block * kind.bytes
+            if name in tensors:
+                raise self._malformed(f"the tensor {name} stands in it twice")
+            if offset % alignment:
+                raise self._malformed(
+                    f"the tensor {name} begins at {offset}, against the alignment of {alignment}"
+                )
+            if begin + offset + size > self._size:
+                raise self._malformed(f"it ends before the tensor {name} does (an incomplete download?)")
+            tensors[name] = Tensor(name, shape, kind, begin + offset, size)
+        end = 0
+        for tensor in sorted(tensors.values(), key=lambda tensor: tensor.start):
+            if tensor.start < end:
+                raise self._malformed(f"the tensor {tensor.name} overlaps another one")
+            end = tensor.start + tensor.size
+        return tensors

@@ -1,0 +1,244 @@
+"""Makes tokenizer.json, tokenizer_config.json and generation_config.json from a GGUF file's metadata."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pippin.catalog.gguf.metadata import Metadata
+from pippin.catalog.gguf.pre_tokenizers import PRE_TOKENIZERS
+from pippin.catalog.gguf.score_merges import merges_from_scores
+from pippin.core.errors import ServerError
+
+Json = dict[str, Any]
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type
+SPACE: Final = "▁"  # what SentencePiece writes for a space
+TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    tokenizer: Json
+    config: Json
+    generation: Json
+    tokens: int
+
+
+def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
+    """Raises `ServerError` for tokenizers that are not byte-level BPE or SentencePiece's BPE."""
+    vocabulary = _Vocabulary(metadata)
+    match metadata.text("tokenizer.ggml.model"):
+        case "gpt2":
+            document, begins = _byte_level(metadata, vocabulary)
+        case "llama":
+            document, begins = _sentencepiece(metadata, vocabulary)
+        case other:
+            raise metadata.unsupported(
+                f"its tokenizer is of the kind {other[:40]!r}; gpt2 and llama are understood"
+            )
+    add_bos = metadata.find_flag("tokenizer.ggml.add_bos_token")
+    add_bos = begins if add_bos is None else add_bos
+    if metadata.find_flag("tokenizer.ggml.add_eos_token"):
+        raise metadata.unsupported("it wants an end token behind every prompt, which no chat model does")
+    document["post_processor"] = _template(vocabulary.special("bos")) if add_bos else None
+    return TokenizerFiles(
+        tokenizer=document,
+        config=_config(metadata, vocabulary, add_bos),
+        generation=_generation(vocabulary),
+        tokens=len(vocabulary.tokens),
+    )
+
+
+class _Vocabulary:
+    """The tokens by id, and what is special about some."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        self.tokens = metadata.texts("tokenizer.ggml.tokens")
+        self.ids = {token: number for number, token in enumerate(self.tokens)}
+        if len(self.ids) != len(self.tokens):
+            raise metadata.unsupported("a token stands in its vocabulary twice")
+        kinds = metadata.find_reals("tokenizer.ggml.token_type") or [NORMAL] * len(self.tokens)
+        if len(kinds) != len(self.tokens):
+            raise metadata.unsupported("its vocabulary and the list of token types differ in length")
+        self.kinds = [int(kind) for kind in kinds]
+
+    def find(self, role: str) -> int | None:
+        number = self.metadata.find_count(f"tokenizer.ggml.{role}_token_id")
+        if number is not None and number >= len(self.tokens):
+            raise self.metadata.unsupported(f"its {role} token is not in its vocabulary")
+        return number
+
+    def special(self, role: Literal["bos", "eos", "unknown", "padding"]) -> tuple[str, int] | None:
+        number = self.find(role)
+        return None if number is None else (self.tokens[number], number)
+
+    def added(self) -> list[Json]:
+        """Tokens that are cut out of a text before anything else."""
+        return [
+            {
+                "id": number,
+                "content": self.tokens[number],
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": kind != USER_DEFINED,
+            }
+            for number, kind in enumerate(self.kinds)
+            if kind in (UNKNOWN, CONTROL, USER_DEFINED) and self.tokens[number]
+        ]
+
+
+def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool]:
+    name = metadata.find_text("tokenizer.ggml.pre")
+    pre = PRE_TOKENIZERS.get(name or "")
+    if pre is None:
+        known = ", ".join(PRE_TOKENIZERS)
+        what = "it does not say" if name is None else f"{name[:40]!r} is unknown"
+        raise metadata.unsupported(f"how its tokenizer cuts text into words, {what} (known: {known})")
+    merges = _merges(metadata, vocabulary)
+    document = _document(
+        vocabulary, merges, ignore_merges=pre.ignore_merges, byte_fallback=False, unknown=None
+    )
+    document["normalizer"] = {"type": "NFC"} if pre.nfc else None
+    document["pre_tokenizer"] = (
+        pre.steps[0] if len(pre.steps) == 1 else {"type": "Sequence", "pretokenizers": list(pre.steps)}
+    )
+    document["decoder"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    return document, pre.bos
+
+
+def _merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    merges = []
+    for line in metadata.texts("tokenizer.ggml.merges"):
+        left, space, right = line.partition(" ")
+        if (
+            not space
+            or left not in vocabulary.ids
+            or right not in vocabulary.ids
+            or left + right not in vocabulary.ids
+        ):
+            message = f"{metadata.file} cannot be imported: its tokenizer merges {line[:60]!r}, which are not tokens."
+            raise ServerError("invalid_request", message, "path")
+        merges.append((left, right))
+    return merges
+
+
+def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool]:
+    scores = metadata.find_reals("tokenizer.ggml.scores")
+    if scores is None or len(scores) != len(vocabulary.tokens):
+        raise metadata.unsupported("its tokenizer has no score for each token")
+    unknown = vocabulary.special("unknown")
+    merges = merges_from_scores(vocabulary.ids, scores)
+    document = _document(
+        vocabulary, merges, ignore_merges=False, byte_fallback=True, unknown=unknown[0] if unknown else None
+    )
+    prefixed = metadata.find_flag("tokenizer.ggml.add_space_prefix") is not False
+    spaces: Json = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend: Json = {"type": "Prepend", "prepend": SPACE}
+    document["normalizer"] = {"type": "Sequence", "normalizers": [prepend, spaces]} if prefixed else spaces
+    document["pre_tokenizer"] = None
+    steps: list[Json] = [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if prefixed:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    document["decoder"] = {"type": "Sequence", "decoders": steps}
+    return document, True
+
+
+def _document(
+    vocabulary: _Vocabulary,
+    merges: list[tuple[str, str]],
+    *,
+    ignore_merges: bool,
+    byte_fallback: bool,
+    unknown: str | None,
+) -> Json:
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": vocabulary.added(),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": byte_fallback,
+            "byte_fallback": byte_fallback,
+            "ignore_merges": ignore_merges,
+            "vocab": vocabulary.ids,
+            "merges": merges,
+        },
+    }
+
+
+def _template(bos: tuple[str, int] | None) -> Json | None:
+    """The post-processor that puts the BOS token in front."""
+    if bos is None:
+        return None
+    token, number = bos
+    first = {"SpecialToken": {"id": token, "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [
+            first,
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": token, "type_id": 1}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
+        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
+    }
+
+
+def _config(metadata: Metadata, vocabulary: _Vocabulary, add_bos: bool) -> Json:
+    config: Json = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": add_bos,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": metadata.count("{arch}.context_length"),
+    }
+    for name, role in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        number = vocabulary.find(role)
+        if number is not None:
+            config[f"{name}_token"] = vocabulary.tokens[number]
+    template = metadata.find_text("tokenizer.chat_template")
+    named = _named_templates(metadata)
+    if named and template is not None:
+        config["chat_template"] = [{"name": "default", "template": template}, *named]
+    elif template is not None:
+        config["chat_template"] = template
+    return config
+
+
+def _named_templates(metadata: Metadata) -> list[Json]:
+    names = metadata.find_texts("tokenizer.chat_templates") or []
+    templates = []
+    for name in names:
+        template = metadata.find_text(f"tokenizer.chat_template.{name}")
+        if template is not None and TEMPLATE_NAME.fullmatch(name) and name != "default":
+            templates.append({"name": name, "template": template})
+    return templates
+
+
+def _generation(vocabulary: _Vocabulary) -> Json:
+    """Every token that ends an answer: the end of the text, of a turn, of a message."""
+    ends = [vocabulary.find(role) for role in ("eos", "eot", "eom")]
+    unique = list(dict.fromkeys(end for end in ends if end is not None))
+    generation: Json = {"eos_token_id": unique[0] if len(unique) == 1 else unique} if unique else {}
+    bos, padding = vocabulary.find("bos"), vocabulary.find("padding")
+    if bos is not None:
+        generation["bos_token_id"] = bos
+    if padding is not None:
+        generation["pad_token_id"] = padding
+    return generation

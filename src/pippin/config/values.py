@@ -1,0 +1,88 @@
+"""One value: from text or YAML to the option's type, or one clear line."""
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from pippin.config.declaration import Option
+from pippin.config.errors import ConfigError, nearest
+
+TRUE = frozenset(("true", "yes", "on", "1"))
+FALSE = frozenset(("false", "no", "off", "0"))
+ABSENT = frozenset(("none", "null", ""))
+
+
+def parse(option: Option, texts: list[str], where: str) -> Any:
+    """The value of an option given as text: one per flag, or one in a variable. `where` is for the error."""
+    match option.shape:
+        case "list":
+            return convert(option, [item for text in texts for item in _items(text)], where)
+        case "mapping":
+            pairs = [pair for text in texts for pair in _pairs(option, text, where)]
+            return convert(option, dict(pairs), where)
+        case _:
+            return convert(option, texts[-1], where)
+
+
+def convert(option: Option, value: Any, where: str) -> Any:
+    """A value of the option's type. Text may stand for numbers and truth values, in choices in any case."""
+    if isinstance(value, str):
+        value = _spelled(option, value)
+    elif option.shape == "list" and value is not None and not isinstance(value, list | tuple):
+        value = [value]
+    try:
+        converted = msgspec.convert(value, option.type, strict=False)
+    except msgspec.ValidationError:
+        raise _refusal(option, value, where) from None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise _refusal(option, value, where)
+    return converted
+
+
+def _spelled(option: Option, text: str) -> Any:
+    text = text.strip()
+    if option.shape == "switch" and text.lower() in TRUE | FALSE:
+        return text.lower() in TRUE
+    if option.shape == "list":
+        return _items(text)
+    if option.shape == "mapping":
+        return dict(_pairs(option, text, option.name))
+    if option.choices:
+        return next((choice for choice in option.choices if choice.lower() == text.lower()), text)
+    if text.lower() in ABSENT and option.default is None:
+        return None
+    return text
+
+
+def _items(text: str) -> list[Any]:
+    """Items of a list in one text: a JSON array, or parted by commas."""
+    if text.lstrip().startswith("["):
+        try:
+            items = json.loads(text)
+        except ValueError:
+            items = None
+        if isinstance(items, list):
+            return items
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _pairs(option: Option, text: str, where: str) -> list[tuple[str, Any]]:
+    """Entries of a mapping in one text: a JSON object, or NAME=VALUE parted by commas."""
+    if text.lstrip().startswith("{"):
+        try:
+            entries = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{where}: not a JSON object ({error}).") from None
+        return list(entries.items())
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    if any(not equals for _, equals, _ in pairs):
+        raise ConfigError(f"{where}: `{text}` is not {option.expects}.")
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def _refusal(option: Option, value: Any, where: str) -> ConfigError:
+    hint = nearest(str(value), option.choices) if option.choices else ""
+    shown = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
+    return ConfigError(f"{where}: `{shown}` is not {option.expects}.{hint}")

@@ -1,0 +1,196 @@
+"""Embedding models: encoders of mlx-vlm, and language models of mlx-lm with their last hidden state pooled."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Embedded, Event
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Embed, Task
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.encoding import (
+    EncodingEngine,
+    EncodingJob,
+    EncodingTokenizer,
+    Floats,
+    TokenRow,
+    floats,
+    for_this_device,
+    padded,
+    read_json,
+)
+
+ENCODERS = frozenset(
+    {"bert", "xlm-roberta", "modernbert", "llama_bidirec", "gemma3_text", "qwen3", "lfm2", "ministral3"}
+)
+"""`model_type`s that mlx-vlm's embedding loader builds; every other one is read as a language model."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How token states become one vector, as the folder's sentence-transformers files say."""
+
+    config: dict[str, Any]
+    normalize: bool
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """From `modules.json` and `1_Pooling/config.json`; None where the folder has none."""
+    modules = folder / "modules.json"
+    if not modules.exists():
+        return None
+    listed = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, Any]])
+    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in listed]
+    paths = {kind: str(module.get("path", "")) for kind, module in zip(kinds, listed, strict=True)}
+    config = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
+    return Pooling(config or {"pooling_mode": "mean"}, "Normalize" in kinds)
+
+
+class EmbeddingPreparer:
+    """Tokenizes inputs and checks their lengths."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        folder = Path(spec.info.path or "")
+        options = msgspec.convert(spec.options, ModelOptions)
+        self.folder = folder
+        self.info: ModelInfo = spec.info
+        self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
+        self._overflow = options.embedding_overflow
+        settings = read_json(folder / "config_sentence_transformers.json")
+        prompts = settings.get("prompts") or {}
+        self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
+        self._default_prompt = self._prompts.get(str(settings.get("default_prompt_name")), "")
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, Embed):
+            raise ServerError(
+                "invalid_request", f"{self.info.id} is an embedding model; it only embeds.", "model"
+            )
+        if task.content:
+            raise ServerError(
+                "unsupported", f"{self.info.id} embeds text only; send strings as input.", "input"
+            )
+        if not task.inputs:
+            raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
+        prefix = self._prefix(task.instruction)
+        overflow = task.overflow or self._overflow
+        rows = tuple(self._row(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs))
+        tokens = sum(len(row.tokens) for row in rows)
+        return EncodingJob(id, Accepted(tokens), rows, self._answer(task.dimensions, tokens))
+
+    def _prefix(self, instruction: str | None) -> str:
+        """An instruction is a prompt's name in the model's own list, or the text to put in front."""
+        if instruction is None:
+            return self._default_prompt
+        return self._prompts.get(instruction, instruction)
+
+    def _row(self, item: str | tuple[int, ...], param: str, prefix: str, overflow: str) -> TokenRow:
+        if isinstance(item, str):
+            if not item:
+                raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
+            row = self.tokenizer.encode(prefix + item)
+        else:
+            if not item:
+                raise ServerError("invalid_request", f"{param} has no token ids.", param)
+            row = self.tokenizer.checked(item, param)
+        if len(row.tokens) <= self.tokenizer.limit:
+            return row
+        if overflow == "error":
+            raise ServerError(
+                "context_length_exceeded",
+                f"{param} has {len(row.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
+                "Send less, or start the server with --embedding-overflow truncate.",
+                param,
+            )
+        # The last token (end of sequence, separator) is what several poolings read: it stays.
+        return TokenRow((*row.tokens[: self.tokenizer.limit - 1], row.tokens[-1]))
+
+    def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
+        def answer(vectors: Floats) -> Event:
+            if dimensions is not None and dimensions < vectors.shape[1]:
+                vectors = vectors[:, :dimensions]
+                norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+                vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+            return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
+
+        if dimensions is not None and self.info.dimensions and dimensions > self.info.dimensions:
+            raise ServerError(
+                "invalid_request",
+                f"dimensions is {dimensions}; {self.info.id} has {self.info.dimensions}.",
+                "dimensions",
+            )
+        return answer
+
+
+def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
+    return EmbeddingPreparer(spec)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
+    assert isinstance(preparer, EmbeddingPreparer)
+    progress(0, 1, "weights")
+    config = preparer.tokenizer.config
+    pooling = read_pooling(preparer.folder)
+    if config.get("model_type") in ENCODERS:
+        forward = _encoder(preparer.folder, pooling, preparer.tokenizer.pad)
+    else:
+        forward = _language_model(preparer.folder, pooling, preparer.tokenizer.pad)
+    vector = forward([TokenRow((preparer.tokenizer.pad,))])  # a warm-up that also tells the size
+    preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
+    progress(1, 1, "weights")
+    return EncodingEngine(forward)
+
+
+def _encoder(folder: Path, pooling: Pooling | None, pad: int) -> Callable[[Sequence[TokenRow]], Floats]:
+    try:
+        from mlx_vlm.embedding_loader import load_embedding_model
+        from mlx_vlm.models.pooling import pool_by_config
+    except ImportError as error:
+        raise ServerError(
+            "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
+        ) from error
+    model = load_embedding_model(folder, trust_remote_code=False)
+    for_this_device(model)
+    if pooling is not None:
+        model.pooling_config = pooling.config
+
+    def forward(batch: Sequence[TokenRow]) -> Floats:
+        tokens, mask, segments = padded(batch, pad)
+        extra = {} if segments is None else {"token_type_ids": segments}
+        out = model(tokens, attention_mask=mask, **extra)
+        if pooling is not None and not pooling.normalize and "dense" not in model:
+            return floats(pool_by_config(out.last_hidden_state, mask, pooling.config))
+        return floats(out.text_embeds)  # mlx-vlm normalises these
+
+    return forward
+
+
+def _language_model(
+    folder: Path, pooling: Pooling | None, pad: int
+) -> Callable[[Sequence[TokenRow]], Floats]:
+    """Any language model: its states after the last norm, the last token's (or the mean), normalised."""
+    from mlx_lm.utils import load_model
+
+    model, _ = load_model(folder, trust_remote_code=False)
+    for_this_device(model)
+    inner = model.language_model.model if "language_model" in model else model.model
+    mode = (pooling.config if pooling else {}).get("pooling_mode_mean_tokens") and "mean"
+
+    def forward(batch: Sequence[TokenRow]) -> Floats:
+        tokens, mask, _ = padded(batch, pad)
+        states = inner(tokens)  # causal: padding on the right is seen by nobody
+        lengths = mask.sum(axis=1)
+        if mode == "mean":
+            pooled = (states * mask[..., None]).sum(axis=1) / lengths[:, None]
+        else:
+            pooled = states[mx.arange(len(batch)), lengths - 1]
+        return floats(pooled / mx.maximum(mx.linalg.norm(pooled, axis=1, keepdims=True), 1e-12))
+
+    return forward

@@ -1,0 +1,150 @@
+"""The filters that narrow a distribution before a token is drawn, each for all rows at once.
+
+All take scaled logits `x` [R, N] (float32, `-inf` where a token is out) and a parameter per row [R, 1], and give `x`
+back with more of it out. A row whose parameter is the neutral value given in each docstring keeps everything. Tokens
+that tie with the last one kept are kept too.
+"""
+
+import math
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.requests import Sampling
+
+OUT = -math.inf
+
+
+def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
+    """Keep what lies within `n` standard deviations of the best logit. Neutral: 0. (Tang et al. 2024)"""
+    inside = x > OUT
+    count = mx.sum(inside, axis=-1, keepdims=True)
+    finite = mx.where(inside, x, 0.0)
+    mean = mx.sum(finite, axis=-1, keepdims=True) / count
+    variance = mx.sum(mx.where(inside, (x - mean) ** 2, 0.0), axis=-1, keepdims=True) / count
+    floor = mx.max(x, axis=-1, keepdims=True) - n * mx.sqrt(variance)
+    return mx.where((x >= floor) | (n <= 0), x, OUT)
+
+
+def top_k(x: mx.array, k: mx.array) -> mx.array:
+    """Keep the `k` best. Neutral: N or more."""
+    width = x.shape[-1]
+    ordered = mx.sort(x, axis=-1)
+    place = mx.clip(width - k, 0, width - 1).astype(mx.int32)
+    return mx.where(x >= mx.take_along_axis(ordered, place, axis=-1), x, OUT)
+
+
+def typical_p(x: mx.array, p: mx.array) -> mx.array:
+    """Keep the tokens whose surprise is nearest the entropy, up to a mass of `p`. Neutral: 1. (Meister et al. 2022)"""
+    logprobs = x - mx.logsumexp(x, axis=-1, keepdims=True)
+    probabilities = mx.exp(logprobs)
+    surprise = -mx.where(probabilities > 0, logprobs, 0.0)
+    entropy = mx.sum(probabilities * surprise, axis=-1, keepdims=True)
+    distance = mx.where(probabilities > 0, mx.abs(surprise - entropy), math.inf)
+    order = mx.argsort(distance, axis=-1)
+    mass = mx.cumsum(mx.take_along_axis(probabilities, order, axis=-1), axis=-1)
+    last = mx.minimum(mx.sum(mass < p, axis=-1, keepdims=True), x.shape[-1] - 1)
+    limit = mx.take_along_axis(mx.take_along_axis(distance, order, axis=-1), last, axis=-1)
+    return mx.where((distance <= limit) | (p >= 1), x, OUT)
+
+
+def top_p(x: mx.array, p: mx.array) -> mx.array:
+    """Keep the fewest best tokens whose mass reaches `p`. Neutral: 1. (Holtzman et al. 2019)"""
+    ordered = mx.sort(x, axis=-1)  # ascending: the small masses are summed first, which is more exact
+    mass = mx.cumsum(mx.exp(ordered - ordered[:, -1:]), axis=-1)
+    outside = mx.sum(mass <= (1 - mx.maximum(p, 1e-6)) * mass[:, -1:], axis=-1, keepdims=True)
+    floor = mx.take_along_axis(ordered, mx.minimum(outside, x.shape[-1] - 1), axis=-1)
+    return mx.where((x >= floor) | (p >= 1), x, OUT)
+
+
+def min_p(x: mx.array, p: mx.array) -> mx.array:
+    """Keep what is at least `p` times as probable as the best. Neutral: 0. (Nguyen et al. 2024)"""
+    return mx.where(x >= mx.max(x, axis=-1, keepdims=True) + mx.log(p), x, OUT)
+
+
+def xtc(x: mx.array, threshold: mx.array, on: mx.array, protected: mx.array) -> mx.array:
+    """Exclude top choices: where `on`, drop all tokens of at least `threshold` but the least probable of them.
+
+    `protected` [R, N] marks tokens that are never dropped (line ends and ends of text).
+    """
+    probabilities = mx.softmax(x, axis=-1)
+    least = mx.min(mx.where(probabilities >= threshold, probabilities, math.inf), axis=-1, keepdims=True)
+    return mx.where((probabilities > least) & on & mx.logical_not(protected), OUT, x)
+
+
+def mask(x: mx.array, bits: NDArray[np.int32]) -> mx.array:
+    """`x` without the tokens whose bit in `bits` [R, words] is not set; those beyond its words are out."""
+    width = x.shape[-1]
+    octets = np.zeros((len(bits), -(-width // 8)), np.uint8)
+    given = bits.view(np.uint8)[:, : octets.shape[1]]
+    octets[:, : given.shape[1]] = given
+    # Looking eight tokens up at a time is several times quicker than a choice for each, and uploads only the bits.
+    table = mx.array(
+        np.where(np.unpackbits(_OCTETS, axis=1, bitorder="little"), np.float32(0), np.float32(OUT))
+    )
+    return x + table[mx.array(octets).astype(mx.uint32)].reshape(len(bits), -1)[:, :width]
+
+
+_OCTETS = np.arange(256, dtype=np.uint8)[:, None]
+
+
+def draw(x: mx.array, uniform: mx.array) -> mx.array:
+    """The column [R] that `uniform` [R, 1] in [0, 1) falls on in the cumulated probabilities of `x`."""
+    weights = mx.exp(x - mx.max(x, axis=-1, keepdims=True))
+    mass = mx.cumsum(weights, axis=-1)
+    # A blocked scan may step back by a rounding error, so a column of no weight is ruled out by itself.
+    return mx.argmax((mass > uniform * mass[:, -1:]) & (weights > 0), axis=-1)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The rows that are drawn in one way, and their parameters [R, 1]; None where no row of them uses a filter."""
+
+    rows: list[int]
+    temperature: mx.array
+    top_n_sigma: mx.array | None
+    top_k: mx.array | None
+    typical_p: mx.array | None
+    top_p: mx.array | None
+    min_p: mx.array | None
+    xtc_threshold: mx.array | None
+    xtc_probability: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, rows: list[int], samplings: list[Sampling]) -> "Filters":
+        def column(values: list[float | None], neutral: float) -> mx.array | None:
+            known = [neutral if value is None else value for value in values]
+            return mx.array(known)[:, None] if any(value != neutral for value in known) else None
+
+        chances = np.array([sampling.xtc_probability or 0.0 for sampling in samplings], np.float32)
+        thresholds = [0.1 if s.xtc_threshold is None else s.xtc_threshold for s in samplings]
+        return cls(
+            rows,
+            mx.array([sampling.temperature or 1.0 for sampling in samplings])[:, None],
+            column([sampling.top_n_sigma for sampling in samplings], 0.0),
+            column([sampling.top_k or 2**30 for sampling in samplings], 2**30),
+            column([sampling.typical_p for sampling in samplings], 1.0),
+            column([sampling.top_p for sampling in samplings], 1.0),
+            column([sampling.min_p for sampling in samplings], 0.0),
+            mx.array(thresholds)[:, None] if chances.any() else None,
+            chances,
+        )
+
+    def narrow(self, x: mx.array, chance: NDArray[np.float32], protected: mx.array | None) -> mx.array:
+        """`x` [R, N] scaled and filtered; `chance` [R] decides on XTC, `protected` [R, N] is as there."""
+        if self.top_n_sigma is not None:
+            x = top_n_sigma(x, self.top_n_sigma)
+        if self.top_k is not None:
+            x = top_k(x, self.top_k)
+        if self.typical_p is not None:
+            x = typical_p(x, self.typical_p)
+        if self.top_p is not None:
+            x = top_p(x, self.top_p)
+        if self.min_p is not None:
+            x = min_p(x, self.min_p)
+        if self.xtc_threshold is not None and protected is not None:
+            on = mx.array((chance < self.xtc_probability)[:, None])
+            x = xtc(x, self.xtc_threshold, on, protected)
+        return x

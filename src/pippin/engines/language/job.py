@@ -1,0 +1,52 @@
+"""A prepared request to a language model: what `prepare` gives and the engine runs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pippin.core.conversation import Tool
+from pippin.core.events import Accepted
+from pippin.core.requests import GenerationRequest
+from pippin.engines.language.constraints import CompiledGrammar
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import ToolFormat
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LanguageJob:
+    """`request.sampling` holds merged values; everything else that depends on tokenizer or template is here."""
+
+    id: str
+    request: GenerationRequest
+    accepted: Accepted
+    prompt: tuple[int, ...]
+    prompt_text: str = ""  # as rendered; only where the request asks for `echo`
+    raw_prompt: bool = False  # the prompt is text to go on with, no conversation
+    max_tokens: int  # of each choice; 0 only scores the prompt
+    eos: frozenset[int] = frozenset()  # tokens that end a choice; empty with `ignore_eos`
+    pins: tuple[int, ...] = ()  # counts of prompt tokens after which the prefix cache keeps what it has
+    thinking_open: bool = False  # the prompt ends inside reasoning
+    may_think: bool = False  # the model may open its reasoning by itself
+    thinking_start: int | None = None  # the token that opens it, where it is a single one
+    thinking_budget: int | None = None  # the request's, or the model's option
+    thinking_end: tuple[int, ...] = ()  # tokens that are forced when the budget is used up
+    grammar: CompiledGrammar | None = None
+    tools: tuple[Tool, ...] = ()  # those that may be called
+    tool_format: ToolFormat | None = None
+    reasoning_format: ReasoningFormat | None = None
+    stops: tuple[str, ...] = ()  # the request's and the formats' own
+    seed: int = 0  # the request's, or drawn when it was prepared; see `sampling.choice_seed`
+    created: float = 0.0  # monotonic seconds
+    key: bytes = b""  # of adapter, salt and media, for the prefix cache
+    media: None = None  # vision joins later
+
+    @cached_property
+    def markers(self) -> frozenset[str]:
+        """Special tokens that are shown to the reader, because formats are written with them."""
+        tool = self.tool_format.markers if self.tool_format and self.tools else ()
+        reasoning = self.reasoning_format.markers if self.reasoning_format else ()
+        return frozenset((*tool, *reasoning))
+
+    @cached_property
+    def choices(self) -> int:
+        """Rows to run: `best_of` where it is given, else `n`."""
+        return self.request.best_of or self.request.n

@@ -1,0 +1,226 @@
+"""A conversation in the shape that one model's chat template understands."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pippin.core.conversation import (
+    Audio,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Video,
+)
+from pippin.core.errors import ServerError
+from pippin.engines.language.literals import Literals
+from pippin.engines.language.template_traits import Messages, Traits
+from pippin.output.tool_format import History
+
+OFFER = """You can call functions. These are on offer, one JSON object in each line:
+<tools>
+{tools}
+</tools>
+To call one, write a JSON object with its name and its arguments between <tool_call> and </tool_call>:
+<tool_call>
+{{"name": "function name", "arguments": {{"argument": "value"}}}}
+</tool_call>"""
+"""For templates that know nothing of tools."""
+
+
+@dataclass(frozen=True)
+class Converter:
+    traits: Traits
+    history: History
+    literals: Literals
+
+    def convert(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> Messages:
+        """Raises `ServerError` for a part that this model can't take."""
+        converted: Messages = []
+        for place, message in enumerate(messages):
+            converted += self._message(message, f"messages[{place}]")
+        if tools and not self.traits.tools:
+            converted = _with_offer(converted, OFFER.format(tools=self._offer_lines(tools)))
+        converted = self._place_system(converted)
+        if not self.traits.repeated_roles:
+            converted = _merge_repeated(converted)
+        if self.traits.content == "parts":
+            for entry in converted:
+                if isinstance(entry.get("content"), str):
+                    entry["content"] = [{"type": "text", "text": entry["content"]}]
+        return converted
+
+    def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+        """The tools as templates expect them, OpenAI's way."""
+        shielded: list[dict[str, Any]] = self.literals.shield_value([_function(tool) for tool in tools])
+        return shielded
+
+    def _offer_lines(self, tools: tuple[Tool, ...]) -> str:
+        return "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
+
+    def _message(self, message: Message, where: str) -> Messages:
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        entries = [self._result(part, message, where) for part in results]
+        if message.role == "tool" or (results and len(results) == len(message.parts)):
+            if not results:
+                raise ServerError(
+                    "invalid_request",
+                    f"'{where}' has the role 'tool' but no result; give it a 'tool_call_id' and content.",
+                    where,
+                )
+            return entries
+        entry: dict[str, Any] = {"role": self._role(message), "content": self._text(message, where)}
+        if message.name is not None:
+            entry["name"] = self.literals.shield(message.name)
+        if message.role == "assistant":
+            self._add_assistant(entry, message)
+        return [*entries, entry]
+
+    def _role(self, message: Message) -> str:
+        return "system" if message.role == "developer" and not self.traits.developer else message.role
+
+    def _text(self, message: Message, where: str) -> str:
+        trusted = message.role in ("system", "developer", "assistant")
+        texts = _texts(message.parts, where)
+        return self.literals.shield("\n".join(texts), trusted=trusted)
+
+    def _add_assistant(self, entry: dict[str, Any], message: Message) -> None:
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        thoughts = "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
+        if thoughts:
+            shielded = self.literals.shield(thoughts, trusted=True)
+            entry.update(dict.fromkeys(self.traits.reasoning_fields, shielded))
+        if not calls:
+            return
+        if not self.traits.tool_calls:
+            written = "\n".join(self._written_call(call) for call in calls)
+            entry["content"] = f"{entry['content']}\n{written}".strip()
+            return
+        entry["content"] = entry["content"] or self.traits.empty_content
+        entry["tool_calls"] = [self._call(call) for call in calls]
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        given: Any = call.arguments
+        if self.traits.arguments == "object":
+            given = _parsed(call.arguments)
+        function = {"name": call.name, "arguments": given}
+        shielded: dict[str, Any] = self.literals.shield_value(function)
+        return {"id": self._call_id(call.id), "type": "function", "function": shielded}
+
+    def _written_call(self, call: ToolCall) -> str:
+        """A call for a template that knows nothing of calls, as `OFFER` asks for them."""
+        text = json.dumps({"name": call.name, "arguments": _parsed(call.arguments)}, ensure_ascii=False)
+        return f"<tool_call>\n{self.literals.shield(text, trusted=True)}\n</tool_call>"
+
+    def _result(self, result: ToolResult, message: Message, where: str) -> dict[str, Any]:
+        text = self.literals.shield("\n".join(_texts(result.parts, where)))
+        if result.is_error:
+            text = f"Error: {text}"
+        if not self.traits.tool_results:
+            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+        content = _parsed_result(text) if self.history.result_content == "object" else text
+        entry = {
+            "role": self.history.result_role,
+            "content": content,
+            "tool_call_id": self._call_id(result.call_id),
+        }
+        name = result.name or message.name
+        return {**entry, "name": self.literals.shield(name)} if name else entry
+
+    def _call_id(self, id: str) -> str:
+        if self.history.call_ids == "nine" and not (len(id) == 9 and id.isalnum() and id.isascii()):
+            return hashlib.sha256(id.encode()).hexdigest()[:9]
+        return self.literals.shield(id)
+
+    def _place_system(self, entries: Messages) -> Messages:
+        """System messages where the template takes them: where they are, at the start, or in the first user turn."""
+        traits = self.traits
+        if traits.system and traits.late_system and traits.several_system:
+            return entries
+        leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
+        late = any(entry["role"] == "system" for entry in entries[leading:])
+        if traits.system and (traits.late_system or not late) and (leading <= 1 or traits.several_system):
+            return entries
+        moved = entries if not traits.system or (late and not traits.late_system) else entries[:leading]
+        text = "\n\n".join(
+            entry["content"] for entry in moved if entry["role"] == "system" and entry["content"]
+        )
+        rest = [entry for entry in moved if entry["role"] != "system"] + entries[len(moved) :]
+        if not text:
+            return rest
+        if traits.system:
+            return [{"role": "system", "content": text}, *rest]
+        first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
+        if first is None:
+            return [{"role": "user", "content": text}, *rest]
+        opened = {**rest[first], "content": f"{text}\n\n{rest[first]['content']}"}
+        return [*rest[:first], opened, *rest[first + 1 :]]
+
+
+def _texts(parts: Sequence[Part], where: str) -> list[str]:
+    """The texts of a message; what is no text and no call is refused by name."""
+    texts = []
+    for place, part in enumerate(parts):
+        match part:
+            case Text(text):
+                texts.append(text)
+            case Image() | Audio() | Video():
+                kind = type(part).__name__.lower()
+                raise ServerError(
+                    "unsupported",
+                    f"This model takes text only, and '{where}.content[{place}]' is of the type {kind}. Leave it out, "
+                    "or choose a model that takes such input.",
+                    f"{where}.content[{place}]",
+                )
+            case _:
+                pass
+    return texts
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
+
+
+def _parsed(arguments: str) -> Any:
+    """Arguments as an object. What is no JSON object, an earlier model's slip, is kept under one name."""
+    try:
+        found = json.loads(arguments or "{}")
+    except ValueError:
+        return {"arguments": arguments}
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def _parsed_result(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _with_offer(entries: Messages, offer: str) -> Messages:
+    if entries and entries[0]["role"] in ("system", "developer"):
+        return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
+    return [{"role": "system", "content": offer}, *entries]
+
+
+def _merge_repeated(entries: Messages) -> Messages:
+    """One message where the same side speaks twice in a row, in plain text."""
+    merged: Messages = []
+    for entry in entries:
+        last = merged[-1] if merged else None
+        plain = entry["role"] in ("user", "assistant") and entry.keys() == {"role", "content"}
+        if last is not None and plain and last["role"] == entry["role"] and last.keys() == entry.keys():
+            last["content"] = f"{last['content']}\n\n{entry['content']}"
+        else:
+            merged.append(dict(entry))
+    return merged

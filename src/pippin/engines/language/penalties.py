@@ -1,0 +1,194 @@
+"""Penalties on what was said before: repetition, presence, frequency and DRY, from histories on the device."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.requests import Sampling
+
+CAPACITY_STEP = 256
+DRY_LONGEST = 48  # tokens of a repeat that are told apart; base ** 48 is beyond any logit
+
+
+@dataclass(frozen=True)
+class History:
+    """The tokens of some rows, left-aligned. Lengths are known to the host, so that reading them waits for nothing."""
+
+    tokens: mx.array  # [R, capacity] int32
+    lengths: NDArray[np.int32]  # [R]
+    prompts: NDArray[np.int32]  # [R] tokens of each that are prompt
+
+    @classmethod
+    def empty(cls) -> "History":
+        none = np.zeros(0, np.int32)
+        return cls(mx.zeros((0, CAPACITY_STEP), mx.int32), none, none)
+
+    def joined(self, tokens: NDArray[np.int32], prompt: int) -> "History":
+        """With one more row of these tokens, the first `prompt` of them prompt."""
+        wide = self._wider(len(tokens))
+        row = np.zeros((1, wide.tokens.shape[1]), np.int32)
+        row[0, : len(tokens)] = tokens
+        return History(
+            mx.concatenate([wide.tokens, mx.array(row)]),
+            np.append(self.lengths, np.int32(len(tokens))),
+            np.append(self.prompts, np.int32(prompt)),
+        )
+
+    def kept(self, rows: list[int]) -> "History":
+        if not rows:
+            return History.empty()
+        return History(self.tokens[mx.array(rows)], self.lengths[rows], self.prompts[rows])
+
+    def extended(self, tokens: mx.array) -> "History":
+        """With one more token [R] for each row."""
+        wide = self._wider(int(self.lengths.max(initial=0)) + 1)
+        places = mx.array(self.lengths[:, None])
+        updated = mx.put_along_axis(wide.tokens, places, tokens[:, None].astype(mx.int32), axis=1)
+        return History(updated, self.lengths + 1, self.prompts)
+
+    def appended(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> "History":
+        """With the first `counts` [R] of `tokens` [R, T] for each row."""
+        longer = self
+        for column in range(tokens.shape[1]):
+            added = self.lengths + np.minimum(counts, column + 1)
+            if np.any(counts > column):
+                grown = History(longer.tokens, self.lengths + column, self.prompts).extended(
+                    mx.array(tokens[:, column])
+                )
+                longer = History(grown.tokens, added, self.prompts)
+        return longer
+
+    def _wider(self, length: int) -> "History":
+        missing = length - self.tokens.shape[1]
+        if missing <= 0:
+            return self
+        more = -(-missing // CAPACITY_STEP) * CAPACITY_STEP
+        return History(mx.pad(self.tokens, [(0, 0), (0, more)]), self.lengths, self.prompts)
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The penalties of some rows, one entry for each; neutral where a row does not use one."""
+
+    repetition: NDArray[np.float32]  # 1 is neutral
+    repetition_context: NDArray[np.int32]  # tokens to look back
+    presence: NDArray[np.float32]
+    presence_context: NDArray[np.int32]
+    frequency: NDArray[np.float32]
+    frequency_context: NDArray[np.int32]
+    dry_multiplier: NDArray[np.float32]
+    dry_base: NDArray[np.float32]
+    dry_allowed: NDArray[np.int32]
+    dry_context: NDArray[np.int32]
+    dry_breakers: mx.array | None  # [R, V] bool, where any row uses DRY
+
+    @classmethod
+    def of(cls, rows: list[Sampling], breakers: mx.array | None) -> "Penalties":
+        def numbers(values: list[float | None], neutral: float) -> NDArray[np.float32]:
+            return np.array([neutral if value is None else value for value in values], np.float32)
+
+        def contexts(values: list[int | None]) -> NDArray[np.int32]:
+            return np.array([2**30 if value is None else value for value in values], np.int32)
+
+        return cls(
+            numbers([row.repetition_penalty for row in rows], 1.0),
+            contexts([row.repetition_context for row in rows]),
+            numbers([row.presence_penalty for row in rows], 0.0),
+            contexts([row.presence_context for row in rows]),
+            numbers([row.frequency_penalty for row in rows], 0.0),
+            contexts([row.frequency_context for row in rows]),
+            numbers([row.dry_multiplier for row in rows], 0.0),
+            numbers([row.dry_base for row in rows], 1.75),
+            np.array(
+                [2 if row.dry_allowed_length is None else row.dry_allowed_length for row in rows], np.int32
+            ),
+            contexts([row.dry_context for row in rows]),
+            breakers,
+        )
+
+    def apply(self, logits: mx.array, history: History) -> mx.array:
+        """`logits` [R, V] of the next token after `history`, penalised."""
+        if np.any(self.repetition != 1):
+            logits = _repetition(logits, history, self.repetition, self.repetition_context)
+        if np.any(self.frequency):
+            logits = _frequency(logits, history, self.frequency, self.frequency_context)
+        if np.any(self.presence):
+            logits = _presence(logits, history, self.presence, self.presence_context)
+        if np.any(self.dry_multiplier):
+            logits = self._dry(logits, history)
+        return logits
+
+    def _dry(self, logits: mx.array, history: History) -> mx.array:
+        """Don't Repeat Yourself: a token that would prolong a repeat of `m` tokens loses multiplier * base ** (m -
+        allowed length). A sequence breaker ends a repeat. The longest repeat that is told apart is `DRY_LONGEST`."""
+        assert self.dry_breakers is not None
+        starts = np.maximum(history.lengths - self.dry_context, 0)
+        tokens, inside = _window(history, starts)
+        width = tokens.shape[1]
+        ends = np.full_like(history.lengths, width)
+        breaking = mx.take_along_axis(self.dry_breakers, tokens, axis=1)
+        alive = inside
+        repeated = mx.zeros(tokens.shape, mx.int32)
+        for back in range(1, min(DRY_LONGEST, width - 1) + 1):
+            newest = mx.array((ends - back)[:, None].astype(np.int32))
+            same = tokens[:, : width - back] == mx.take_along_axis(tokens, newest, axis=1)
+            same = (
+                same
+                & inside[:, : width - back]
+                & mx.logical_not(mx.take_along_axis(breaking, newest, axis=1))
+            )
+            alive = alive & mx.pad(same, [(0, 0), (back, 0)])
+            repeated = repeated + alive.astype(mx.int32)
+        allowed = mx.array(self.dry_allowed[:, None])
+        base, multiplier = mx.array(self.dry_base[:, None]), mx.array(self.dry_multiplier[:, None])
+        excess = mx.maximum(repeated - allowed, 0).astype(mx.float32)
+        loss = mx.where((repeated >= allowed) & (repeated > 0), multiplier * mx.power(base, excess), 0.0)
+        rows = mx.arange(tokens.shape[0])[:, None]
+        return logits - mx.zeros_like(logits).at[rows, tokens].maximum(loss)
+
+
+def _window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, mx.array]:
+    """The tokens from `starts` on, right-aligned to the width of the longest [R, W], and which of them are inside."""
+    sizes = history.lengths - starts
+    width = max(int(sizes.max(initial=0)), 1)
+    columns = history.lengths[:, None] - width + np.arange(width, dtype=np.int32)[None]
+    tokens = mx.take_along_axis(history.tokens, mx.array(np.maximum(columns, 0)), axis=1)
+    return tokens, mx.array(columns >= starts[:, None])
+
+
+def _uniform_window(history: History, starts: NDArray[np.int32]) -> tuple[mx.array, NDArray[np.bool_]]:
+    """As `_window`, with what is outside replaced by the newest token, so that writing to all of them is safe; and
+    which rows have anything inside."""
+    tokens, inside = _window(history, starts)
+    return mx.where(inside, tokens, tokens[:, -1:]), history.lengths > starts
+
+
+def _repetition(
+    logits: mx.array, history: History, penalty: NDArray[np.float32], context: NDArray[np.int32]
+) -> mx.array:
+    """Divide positive and multiply negative logits of tokens in prompt and output (Keskar et al. 2019)."""
+    tokens, any_inside = _uniform_window(history, np.maximum(history.lengths - context, 0))
+    by = mx.array(np.where(any_inside, penalty, np.float32(1))[:, None])
+    found = mx.take_along_axis(logits, tokens, axis=1)
+    return mx.put_along_axis(logits, tokens, mx.where(found < 0, found * by, found / by), axis=1)
+
+
+def _presence(
+    logits: mx.array, history: History, penalty: NDArray[np.float32], context: NDArray[np.int32]
+) -> mx.array:
+    """Lower tokens that the output holds, once each."""
+    starts = np.maximum(history.prompts, history.lengths - context)
+    tokens, any_inside = _uniform_window(history, starts)
+    by = mx.array(np.where(any_inside, penalty, np.float32(0))[:, None])
+    return mx.put_along_axis(logits, tokens, mx.take_along_axis(logits, tokens, axis=1) - by, axis=1)
+
+
+def _frequency(
+    logits: mx.array, history: History, penalty: NDArray[np.float32], context: NDArray[np.int32]
+) -> mx.array:
+    """Lower tokens that the output holds, once for each time."""
+    tokens, inside = _window(history, np.maximum(history.prompts, history.lengths - context))
+    loss = inside.astype(mx.float32) * mx.array(penalty[:, None])
+    return logits.at[mx.arange(tokens.shape[0])[:, None], tokens].subtract(loss)

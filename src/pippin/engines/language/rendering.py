@@ -1,0 +1,249 @@
+"""A request's prompt: rendered, tokenized, and made to fit the context window."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.errors import ServerError
+from pippin.core.requests import GenerationRequest, OverflowPolicy
+from pippin.engines.language import infill, limits
+from pippin.engines.language.literals import plain
+from pippin.engines.language.messages import Converter
+from pippin.engines.language.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
+from pippin.engines.language.template_traits import probe
+from pippin.engines.language.tokenizer import Tokenizer
+from pippin.output.tool_format import History
+
+RESERVED = frozenset(
+    "messages conversation tools add_generation_prompt continue_final_message chat_template tokenize return_dict "
+    "return_tensors return_assistant_tokens_mask padding truncation max_length tokenizer_kwargs range raise_exception "
+    "strftime_now namespace dict lipsum cycler joiner loop self caller varargs kwargs".split()
+)
+"""Template variables that a request can't set."""
+
+CONTINUED = "\ufded"
+"""Stands where an assistant's last words break off, while the template is rendered."""
+
+MOST_PINS = 8
+
+
+@dataclass(frozen=True)
+class Prompt:
+    tokens: tuple[int, ...]
+    text: str = ""
+    raw: bool = False
+    continued: str = ""  # the assistant's words that the answer goes on from
+    pins: tuple[int, ...] = ()
+    dropped: int = 0
+
+
+class PromptRenderer:
+    """Safe for use from several threads at once."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, sources: dict[str, str], history: History, defaults: dict[str, Any]
+    ) -> None:
+        """`sources` are the chat templates by name; `defaults` the variables that the model's options set."""
+        self._tokenizer = tokenizer
+        self._defaults = defaults
+        self._templates: dict[str, tuple[ChatTemplate, Converter]] = {}
+        for name, source in sources.items():
+            template = ChatTemplate(source, tokenizer.special_names)
+            converter = Converter(probe(template, history), history, tokenizer.literals)
+            self._templates[name] = (template, converter)
+
+    @property
+    def turn_end(self) -> str:
+        """What the default template writes after an assistant's words."""
+        found = self._templates.get("default")
+        return found[1].traits.turn_end if found else ""
+
+    def prompt(self, request: GenerationRequest, tools: tuple[Tool, ...]) -> Prompt:
+        """The whole prompt, whether it fits or not."""
+        match request.prompt:
+            case None:
+                return self._chat(request, request.messages or (), tools)
+            case str(text) if request.suffix is not None:
+                return Prompt(
+                    tuple(infill.infill_prompt(self._tokenizer, text, request.suffix)), text, raw=True
+                )
+            case str(text):
+                tokens = tuple(self._tokenizer.encode(text, add_special_tokens=True))
+            case ids:
+                limits.check_prompt(ids, self._tokenizer.size)
+                tokens, text = ids, self._tokenizer.decode(ids) if request.echo else ""
+        if not tokens:
+            raise ServerError("invalid_request", "'prompt' is empty; give at least one token.", "prompt")
+        return Prompt(tokens, text, raw=True)
+
+    def fitted(
+        self,
+        request: GenerationRequest,
+        tools: tuple[Tool, ...],
+        window: int,
+        reserve: int,
+        policy: OverflowPolicy,
+    ) -> Prompt:
+        """The prompt with at least `reserve` tokens of `window` left; raises `context_length_exceeded` otherwise."""
+        whole = self.prompt(request, tools)
+        if len(whole.tokens) + min(reserve, 1) <= window and (
+            policy != "truncate" or len(whole.tokens) + reserve <= window
+        ):
+            return self._pinned(request, tools, whole)
+        if policy == "truncate" and request.messages is not None:
+            shorter = self._truncated(request, tools, window - reserve)
+            if shorter is not None:
+                return shorter
+        raise overflow(len(whole.tokens), window, request)
+
+    def _chat(
+        self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
+    ) -> Prompt:
+        if not messages:
+            raise ServerError(
+                "invalid_request", "'messages' is empty; give at least one message.", "messages"
+            )
+        continued = _continued(request, messages)
+        if continued is not None:
+            messages = (*messages[:-1], _marked(messages[-1]))
+        text = self._render(request, messages, tools, generation=continued is None)
+        if continued is not None:
+            text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
+        tokens = self._tokenizer.literals.encode(text)
+        return Prompt(tuple(tokens), plain(text), continued=continued or "")
+
+    def _render(
+        self,
+        request: GenerationRequest,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        *,
+        generation: bool,
+    ) -> str:
+        template, converter = self._template_for(tools)
+        variables = {
+            **self._variables(request),
+            "tools": converter.offer(tools) if tools and converter.traits.tools else None,
+            "add_generation_prompt": generation,
+        }
+        converted = converter.convert(messages, tools)
+        try:
+            return template.render(converted, variables)
+        except TemplateTooCostly as error:
+            raise ServerError(
+                "invalid_request", f"The chat template gave up on these messages: {error}.", "messages"
+            ) from error
+        except TemplateRefusal as error:
+            raise ServerError(
+                "invalid_request",
+                f"The model's chat template can't render these messages: {error}",
+                "messages",
+            ) from error
+
+    def _template_for(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Converter]:
+        found = self._templates.get("tool_use") if tools else None
+        found = found or self._templates.get("default")
+        if found is None:
+            raise ServerError(
+                "unsupported",
+                "This model has no chat template, so it takes no messages. Send a raw prompt to /v1/completions, or "
+                "start the server with --chat-template-file.",
+                "messages",
+            )
+        return found
+
+    def _variables(self, request: GenerationRequest) -> dict[str, Any]:
+        forbidden = sorted(request.template_kwargs.keys() & (RESERVED | self._tokenizer.special_names.keys()))
+        if forbidden:
+            raise ServerError(
+                "invalid_request",
+                f"'chat_template_kwargs' can't set {', '.join(forbidden)}. Leave them out.",
+                f"chat_template_kwargs.{forbidden[0]}",
+            )
+        asked: dict[str, Any] = self._tokenizer.literals.shield_value(request.template_kwargs)
+        variables = {**self._defaults, **asked}
+        if request.thinking.enabled is not None:
+            variables |= {"enable_thinking": request.thinking.enabled, "thinking": request.thinking.enabled}
+        if request.thinking.effort is not None:
+            variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
+        return variables
+
+    def _pinned(self, request: GenerationRequest, tools: tuple[Tool, ...], whole: Prompt) -> Prompt:
+        """With the counts of tokens up to the messages that ask to be kept."""
+        messages = request.messages or ()
+        places = [place for place, message in enumerate(messages) if message.pin][-MOST_PINS:]
+        pins = set()
+        for place in places:
+            try:
+                text = self._render(request, messages[: place + 1], tools, generation=False)
+            except (
+                ServerError
+            ):  # a conversation cut there may break the template's rules; then nothing is pinned
+                continue
+            pins.add(_common(self._tokenizer.literals.encode(text), whole.tokens))
+        return replace(whole, pins=tuple(sorted(pins - {0})))
+
+    def _truncated(self, request: GenerationRequest, tools: tuple[Tool, ...], most: int) -> Prompt | None:
+        """Without the fewest of the oldest turns that make it fit; None if the last turn alone does not."""
+        messages = request.messages or ()
+        turns = [place for place, message in enumerate(messages) if place and _begins_turn(message)]
+        low, high, found = 0, len(turns) - 1, None
+        while low <= high:
+            middle = (low + high) // 2
+            cut = turns[middle]
+            kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
+            prompt = self._chat(request, kept, tools)
+            if len(prompt.tokens) <= most:
+                found = replace(prompt, dropped=len(messages) - len(kept))
+                high = middle - 1
+            else:
+                low = middle + 1
+        return found
+
+
+def overflow(tokens: int, window: int, request: GenerationRequest) -> ServerError:
+    field = "prompt" if request.messages is None else "messages"
+    return ServerError(
+        "context_length_exceeded",
+        f"This model's maximum context length is {window} tokens. However, your {field} resulted in {tokens} tokens. "
+        f"Please reduce the length of the {field}.",
+        field,
+    )
+
+
+def _begins_turn(message: Message) -> bool:
+    return message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str | None:
+    """The words of the assistant that the answer goes on from, where the request asks for that."""
+    if not request.continue_final:
+        return None
+    last = messages[-1]
+    if last.role != "assistant" or any(isinstance(part, ToolCall) for part in last.parts):
+        raise ServerError(
+            "invalid_request",
+            "To continue the last message it must be one of the assistant, without tool calls.",
+            f"messages[{len(messages) - 1}]",
+        )
+    return "\n".join(part.text for part in last.parts if isinstance(part, Text))
+
+
+def _marked(message: Message) -> Message:
+    """The message with `CONTINUED` after its last words."""
+    texts = [place for place, part in enumerate(message.parts) if isinstance(part, Text)]
+    if not texts:
+        return msgspec.structs.replace(message, parts=(*message.parts, Text(CONTINUED)))
+    parts = list(message.parts)
+    last = parts[texts[-1]]
+    assert isinstance(last, Text)
+    parts[texts[-1]] = Text(last.text + CONTINUED)
+    return msgspec.structs.replace(message, parts=tuple(parts))
+
+
+def _common(tokens: list[int], whole: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(tokens, whole, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(tokens), len(whole)))

@@ -1,0 +1,119 @@
+"""What a chat template can do, found by trying it once when the model is opened."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pippin.engines.language.template import ChatTemplate, TemplateRefusal
+from pippin.output.tool_format import History
+
+Messages = list[dict[str, Any]]
+Render = Callable[..., str | None]
+
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    content: Literal["text", "parts"] = "text"
+    system: bool = True  # takes a system message at the start
+    late_system: bool = True  # and anywhere
+    several_system: bool = True  # and more than one
+    developer: bool = False
+    repeated_roles: bool = True  # two user messages in a row
+    tools: bool = False  # writes the tools on offer
+    tool_calls: bool = False  # writes earlier calls
+    tool_results: bool = False  # writes messages of the role `tool`
+    arguments: Literal["object", "json"] = "object"
+    empty_content: str | None = ""  # of a message that is only calls
+    reasoning_fields: tuple[str, ...] = ()
+    turn_end: str = ""  # what follows an assistant's words
+
+
+def probe(template: ChatTemplate, history: History) -> Traits:
+    def text(words: str) -> Any:
+        return [{"type": "text", "text": words}] if content == "parts" else words
+
+    def says(messages: Messages, *words: str, **variables: Any) -> bool:
+        rendered = _try(template, messages, variables)
+        return rendered is not None and all(word in rendered for word in words)
+
+    content: Literal["text", "parts"] = "text"
+    if not says([_user("QXA")], "QXA"):
+        content = "parts"
+        if not says([_user(text("QXA"))], "QXA"):
+            content = "text"
+    user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
+    system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
+    takes_system = says([system, user], "QXS", "QXA")
+    arguments, empty, calls = _call_style(template, history, text)
+    offer = {"type": "function", "function": {"name": "qxtool", "description": "QXD", "parameters": _NOTHING}}
+    result = {"role": "tool", "content": text("QXR"), "tool_call_id": "call12345", "name": "qxtool"}
+    called = _calling(empty, _arguments(arguments))
+    return Traits(
+        content=content,
+        system=takes_system,
+        late_system=takes_system and says([user, assistant, second, other], "QXA", "QXC", "QXT", "QXB"),
+        several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
+        developer="developer" in template.source
+        and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
+        repeated_roles=says([user, other], "QXA", "QXB"),
+        tools=says([user], "qxtool", "QXD", tools=[offer]),
+        tool_calls=calls,
+        tool_results=calls and says([user, called, result], "QXR", tools=[offer]),
+        arguments=arguments,
+        empty_content=empty,
+        reasoning_fields=tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field)),
+        turn_end=_turn_end(_try(template, [user, assistant], {})),
+    )
+
+
+_NOTHING = {"type": "object", "properties": {}}
+
+
+def _try(template: ChatTemplate, messages: Messages, variables: dict[str, Any]) -> str | None:
+    try:
+        return template.render(messages, {"add_generation_prompt": False, **variables})
+    except TemplateRefusal:
+        return None
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def _arguments(style: Literal["object", "json"]) -> Any:
+    return {"qxkey": "qxvalue"} if style == "object" else '{"qxkey": "qxvalue"}'
+
+
+def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
+    function = {"name": "qxtool", "arguments": arguments}
+    call = {"id": "call12345", "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _call_style(
+    template: ChatTemplate, history: History, text: Callable[[str], Any]
+) -> tuple[Literal["object", "json"], str | None, bool]:
+    """How arguments and empty contents are to be given, so that calls come out right; whether they do at all."""
+    styles: tuple[Literal["object", "json"], ...] = ("object", "json")
+    for style in sorted(styles, key=lambda style: style != history.arguments):
+        for empty in ("", None):
+            messages = [_user(text("QXA")), _calling(empty, _arguments(style))]
+            rendered = _try(template, messages, {}) or ""
+            twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
+            if "qxtool" in rendered and "qxkey" in rendered and not twice:
+                return style, empty, True
+    return history.arguments, "", False
+
+
+def _reads_field(source: str, field: str) -> bool:
+    return any(sign in source for sign in (f".{field}", f"['{field}']", f'["{field}"]', f"get('{field}"))
+
+
+def _turn_end(rendered: str | None) -> str:
+    return rendered.rpartition("QXC")[2].strip() if rendered and "QXC" in rendered else ""

@@ -1,0 +1,171 @@
+"""Rerankers: cross-encoders of mlx-vlm with one label, and language models that answer yes or no."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.conversation import Text
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event, Ranked
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Rerank, RerankDocument, Task
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.encoding import (
+    EncodingEngine,
+    EncodingJob,
+    EncodingTokenizer,
+    Floats,
+    TokenRow,
+    floats,
+    for_this_device,
+    padded,
+)
+
+# The prompt that Qwen3-Reranker was trained with (its model card).
+SYSTEM = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".'
+)
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+PREFIX = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+class RerankingPreparer:
+    """Tokenizes pairs of query and document and checks their lengths."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.folder = Path(spec.info.path or "")
+        options = msgspec.convert(spec.options, ModelOptions)
+        self.info: ModelInfo = spec.info
+        self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
+        self._truncate = options.embedding_overflow == "truncate"
+        self.is_classifier = any(
+            str(name).endswith("ForSequenceClassification")
+            for name in self.tokenizer.config.get("architectures") or ()
+        )
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, Rerank):
+            raise ServerError("invalid_request", f"{self.info.id} is a reranker; it only scores.", "model")
+        if not task.query:
+            raise ServerError("invalid_request", "query is empty; send the text to compare with.", "query")
+        if not task.documents:
+            raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
+        build = self._pair if self.is_classifier else self._question
+        rows = tuple(
+            build(task, plain_text(document, f"documents[{i}]"), f"documents[{i}]")
+            for i, document in enumerate(task.documents)
+        )
+        tokens = sum(len(row.tokens) for row in rows)
+
+        def answer(logits: Floats) -> Event:
+            scores = logits[:, 0] if task.raw_scores else 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
+            return Ranked(tuple(float(score) for score in scores), tokens)
+
+        return EncodingJob(id, Accepted(tokens), rows, answer)
+
+    def _pair(self, task: Rerank, document: str, param: str) -> TokenRow:
+        row = self.tokenizer.encode(task.query, document)
+        excess = len(row.tokens) - self.tokenizer.limit
+        if excess <= 0:
+            return row
+        self._refuse_unless_truncating(len(row.tokens), param)
+        segments = None if row.segments is None else (*row.segments[: -excess - 1], row.segments[-1])
+        return TokenRow((*row.tokens[: -excess - 1], row.tokens[-1]), segments)
+
+    def _question(self, task: Rerank, document: str, param: str) -> TokenRow:
+        head = f"{PREFIX}<Instruct>: {task.instruction or INSTRUCTION}\n<Query>: "
+        start = self.tokenizer.template(head)
+        middle = self.tokenizer.plain(f"{task.query}\n<Document>: {document}")
+        end = self.tokenizer.template(SUFFIX)
+        room = self.tokenizer.limit - len(start) - len(end)
+        if len(middle) > room:
+            self._refuse_unless_truncating(len(start) + len(middle) + len(end), param)
+            middle = middle[:room]
+        return TokenRow((*start, *middle, *end))
+
+    def _refuse_unless_truncating(self, length: int, param: str) -> None:
+        if not self._truncate:
+            raise ServerError(
+                "context_length_exceeded",
+                f"{param} and the query have {length} tokens; {self.info.id} takes {self.tokenizer.limit}. "
+                "Send less, or start the server with --embedding-overflow truncate.",
+                param,
+            )
+
+
+def plain_text(document: RerankDocument, param: str) -> str:
+    if not all(isinstance(part, Text) for part in document.parts):
+        raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+    return "".join(part.text for part in document.parts if isinstance(part, Text))
+
+
+def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
+    return RerankingPreparer(spec)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
+    assert isinstance(preparer, RerankingPreparer)
+    progress(0, 1, "weights")
+    load = _classifier if preparer.is_classifier else _language_model
+    forward = load(preparer)
+    forward([TokenRow((preparer.tokenizer.pad,))])
+    progress(1, 1, "weights")
+    return EncodingEngine(forward)
+
+
+Forward = Callable[[Sequence[TokenRow]], Floats]
+
+
+def _classifier(preparer: RerankingPreparer) -> Forward:
+    try:
+        from mlx_vlm.reranker_loader import load_sequence_classification_model
+    except ImportError as error:
+        raise ServerError("load_failed", 'Rerankers need an extra: pip install "pippin[vision]".') from error
+    try:
+        model = load_sequence_classification_model(preparer.folder, trust_remote_code=False)
+    except ValueError as error:
+        raise ServerError(
+            "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
+        ) from error
+    for_this_device(model)
+    pad = preparer.tokenizer.pad
+
+    def forward(batch: Sequence[TokenRow]) -> Floats:
+        tokens, mask, segments = padded(batch, pad)
+        extra = {} if segments is None else {"token_type_ids": segments}
+        return floats(model(tokens, attention_mask=mask, **extra).logits)
+
+    return forward
+
+
+def _language_model(preparer: RerankingPreparer) -> Forward:
+    """Qwen3-Reranker and its like: how much likelier is `yes` than `no` as the next word?"""
+    from mlx_lm.utils import load_model
+
+    yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
+    if yes is None or no is None:
+        raise ServerError(
+            "load_failed",
+            f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
+        )
+    model, _ = load_model(preparer.folder, trust_remote_code=False)
+    for_this_device(model)
+    pad = preparer.tokenizer.pad
+    head: Callable[[mx.array], Any] = (
+        model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
+    )
+
+    def forward(batch: Sequence[TokenRow]) -> Floats:
+        tokens, mask, _ = padded(batch, pad)
+        last = model.model(tokens)[mx.arange(len(batch)), mask.sum(axis=1) - 1]
+        logits = head(last)
+        return floats((logits[:, yes] - logits[:, no])[:, None])
+
+    return forward

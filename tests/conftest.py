@@ -1,0 +1,46 @@
+"""Fixtures that several rooms share: the demo model's weights."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from pippin.catalog.gguf import import_gguf
+from pippin.core.errors import ServerError
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+DEMO_NAME = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def demo_gguf() -> Path:
+    """SmolLM2-135M-Instruct as GGUF: `PIPPIN_DEMO_GGUF`, or what `make demo` fetched."""
+    named = os.environ.get("PIPPIN_DEMO_GGUF")
+    path = Path(named) if named else CACHE / "demo" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not path.is_file():
+        pytest.fail(
+            f"The demo model's weights are not at {path}. Fetch them with `make demo`.", pytrace=False
+        )
+    return path
+
+
+@pytest.fixture(scope="session")
+def demo_model(demo_gguf: Path) -> Path:
+    """The demo model as an MLX folder, imported once for each state of the importer's code."""
+    folder = CACHE / "models" / _importer_version() / DEMO_NAME
+    if not folder.exists():
+        try:
+            import_gguf(demo_gguf, folder.parent, DEMO_NAME)
+        except ServerError as error:
+            if error.report.kind != "conflict":  # another test run was quicker
+                raise
+    return folder
+
+
+def _importer_version() -> str:
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src/pippin/catalog/gguf").glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
