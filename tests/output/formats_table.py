@@ -1,4 +1,4 @@
-"""The tables of docs/formats.md, made from the formats: `python -m tests.output.formats_table` writes them."""
+"""The tables of docs/formats.md, made from the formats; `python -m tests.output.formats_table` writes."""
 
 import importlib
 import pkgutil
