@@ -4,13 +4,12 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-from tests.output.test_templates import REAL
-from tests.output.wire import SAMPLES
-
 from pippin.output import reasoning_parsers, tool_parsers
 from pippin.output.formats import tool_format
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
+from tests.output.test_templates import REAL
+from tests.output.wire import SAMPLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"

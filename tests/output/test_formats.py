@@ -1,10 +1,10 @@
 """Names: every one that the replaced systems accept is known, and the documentation lists them all."""
 
 import pytest
-from tests.output import formats_table
 
 from pippin.core.errors import ServerError
 from pippin.output.formats import reasoning_format, tool_format, tool_format_names
+from tests.output import formats_table
 
 TOOLS = [
     "atem",
