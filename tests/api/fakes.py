@@ -108,6 +108,9 @@ class FakeService:
         self.began.set()
         return run
 
+    async def adopt(self, options: ServerOptions) -> None:
+        pass
+
     def models(self) -> list[ModelInfo]:
         return [MODEL]
 

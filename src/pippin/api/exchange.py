@@ -29,6 +29,7 @@ class Exchange:
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: who limits are counted for
     authenticated: bool = False
+    shy: bool = False  # keys are asked for, and none was shown: tell the least
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
