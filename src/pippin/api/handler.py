@@ -214,6 +214,8 @@ class Handler:
                 del self._active[name]
         exchange.gone = answer.gone
         exchange.note = f"model={run.model} tokens={answer.tokens}"
+        if (times := answer.timings) is not None:
+            exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
         if answer.failure is not None and not answer.gone:
             exchange.note += f" error={answer.failure.kind}"
 
