@@ -278,6 +278,7 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "messages"),
+        ({"messages": [user({"type": "redacted_thinking", "data": "x"})]}, "messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [user({"type": "hologram"})]}, "messages[0].content[0].type"),
