@@ -412,6 +412,7 @@ def test_media_options_reach_the_images() -> None:
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "teleport"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
