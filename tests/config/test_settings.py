@@ -75,7 +75,7 @@ def test_dashes_and_underscores_are_alike_in_keys(file: Path) -> None:
     [
         ("--port=70000", "--port: `70000` is not a whole number from 0 to 65535."),
         ("--temperature=nan", "--temperature: `nan` is not a number from 0 to 100."),
-        ("--max-num-seqs=0", "--max-num-seqs: `0` is not a whole number at least 1."),
+        ("--max-num-seqs=-1", "--max-num-seqs: `-1` is not a whole number at least 1."),
         (
             "--log-level=warn1",
             "--log-level: `warn1` is not one of debug, error, info, warning. Did you mean `warning`?",

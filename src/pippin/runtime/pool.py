@@ -19,7 +19,8 @@ from pippin.runtime.memory import memory_budget
 from pippin.runtime.residency import CALLED_OFF, Residency
 from pippin.runtime.slot import Slot
 from pippin.runtime.source import Estimate, ModelSource
-from pippin.runtime.supervisor import Launcher, Worker, WorkerProcess
+from pippin.runtime.supervisor import WorkerProcess
+from pippin.runtime.worker import Launcher, Worker
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from functools import partial
 from typing import Final
 
@@ -15,7 +16,7 @@ from pippin.runtime.clock import Clock
 from pippin.runtime.room import Room
 from pippin.runtime.slot import Slot
 from pippin.runtime.source import Estimate
-from pippin.runtime.supervisor import Launcher, Worker
+from pippin.runtime.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
@@ -156,9 +157,11 @@ class Residency:
             self._vacate(slot, "failed" if failed else "unloaded")
 
     def _spec(self, slot: Slot) -> WorkerSpec:
+        residents = sum(each.resident for each in self._slots.values())
         return WorkerSpec(
             info=slot.info,
             options=msgspec.to_builtins(slot.options),
+            threads=max(1, (os.cpu_count() or 1) // max(1, residents)),
             memory_bytes=slot.options.memory_bytes or slot.memory,
             log_level=self._options.log_level,
             log_format=self._options.log_format,

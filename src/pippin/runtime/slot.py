@@ -9,7 +9,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import LoadState, ModelInfo, ModelState
 from pippin.runtime.clock import Timer
 from pippin.runtime.eviction import Resident
-from pippin.runtime.supervisor import Worker
+from pippin.runtime.worker import Worker
 
 FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests
 DEATHS_BEFORE_PAUSE: Final = 3

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ from pippin.core.link import (
     Stats,
     Submit,
 )
-from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.link import Link, LinkFull
 from pippin.runtime.mailbox import Mailbox
@@ -49,36 +49,6 @@ SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 
 T = TypeVar("T")
-
-
-class Worker(Protocol):
-    """What the pool and the service need of a worker; a fake of it makes their tests deterministic."""
-
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def info(self) -> ModelInfo: ...
-    @property
-    def footprint(self) -> int: ...
-    @property
-    def progress(self) -> tuple[int, int, str] | None: ...
-    @property
-    def prompt_ready(self) -> "asyncio.Future[None]": ...
-    @property
-    def weights_ready(self) -> "asyncio.Future[None]": ...
-    @property
-    def died(self) -> "asyncio.Future[ErrorReport]": ...
-    def submit(self, id: str, task: Task, choices: int) -> Mailbox: ...
-    def cancel(self, id: str) -> None: ...
-    def fail_all(self, error: ErrorReport) -> None: ...
-    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None: ...
-    def reconfigure(self, options: dict[str, object]) -> None: ...
-    async def stats(self) -> EngineStats: ...
-    async def stop(self, deadline: float) -> None: ...
-
-
-class Launcher(Protocol):
-    async def __call__(self, spec: WorkerSpec) -> Worker: ...
 
 
 class WorkerProcess:

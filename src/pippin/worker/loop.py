@@ -112,7 +112,8 @@ class StepLoop:
                 self._link.send_events([(job.id, job.accepted)])
 
     def _reconfigure(self, engine: Engine, options: dict[str, Any]) -> None:
-        try:
-            engine.reconfigure(options)
-        except ServerError as error:
-            log.warning("Not changed while running: %s", error.report.message)
+        for name, value in options.items():  # one by one: what can't change holds up nothing else
+            try:
+                engine.reconfigure({name: value})
+            except ServerError as error:
+                log.info("Not changed while running: %s", error.report.message)
