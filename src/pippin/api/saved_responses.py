@@ -36,6 +36,10 @@ class SavingDialect:
     def body(self) -> type[Struct]:
         return self._dialect.body
 
+    @property
+    def answer(self) -> type[Struct] | None:
+        return self._dialect.answer
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
         return self._dialect.decode(body, context)
 

@@ -11,6 +11,7 @@ from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"
 _ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
+_NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -19,8 +20,8 @@ def string(text: str) -> str:
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments, which are always an object."""
-    schema = dict(tool.parameters or {})
+    """The schema of a tool's arguments, which are always an object: without any, an empty one."""
+    schema = dict(tool.parameters or {"properties": {}, "additionalProperties": False})
     schema.setdefault("type", "object")
     return schema
 
@@ -33,15 +34,16 @@ class Grammar:
         self._rules: list[str] = []
 
     def is_special(self, marker: str) -> bool:
-        token = self._special(marker)
-        return token is not None and token is not False
+        return self.mark(marker) != string(marker)
 
     def mark(self, marker: str) -> str:
         """A marker: a special token where the tokenizer has one for it, else its text."""
         token = self._special(marker)
         if token is None or token is False:
             return string(marker)
-        return marker if token is True else f"<[{token}]>"
+        if token is True:  # without its id, a token can be named only if its name looks like one
+            return marker if _NAMEABLE.fullmatch(marker) else string(marker)
+        return f"<[{token}]>"
 
     def rule(self, body: str, attributes: str = "") -> str:
         name = f"r{len(self._rules)}"

@@ -126,18 +126,23 @@ class Source:
     def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
         """Take what comes before the next match of a one-character pattern, or the end. Never empty."""
         pieces: list[str] = []
-        size = 0
+        left = limit
         while (yield from self.more()):
             count, found = self.find(end)
-            pieces.append(self.take(count))
-            size += count
-            if size > limit:
-                raise Malformed
+            pieces.append(self._take_within(count, left))
+            left -= count
             if found:
                 break
-        if not size:
+        if left == limit:
             raise Malformed
         return "".join(pieces)
+
+    def _take_within(self, count: int, left: int) -> str:
+        """Take; malformed at the limit itself, wherever the stream was cut."""
+        if count > left:
+            self.take(left)
+            raise Malformed
+        return self.take(count)
 
     def space(self) -> Reading[str]:
         return (yield from self.span(SPACE))
@@ -157,16 +162,14 @@ class Source:
     def before(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str]]:
         """A short text and the marker that ends it, taken. Malformed if it is too long, or the end comes."""
         pieces: list[str] = []
-        size = 0
-
-        def put(piece: str) -> None:
-            nonlocal size
-            size += len(piece)
-            if size > limit:
+        left = limit
+        while True:
+            plain, marker = markers.split(self._text, self._at, self.ended)
+            count = plain - self._at
+            pieces.append(self._take_within(count, left))
+            left -= count
+            if marker is not None:
+                return "".join(pieces), self.take(len(marker))
+            if self.ended:
                 raise Malformed
-            pieces.append(piece)
-
-        marker = yield from self.until(markers, put)
-        if marker is None:
-            raise Malformed
-        return "".join(pieces), marker
+            yield

@@ -19,6 +19,7 @@ from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
+    Tokens,
     adapter_of,
     continues_final,
     keep_alive_of,
@@ -43,7 +44,7 @@ OVERLOADED: Final = 529
 
 class ThinkingSpec(Struct, kw_only=True):
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: Annotated[int, Meta(ge=0)] | None = None
+    budget_tokens: Tokens | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -65,7 +66,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation; a last message of the assistant is continued."),
     ]
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Most new tokens; required; 0 fills the cache.")
+        Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
     ] = None
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
     stop_sequences: Annotated[

@@ -42,6 +42,7 @@ class CompactionDialect:
     name = "responses_compact"
     path = "/responses/compact"
     body: type[Struct] = ResponsesBody
+    answer: type[Struct] | None = None
 
     def __init__(self) -> None:
         self._responses = ResponsesDialect()

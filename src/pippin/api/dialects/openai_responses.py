@@ -38,6 +38,8 @@ from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
 
+MOST_TOKENS: Final = 100_000_000
+
 Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
 Include = Literal[
     "file_search_call.results",
@@ -102,7 +104,8 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
         ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
     ] = None
     max_output_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most new tokens, reasoning included.")
+        Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
+        Meta(description="Most new tokens, reasoning included."),
     ] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="Alternatives beside each token.")

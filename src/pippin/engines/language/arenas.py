@@ -5,12 +5,22 @@ joining writes one slot, leaving writes nothing, and nobody else is copied but w
 of mlx-lm see one as their cache it answers as those do: `offset`, `update_and_fetch`, `make_mask`, items.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 Mask = mx.array | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShape:
+    """How the arenas of a model are made."""
+
+    slack: int = 0  # tokens that a row may be taken back by
+    kv_bits: int | None = None  # of full attention, None to keep it as it comes
+    kv_group_size: int = 64
 
 
 class Window:
@@ -64,8 +74,7 @@ class AttentionArena:
 
     def __init__(self, window: Window) -> None:
         self.window = window
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.parts: list[mx.array] = []  # keys and values, [slots, heads, capacity, dim] each
         self._tick = 0
 
     @property
@@ -75,24 +84,28 @@ class AttentionArena:
     def _reach(self) -> int:
         return self.window.longest + self.window.count
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         self._tick = self.window.tick
-        if self.keys is None or self.values is None:
-            slots, capacity = len(self.window.lengths), self.window.capacity
-            self.keys = _blank(keys, slots, self._room(capacity))
-            self.values = _blank(values, slots, self._room(capacity))
-        self.keys = self._write(self.keys, keys)
-        self.values = self._write(self.values, values)
+        new = self._encoded(keys, values)
+        self._allot(new)
+        for part, added in zip(self.parts, new, strict=True):
+            self._write(part, added)
         return self.keys_and_values()
 
-    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+    def keys_and_values(self) -> Any:
         window, reach = self.window, self._reach()
-        assert self.keys is not None
-        assert self.values is not None
-        return (
-            self.keys[window.low : window.high, :, :reach],
-            self.values[window.low : window.high, :, :reach],
-        )
+        return self._offered([part[window.low : window.high, :, :reach] for part in self.parts])
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        """What is stored of new keys and values."""
+        return [keys, values]
+
+    def _offered(self, parts: list[mx.array]) -> Any:
+        """What the model's attention is given."""
+        return parts[0], parts[1]
+
+    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+        return parts[0], parts[1]
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         window = self.window
@@ -110,51 +123,77 @@ class AttentionArena:
     def _room(self, capacity: int) -> int:
         return capacity
 
-    def _write(self, arena: mx.array, new: mx.array) -> mx.array:
+    def _allot(self, new: list[mx.array]) -> None:
+        if not self.parts:
+            slots, capacity = len(self.window.lengths), self._room(self.window.capacity)
+            self.parts = [
+                mx.zeros((slots, part.shape[1], capacity, part.shape[3]), dtype=part.dtype) for part in new
+            ]
+
+    def _write(self, part: mx.array, new: mx.array) -> None:
         window = self.window
         if window.level:
             start = window.longest
-            arena[window.low : window.high, :, start : start + window.count] = new
+            part[window.low : window.high, :, start : start + window.count] = new
         elif window.count == 1:
-            arena[window.slots, :, window.before] = new[:, :, 0]
+            part[window.slots, :, window.before] = new[:, :, 0]
         else:
-            arena[window.slots[:, None], :, window.positions()] = new.transpose(0, 2, 1, 3)
-        return arena
+            part[window.slots[:, None], :, window.positions()] = new.transpose(0, 2, 1, 3)
 
     def grow(self, slots: int, capacity: int) -> None:
-        if self.keys is not None and self.values is not None:
-            self.keys = _enlarge(self.keys, slots, self._room(capacity))
-            self.values = _enlarge(self.values, slots, self._room(capacity))
+        self.parts = [_enlarged(part, slots, self._room(capacity)) for part in self.parts]
 
     def store(self, slot: int, cache: Any) -> None:
         """Copy a row's private cache into its slot."""
-        if cache.keys is None:
-            return
-        length = cache.offset
-        self._place(slot, cache.keys[..., :length, :], cache.values[..., :length, :], 0)
+        if cache.keys is not None:
+            self._place(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
 
     def _place(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
-        if self.keys is None or self.values is None:
-            slots, capacity = len(self.window.lengths), self._room(self.window.capacity)
-            self.keys, self.values = _blank(keys, slots, capacity), _blank(values, slots, capacity)
-        stop = start + keys.shape[2]
-        self.keys[slot : slot + 1, :, start:stop] = keys
-        self.values[slot : slot + 1, :, start:stop] = values
+        new = self._encoded(keys, values)
+        self._allot(new)
+        for part, added in zip(self.parts, new, strict=True):
+            part[slot : slot + 1, :, start : start + added.shape[2]] = added
 
     def move(self, source: int, target: int) -> None:
-        if self.keys is not None and self.values is not None:
-            stop = min(self.window.lengths[source], self.keys.shape[2])
-            self.keys[target : target + 1, :, :stop] = self.keys[source : source + 1, :, :stop]
-            self.values[target : target + 1, :, :stop] = self.values[source : source + 1, :, :stop]
+        for part in self.parts:
+            stop = min(self.window.lengths[source], part.shape[2])
+            part[target : target + 1, :, :stop] = part[source : source + 1, :, :stop]
 
-    def take(self, slot: int, start: int, stop: int) -> tuple[mx.array, mx.array]:
-        """Keys and values of positions `start` to `stop` of a row, [1, heads, n, dim], as views."""
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys[slot : slot + 1, :, start:stop], self.values[slot : slot + 1, :, start:stop]
+    def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
+        """Keys and values of a row up to position `stop`, [1, heads, n, dim], as views."""
+        return self._decoded([part[slot : slot + 1, :, :stop] for part in self.parts])
 
     def arrays(self) -> list[mx.array]:
-        return [array for array in (self.keys, self.values) if array is not None]
+        return self.parts
+
+
+class QuantizedArena(AttentionArena):
+    """As `AttentionArena`, in few bits: six parts, packed keys, their scales and biases, and so for values.
+
+    mlx-lm's attention tells by `bits` that it is given such.
+    """
+
+    def __init__(self, window: Window, bits: int, group_size: int) -> None:
+        super().__init__(window)
+        self.bits = bits
+        self.group_size = group_size
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        return [
+            part
+            for array in (keys, values)
+            for part in mx.quantize(array, group_size=self.group_size, bits=self.bits)
+        ]
+
+    def _offered(self, parts: list[mx.array]) -> Any:
+        return tuple(parts[:3]), tuple(parts[3:])
+
+    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+        keys, values = (
+            mx.dequantize(packed, scales, biases, self.group_size, self.bits)
+            for packed, scales, biases in (parts[:3], parts[3:])
+        )
+        return keys, values
 
 
 class SlidingArena(AttentionArena):
@@ -190,15 +229,14 @@ class SlidingArena(AttentionArena):
         mask = (keys >= 0) & (keys <= queries) & (keys > queries - size)
         return mask[:, None]
 
-    def _write(self, arena: mx.array, new: mx.array) -> mx.array:
+    def _write(self, part: mx.array, new: mx.array) -> None:
         window = self.window
         if window.level and window.count == 1:
             place = window.longest % self.ring
-            arena[window.low : window.high, :, place : place + 1] = new
-            return arena
-        slots = mx.arange(window.low, window.high)[:, None]
-        arena[slots, :, window.positions() % self.ring] = new.transpose(0, 2, 1, 3)
-        return arena
+            part[window.low : window.high, :, place : place + 1] = new
+        else:
+            slots = mx.arange(window.low, window.high)[:, None]
+            part[slots, :, window.positions() % self.ring] = new.transpose(0, 2, 1, 3)
 
     def store(self, slot: int, cache: Any) -> None:
         if cache.keys is None:
@@ -212,16 +250,11 @@ class SlidingArena(AttentionArena):
         if head < kept:
             self._place(slot, keys[:, :, head:], values[:, :, head:], 0)
 
-    def take_window(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
-        """The tokens of a row that position `stop` attends to, oldest first; at most `size` of them.
-
-        `stop` may lie back from the row's end by the slack.
-        """
-        assert self.keys is not None
-        assert self.values is not None
-        kept = min(stop, self.size)
-        places = (mx.arange(stop - kept, stop)) % self.ring
-        return self.keys[slot : slot + 1][:, :, places], self.values[slot : slot + 1][:, :, places]
+    def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
+        """What position `stop` of a row attends to, oldest first; `stop` may lie back from its end by the slack."""
+        places = mx.arange(max(stop - self.size, 0), stop) % self.ring
+        keys, values = (part[slot : slot + 1][:, :, places] for part in self.parts)
+        return keys, values
 
 
 class StateArena:
@@ -305,29 +338,25 @@ class ArenaList:
 Arena = AttentionArena | SlidingArena | StateArena | ArenaList
 
 
-def arena_for(cache: Any, window: Window, slack: int) -> Arena:
+def arena_for(cache: Any, window: Window, shape: "BatchShape") -> Arena:
     """The arena for rows whose private cache is of this kind; `row_caches.can_batch` said that there is one."""
     if type(cache) is KVCache:
+        if shape.kv_bits is not None:
+            return QuantizedArena(window, shape.kv_bits, shape.kv_group_size)
         return AttentionArena(window)
     if type(cache) is RotatingKVCache:
-        return SlidingArena(window, cache.max_size, slack)
+        return SlidingArena(window, cache.max_size, shape.slack)
     if type(cache) is ArraysCache:
         return StateArena(window, len(cache.cache))
     if type(cache) is CacheList:
-        return ArenaList([arena_for(part, window, slack) for part in cache.caches])
+        return ArenaList([arena_for(part, window, shape) for part in cache.caches])
     raise TypeError(f"no arena for {type(cache).__name__}")
 
 
-def _blank(like: mx.array, slots: int, capacity: int) -> mx.array:
-    return mx.zeros((slots, like.shape[1], capacity, like.shape[3]), dtype=like.dtype)
-
-
-def _enlarge(arena: mx.array, slots: int, capacity: int) -> mx.array:
-    if arena.shape[0] >= slots and arena.shape[2] >= capacity:
-        return arena
-    larger = mx.zeros(
-        (max(slots, arena.shape[0]), arena.shape[1], max(capacity, arena.shape[2]), arena.shape[3])
-    )
-    larger = larger.astype(arena.dtype)
-    larger[: arena.shape[0], :, : arena.shape[2]] = arena
+def _enlarged(part: mx.array, slots: int, capacity: int) -> mx.array:
+    if part.shape[0] >= slots and part.shape[2] >= capacity:
+        return part
+    shape = (max(slots, part.shape[0]), part.shape[1], max(capacity, part.shape[2]), part.shape[3])
+    larger = mx.zeros(shape, dtype=part.dtype)
+    larger[: part.shape[0], :, : part.shape[2]] = part
     return larger

@@ -113,17 +113,12 @@ class Batch:
             row.source = index
 
     def _masks(self) -> tuple[list[int], np.ndarray | None]:
-        masked = [i for i, row in enumerate(self.rows) if row.decoder.needs_mask or row.decoder.forced]
+        masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
         if not masked:
             return [], None
         masks = np.zeros((len(masked), self._mask_words), dtype=np.int32)
-        for mask, index in zip(masks, masked, strict=True):
-            decoder = self.rows[index].decoder
-            if decoder.forced:
-                token = decoder.forced[0]
-                mask.view(np.uint32)[token // 32] = 1 << (token % 32)
-            else:
-                decoder.fill_mask(mask)
+        for mask, place in zip(masks, masked, strict=True):
+            self.rows[place].decoder.fill_mask(mask)
         return masked, masks
 
     def read(self) -> list[tuple[Row, Choice]]:

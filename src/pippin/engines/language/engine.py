@@ -9,7 +9,7 @@ import mlx.nn as nn
 import msgspec
 
 from pippin.config.model_options import ModelOptions
-from pippin.core.errors import ErrorKind, ServerError
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
@@ -131,20 +131,17 @@ class LanguageEngine:
             waited = now - request.job.created
             limit, patience = request.job.request.timeout, self._options.queue_timeout
             if limit is not None and waited > limit:
-                self._fail(
-                    request, "timeout", f"The request took longer than its timeout of {limit:g} seconds."
-                )
+                message = f"The request took longer than its timeout of {limit:g} seconds."
+                self._fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
             elif patience is not None and request.admitted is None and waited > patience:
-                self._fail(
-                    request,
-                    "overloaded",
-                    f"The request waited longer than {patience:g} seconds in the queue.",
+                message = (
+                    f"The request waited longer than {patience:g} seconds in the queue: try again later."
                 )
+                self._fail(request, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
 
-    def _fail(self, request: Request, kind: ErrorKind, message: str) -> None:
+    def _fail(self, request: Request, report: ErrorReport) -> None:
         self.cancel(request.job.id)
-        error = ServerError(kind, message, retry_after=1.0 if kind == "overloaded" else None)
-        self._emit(request, [Failed(error.report)])
+        self._emit(request, [Failed(report)])
 
     def _admit(self, now: float) -> None:
         for ticket in self._scheduler.admit():
@@ -263,7 +260,11 @@ class LanguageEngine:
         row.ticket.length += 1
         row.ticket.growth -= 1
         self.counters.completion_tokens += 1
-        events = row.decoder.accept(choice.token, choice.logprob, choice.top)
+        try:
+            events = row.decoder.accept(choice.token, choice.logprob, choice.top)
+        except ServerError as error:
+            self._fail(request, error.report)
+            return
         if row.decoder.finished is not None:
             self._keep_row(row)
             self._batch.leave([row])
@@ -277,11 +278,12 @@ class LanguageEngine:
             row.held, row.held_tokens = [], 0
 
     def _finish(self, row: Row) -> None:
-        request, reason = row.request, row.decoder.finished
-        assert reason is not None
+        request, decoder = row.request, row.decoder
         self._scheduler.drop([row.ticket])
         request.rows.remove(row)
-        self._emit(request, [*row.held, *row.decoder.close(reason), request.finish(row, reason)])
+        closing = decoder.close(decoder.finished or "stop")
+        # Closing may find that the answer was a call.
+        self._emit(request, [*row.held, *closing, request.finish(row, decoder.finished or "stop")])
         if not request.rows:
             del self._requests[request.job.id]
 

@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
+from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.row_caches import RowCache, leaves
 
 Block = tuple[mx.array, ...]
@@ -22,8 +23,9 @@ Snapshot = tuple[tuple[mx.array | None, ...], ...]
 class BlockLayout:
     """How a model's rows are cut, learnt from a row that has run."""
 
-    def __init__(self, probe: RowCache, new_row: Callable[[], RowCache]) -> None:
+    def __init__(self, probe: RowCache, new_row: Callable[[], RowCache], shape: BatchShape) -> None:
         self._new_row = new_row
+        self._shape = shape
         groups: dict[tuple[int, int, mx.Dtype], list[int]] = {}
         for index, array in enumerate(_keys_and_values(probe)):
             groups.setdefault((array.shape[1], array.shape[3], array.dtype), []).append(index)
@@ -38,6 +40,7 @@ class BlockLayout:
             return []
         arrays = _keys_and_values(cache)
         stacks = [mx.stack([arrays[index][0, :, start:stop] for index in group]) for group in self._groups]
+        stacks = [part for stack in stacks for part in self._packed(stack)]
         blocks = [
             tuple(mx.contiguous(stack[:, :, place : place + size]) for stack in stacks)
             for place in range(0, stop - start, size)
@@ -45,6 +48,19 @@ class BlockLayout:
         # At once: a view that waits would make the next write to the row copy all of it.
         mx.async_eval(*(array for block in blocks for array in block))  # type: ignore[no-untyped-call]
         return blocks
+
+    def _packed(self, stack: mx.array) -> list[mx.array]:
+        """As it is kept: in as few bits as the batch has it."""
+        if self._shape.kv_bits is None:
+            return [stack]
+        return list(mx.quantize(stack, group_size=self._shape.kv_group_size, bits=self._shape.kv_bits))
+
+    def _unpacked(self, parts: list[mx.array]) -> list[mx.array]:
+        if self._shape.kv_bits is None:
+            return parts
+        size, bits = self._shape.kv_group_size, self._shape.kv_bits
+        threes = (parts[place : place + 3] for place in range(0, len(parts), 3))
+        return [mx.dequantize(packed, scales, biases, size, bits) for packed, scales, biases in threes]
 
     def snapshot(self, cache: RowCache) -> Snapshot:
         """The state of the layers that cannot be cut, copied, on its way on the device."""
@@ -55,7 +71,7 @@ class BlockLayout:
     def restore(self, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int) -> RowCache:
         """A new row's cache, filled with what was kept of `tokens` tokens."""
         cache = self._new_row()
-        stacks = [mx.concatenate(list(parts), axis=2) for parts in zip(*blocks, strict=True)]
+        stacks = self._unpacked([mx.concatenate(list(parts), axis=2) for parts in zip(*blocks, strict=True)])
         arrays = {
             index: stack[place : place + 1]
             for group, stack in zip(self._groups, stacks, strict=True)

@@ -63,7 +63,7 @@ def arrays_of(caches: RowCache) -> list[mx.array]:
     return found
 
 
-def measure_rows(model: nn.Module) -> Callable[[int], int]:
+def measure_rows(model: nn.Module, kv_bits: int | None = None, group_size: int = 64) -> Callable[[int], int]:
     """Bytes of one row as a function of its tokens, from the shapes of a short run."""
     caches = new_row_cache(model)
     mx.eval(model(mx.array([[0, 0]]), cache=caches), arrays_of(caches))
@@ -73,7 +73,7 @@ def measure_rows(model: nn.Module) -> Callable[[int], int]:
         if type(cache) is RotatingKVCache:
             windows.append((cache.max_size, _token_bytes(cache.keys) + _token_bytes(cache.values)))
         elif type(cache) is KVCache:
-            per_token += _token_bytes(cache.keys) + _token_bytes(cache.values)
+            per_token += sum(_token_bytes(array, kv_bits, group_size) for array in (cache.keys, cache.values))
         else:
             fixed += sum(array.nbytes for array in arrays_of([cache]))
 
@@ -83,6 +83,9 @@ def measure_rows(model: nn.Module) -> Callable[[int], int]:
     return row_bytes
 
 
-def _token_bytes(array: mx.array) -> int:
-    """Of an array [1, heads, tokens, dim]."""
-    return array.nbytes // array.shape[2]
+def _token_bytes(array: mx.array, bits: int | None = None, group_size: int = 64) -> int:
+    """Of an array [1, heads, tokens, dim]; quantised, a group has a scale and a bias beside its bits."""
+    values = array.shape[1] * array.shape[3]
+    if bits is None:
+        return values * array.itemsize
+    return values * bits // 8 + 2 * (values // group_size) * array.itemsize

@@ -9,6 +9,7 @@ from pippin.engines.language.arenas import (
     Arena,
     ArenaList,
     AttentionArena,
+    BatchShape,
     SlidingArena,
     StateArena,
     Window,
@@ -64,10 +65,10 @@ class RowGroup(Protocol):
 class ArenaGroup:
     """Rows in arenas."""
 
-    def __init__(self, model: nn.Module, slack: int = 0) -> None:
+    def __init__(self, model: nn.Module, shape: BatchShape) -> None:
         self._model = model
         self._window = Window()
-        self._slack = slack
+        self._shape = shape
         self._live: set[int] = set()
         self._arenas: list[Arena] = []
         self._reset()
@@ -77,7 +78,7 @@ class ArenaGroup:
         window = self._window
         window.low = window.high = window.capacity = 0
         window.lengths = []
-        self._arenas = [arena_for(cache, window, self._slack) for cache in new_row_cache(self._model)]
+        self._arenas = [arena_for(cache, window, self._shape) for cache in new_row_cache(self._model)]
 
     @property
     def low(self) -> int:
@@ -97,7 +98,9 @@ class ArenaGroup:
     def join(self, cache: RowCache, length: int, room: int) -> int:
         window = self._window
         slot = self._free_slot()
-        capacity = -(-(length + min(room, CAPACITY_STEP) + self._slack + 1) // CAPACITY_STEP) * CAPACITY_STEP
+        capacity = (
+            -(-(length + min(room, CAPACITY_STEP) + self._shape.slack + 1) // CAPACITY_STEP) * CAPACITY_STEP
+        )
         self._grow(slot + 1, capacity)
         if self._live:
             self._resize(min(window.low, slot), max(window.high, slot + 1))
@@ -160,10 +163,10 @@ class ArenaGroup:
         for arena, layer in zip(flat(self._arenas), leaves(cache), strict=True):
             match arena:
                 case SlidingArena():
-                    layer.keys, layer.values = arena.take_window(slot, stop)
+                    layer.keys, layer.values = arena.take(slot, stop)
                     layer.offset, layer._idx = stop, layer.keys.shape[2]
                 case AttentionArena():
-                    layer.keys, layer.values = arena.take(slot, 0, stop)
+                    layer.keys, layer.values = arena.take(slot, stop)
                     layer.offset = stop
                 case StateArena():
                     layer.cache = arena.take(slot)
