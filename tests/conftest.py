@@ -20,7 +20,9 @@ def demo_gguf() -> Path:
     named = os.environ.get("PIPPIN_DEMO_GGUF")
     path = Path(named) if named else CACHE / "demo" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if not path.is_file():
-        pytest.fail(f"The demo model's weights are not at {path}. Fetch them with `make demo`.", pytrace=False)
+        pytest.fail(
+            f"The demo model's weights are not at {path}. Fetch them with `make demo`.", pytrace=False
+        )
     return path
 
 

@@ -1,5 +1,210 @@
-"""Reads what a model folder says about itself."""
+"""Reads what a model folder says about itself: kind, window, quantisation, capabilities, sampling defaults."""
+
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from pippin.core.models import ModelInfo
-def read_info(folder: Path) -> ModelInfo:
-    return ModelInfo(id=folder.name, kind="language", path=str(folder))
+from typing import Final
+
+from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
+from pippin.catalog.kinds import hears, kind_of, sees, watches
+from pippin.core.errors import ServerError
+from pippin.core.models import Capabilities, ModelInfo, ModelKind
+from pippin.core.requests import Sampling
+
+WINDOW_KEYS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "model_max_length",
+    "n_ctx",
+)
+NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
+FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
+WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
+
+
+def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = None) -> ModelInfo:
+    """What is known of the model in `folder` without its weights; `id` is the folder's name if not given.
+
+    Raises `ServerError("load_failed")` if a file is damaged or missing, or the download has not ended.
+    """
+    name = id or folder.name
+    config = find_json(folder / "config.json")
+    found = kind or kind_of(folder, name, config or {})
+    if found is None or (config is None and found != "images"):
+        message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
+        raise ServerError("load_failed", message)
+    config = config or {}
+    weights = _weights(folder)
+    check_complete(folder, name, weights)
+    tokenizer = find_json(folder / "tokenizer_config.json") or {}
+    template = chat_template(folder, tokenizer) if found == "language" else None
+    return ModelInfo(
+        id=name,
+        kind=found,
+        path=str(folder),
+        architecture=text(config.get("model_type")) or _pipeline(folder),
+        capabilities=_capabilities(found, config, tokenizer, template),
+        context_window=context_window(folder, found, config, tokenizer),
+        quantization=quantization(config),
+        dtype=_dtype(config),
+        size_bytes=sum(size for _, size in weights),
+        created=int(_modified(folder)),
+        sampling=_sampling(find_json(folder / "generation_config.json") or {})
+        if found == "language"
+        else Sampling(),
+        dimensions=whole(config.get("hidden_size")) if found == "embeddings" else None,
+    )
+
+
+def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]]) -> None:
+    """Raise if there are no weights, or fewer than their index names."""
+    present = {path.name for path, _ in weights}
+    index = find_json(folder / "model.safetensors.index.json")
+    wanted = {file for file in table((index or {}).get("weight_map")).values() if isinstance(file, str)}
+    missing = sorted(wanted - present)
+    if missing:
+        raise ServerError(
+            "load_failed",
+            f"The model {name} is only half downloaded: {len(missing)} of {len(wanted)} weight files are missing "
+            f"({missing[0]}). Go on with `pippin pull {name}`.",
+        )
+    if not present:
+        what = "is only half downloaded" if (folder / "config.json").exists() else "is empty"
+        raise ServerError(
+            "load_failed",
+            f"The model {name} has no weights as safetensors; either it {what} (then `pippin pull {name}` goes on), "
+            "or it is in another format.",
+        )
+
+
+def chat_template(folder: Path, tokenizer: Json) -> str | None:
+    """The chat template's text: of a file of its own, or in tokenizer_config.json."""
+    own = find_text(folder / "chat_template.jinja")
+    if own is not None:
+        return own
+    written = tokenizer.get("chat_template")
+    if written is None and (folder / "chat_template.json").is_file():
+        written = (find_json(folder / "chat_template.json") or {}).get("chat_template")
+    if isinstance(written, list):  # named templates
+        texts = [text(table(item).get("template")) for item in written]
+        return "\n".join(item for item in texts if item) or None
+    return text(written)
+
+
+def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json) -> int | None:
+    """Tokens that the model can attend to, with its rope scaling."""
+    inner = table(config.get("text_config")) or table(config.get("llm_config"))
+    if kind in ("embeddings", "reranking"):
+        sentence = find_json(folder / "sentence_bert_config.json") or {}
+        limit = whole(sentence.get("max_seq_length"))
+        if limit is not None:
+            return limit
+    if kind in ("images", "speech", "transcription"):
+        return None
+    for source in (inner, config):
+        for key in WINDOW_KEYS:
+            window = whole(source.get(key))
+            if window is not None and window < NO_LIMIT:
+                return max(window, _scaled(source))
+    limit = whole(tokenizer.get("model_max_length"))
+    return limit if limit is not None and limit < NO_LIMIT else None
+
+
+def _scaled(config: Json) -> int:
+    """YaRN's window. Other scalings write the scaled window as `max_position_embeddings` already."""
+    scaling = table(config.get("rope_scaling")) or table(config.get("rope_parameters"))
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor, original = real(scaling.get("factor")), whole(scaling.get("original_max_position_embeddings"))
+    if kind != "yarn" or factor is None or original is None or not math.isfinite(factor):
+        return 0
+    return min(round(factor * original), NO_LIMIT)
+
+
+def quantization(config: Json) -> str | None:
+    """For people: "4-bit, group 64"."""
+    settings = table(config.get("quantization")) or table(config.get("quantization_config"))
+    bits = whole(settings.get("bits"))
+    if bits is None:
+        return text(settings.get("quant_method"))
+    mode, group = text(settings.get("mode")), whole(settings.get("group_size"))
+    words = [f"{bits}-bit" if mode in (None, "affine") else str(mode)]
+    if group is not None:
+        words.append(f"group {group}")
+    others = {whole(table(value).get("bits")) for value in settings.values() if isinstance(value, dict)}
+    different = sorted(other for other in others if other is not None and other != bits)
+    if different:
+        words.append("parts " + " and ".join(f"{other}-bit" for other in different))
+    return ", ".join(words)
+
+
+def _dtype(config: Json) -> str | None:
+    for source in (config, table(config.get("text_config"))):
+        dtype = text(source.get("dtype")) or text(source.get("torch_dtype"))
+        if dtype is not None:
+            return dtype.removeprefix("torch.")
+    return None
+
+
+def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str | None) -> Capabilities:
+    """A hint; the worker, which reads the template's format, knows better."""
+    if kind == "embeddings":
+        return Capabilities(embeddings=True, images=sees(config))
+    if kind == "reranking":
+        return Capabilities(images=sees(config))
+    if kind != "language":
+        return Capabilities()
+    tokens = json.dumps(tokenizer.get("added_tokens_decoder"), ensure_ascii=False)
+    return Capabilities(
+        chat=template is not None,
+        tools=template is not None and "tools" in template,
+        reasoning=template is not None and ("<think>" in template or "enable_thinking" in template),
+        images=sees(config),
+        video=watches(config),
+        audio=hears(config),
+        infill=any(token in tokens for token in FILL_IN_TOKENS),
+    )
+
+
+def _sampling(generation: Json) -> Sampling:
+    """The checkpoint's own defaults; those that mean "off" are left out."""
+    if generation.get("do_sample") is False:
+        return Sampling(temperature=0.0)
+    temperature, top_p = real(generation.get("temperature")), real(generation.get("top_p"))
+    min_p, penalty = real(generation.get("min_p")), real(generation.get("repetition_penalty"))
+    return Sampling(
+        temperature=temperature if temperature is not None and 0 <= temperature <= 100 else None,
+        top_p=top_p if top_p is not None and 0 < top_p < 1 else None,
+        top_k=whole(generation.get("top_k")),
+        min_p=min_p if min_p is not None and 0 < min_p < 1 else None,
+        repetition_penalty=penalty if penalty is not None and penalty > 0 and penalty != 1 else None,
+    )
+
+
+def _weights(folder: Path) -> list[tuple[Path, int]]:
+    """The weight files and their sizes; a link that leads nowhere is a file not yet downloaded."""
+    found = []
+    for pattern in WEIGHTS:
+        for path in folder.glob(pattern):
+            try:
+                found.append((path, path.stat().st_size))
+            except OSError:
+                continue
+    return found
+
+
+def _pipeline(folder: Path) -> str | None:
+    index = find_json(folder / "model_index.json") or {}
+    return text(index.get("_class_name"))
+
+
+def _modified(folder: Path) -> float:
+    for name in ("config.json", "model_index.json"):
+        try:
+            return (folder / name).stat().st_mtime
+        except OSError:
+            continue
+    raise broken(folder / "config.json", "cannot be read")

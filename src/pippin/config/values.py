@@ -27,7 +27,7 @@ def parse(option: Option, texts: list[str], where: str) -> Any:
 
 
 def convert(option: Option, value: Any, where: str) -> Any:
-    """A value of the option's type. Text stands for numbers and truth values; case does not matter in choices."""
+    """A value of the option's type. Text may stand for numbers and truth values, in choices in any case."""
     if isinstance(value, str):
         value = _spelled(option, value)
     elif option.shape == "list" and value is not None and not isinstance(value, list | tuple):

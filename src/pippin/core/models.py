@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from pippin.core.errors import ErrorReport
 from pippin.core.requests import Sampling
 
 ModelKind = Literal["language", "embeddings", "reranking", "transcription", "speech", "images", "scripted"]
@@ -101,3 +102,25 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tps: float = 0.0
     cache: CacheStats = field(default_factory=CacheStats)
     requests: tuple[RequestStatus, ...] = ()
+
+
+LoadState = Literal["unloaded", "loading", "loaded", "unloading", "failed"]
+
+
+class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where one model stands in the pool. Times are seconds since the epoch."""
+
+    id: str
+    kind: ModelKind
+    state: LoadState = "unloaded"
+    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None  # of a load, while it lasts
+    progress: tuple[int, int, str] | None = None  # done, total and what they are, while weights load
+    pinned: bool = False
+    active: int = 0  # requests that hold or await the model
+    last_used: float | None = None
+    loaded_at: float | None = None
+    load_seconds: float | None = None
+    footprint: int = 0  # bytes: measured when loaded, estimated while loading
+    pid: int | None = None
+    restarts: int = 0  # after the worker died, since the server started
+    error: ErrorReport | None = None  # why the last load or the last worker failed

@@ -21,7 +21,7 @@ class Detected:
 
 def tool_format(name: str) -> ToolFormat:
     """By name or alias. `ServerError` lists the names."""
-    found = _tool_formats().get(name)
+    found = _tool_formats().get(_normal(name))
     if found is None:
         raise _unknown("tool-call format", name, tool_format_names())
     return found
@@ -29,7 +29,7 @@ def tool_format(name: str) -> ToolFormat:
 
 def reasoning_format(name: str) -> ReasoningFormat:
     """By name or alias. `ServerError` lists the names."""
-    found = _reasoning_formats().get(name)
+    found = _reasoning_formats().get(_normal(name))
     if found is None:
         raise _unknown("reasoning format", name, reasoning_format_names())
     return found
@@ -76,6 +76,10 @@ def _by_name(package: ModuleType) -> dict[str, Any]:
                 raise ValueError(f"two formats are called {name!r}: {formats[name].name} and {found.name}")
             formats[name] = found
     return formats
+
+
+def _normal(name: str) -> str:
+    return name.strip().lower().replace("-", "_")
 
 
 def _unknown(what: str, name: str, known: list[str]) -> ServerError:

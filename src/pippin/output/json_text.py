@@ -8,6 +8,8 @@ from pippin.output.source import Malformed, Put, Reading, Source
 _STRUCTURE = re.compile(r'["{}\[\]<]')
 _STRING = re.compile(r'["\\]')
 _SCALAR_END = re.compile(r"[,}\]\s<|]")
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_LEGAL_ESCAPES = frozenset('"\\/bfnrtu')
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _CLOSING = {"{": "}", "[": "]"}
@@ -26,7 +28,8 @@ def read_value(source: Source, put: Put) -> Reading[None]:
     """
     first = yield from source.peek()
     if first in ("{", "["):
-        yield from _read_container(source, put)
+        put(source.take(1))
+        yield from _read_rest(source, put, [_CLOSING[first]])
     elif first == '"':
         put(source.take(1))
         yield from read_string_body(source, put)
@@ -35,8 +38,12 @@ def read_value(source: Source, put: Put) -> Reading[None]:
         yield from _read_scalar(source, put)
 
 
-def _read_container(source: Source, put: Put) -> Reading[None]:
-    opened: list[str] = []
+def read_object_rest(source: Source, put: Put) -> Reading[None]:
+    """An object after its opening brace."""
+    yield from _read_rest(source, put, ["}"])
+
+
+def _read_rest(source: Source, put: Put, opened: list[str]) -> Reading[None]:
     while (yield from source.more()):
         token = yield from _until_pattern(source, _STRUCTURE, put)
         if token == '"':
@@ -58,15 +65,26 @@ def _read_container(source: Source, put: Put) -> Reading[None]:
 
 
 def read_string_body(source: Source, put: Put) -> Reading[None]:
-    """A string after its opening quote: its raw text is put, the closing quote taken."""
+    """A string after its opening quote: its raw text is put, the closing quote taken.
+
+    What JSON forbids but models write (line breaks, escapes of nothing) is escaped.
+    """
     while (yield from source.more()):
-        token = yield from _until_pattern(source, _STRING, put)
+        token = yield from _until_pattern(source, _STRING, lambda text: put(_CONTROL.sub(_escaped, text)))
         if token == '"':
             source.take(1)
             return
         if token:
-            put((yield from source.exactly(2)))
+            escape = yield from source.exactly(2)
+            if escape[1] not in _LEGAL_ESCAPES:
+                put("\\\\")
+                escape = _CONTROL.sub(_escaped, escape[1])
+            put(escape)
     raise Malformed
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match.group())[1:-1]
 
 
 def _read_scalar(source: Source, put: Put) -> Reading[None]:
@@ -89,19 +107,12 @@ def _until_pattern(source: Source, pattern: re.Pattern[str], put: Put) -> Readin
 
 def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
     """A short JSON string, decoded."""
-    pieces: list[str] = []
-    size = 0
-
-    def put(piece: str) -> None:
-        nonlocal size
-        size += len(piece)
-        if size > limit:
+    pieces = [(yield from source.expect('"'))]
+    while pieces[-1] != '"' or len(pieces) == 1:
+        if len(pieces) > limit:
             raise Malformed
-        pieces.append(piece)
-
-    if (yield from source.peek()) != '"':
-        raise Malformed
-    yield from read_value(source, put)
+        piece = yield from source.exactly(1)
+        pieces.append(piece + (yield from source.exactly(1)) if piece == "\\" else piece)
     try:
         return str(json.loads("".join(pieces), strict=False))
     except ValueError:

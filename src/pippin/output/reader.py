@@ -12,17 +12,26 @@ from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
+from pippin.output.channels import Channels
+from pippin.output.json_calls import read_message_call
 from pippin.output.markers import Markers
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.source import Malformed, Reading, Source
 from pippin.output.tool_format import Calls, ToolFormat
 from pippin.output.writer import Writer
 
+REREAD_LIMIT = 256
+"""Characters after a marker that began no call, which are looked through for others: bounds the work."""
 _ALPHABET = string.ascii_letters + string.digits
 
 
-def new_call_id() -> str:
+def random_call_id() -> str:
     return "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24))
+
+
+def nine_letter_id() -> str:
+    """What Mistral's templates ask for."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 class OutputReader:
@@ -38,15 +47,16 @@ class OutputReader:
         tool_choice: ToolChoice = ToolChoice(),  # noqa: B008 (frozen)
         parallel_tool_calls: bool = True,
         thinking_open: bool = False,
-        new_call_id: Callable[[], str] = new_call_id,
+        new_call_id: Callable[[], str] | None = None,
     ) -> None:
         self._tools = tool_format if tools else None
         self._reasoning = reasoning_format
         self._source = Source()
+        nine = tool_format is not None and tool_format.history.call_ids == "nine"
         self._writer = Writer(
             choice,
             self._source,
-            new_call_id,
+            new_call_id or (nine_letter_id if nine else random_call_id),
             trim=tool_format is not None or reasoning_format is not None,
             parallel=parallel_tool_calls,
         )
@@ -56,6 +66,9 @@ class OutputReader:
         if reasoning_format and (thinking_open or reasoning_format.implicit):
             self._channel = "reasoning"
             self._writer.marker()
+        self._channels = next((found.channels for found in (tool_format, reasoning_format) if found), None)
+        if reasoning_format and reasoning_format.channels:
+            self._channels = reasoning_format.channels
         self._broken = False  # a committed call broke off: its end marker may follow
         self._markers = {
             (channel, broken): Markers(self._markers_in(channel, broken))
@@ -101,10 +114,12 @@ class OutputReader:
     def _markers_in(self, channel: str, broken: bool) -> tuple[str, ...]:
         markers: tuple[str, ...] = ()
         if self._tools:
-            markers += self._tools.openers
+            markers += self._tools.openers + self._tools.dropped
             if broken:
                 markers += self._tools.closers
-        if self._reasoning:
+        if self._channels:
+            markers += (*self._channels.openers, *self._channels.ends)
+        elif self._reasoning:
             if channel == "text":
                 markers += (self._reasoning.start, *self._reasoning.starts, *self._reasoning.dropped)
             else:
@@ -112,6 +127,8 @@ class OutputReader:
         return markers
 
     def _read(self) -> Reading[None]:
+        if self._channels:
+            yield from self._read_first_header(self._channels)
         while not self._writer.muted:
             found = yield from self._until_marker()
             if found is None:
@@ -119,32 +136,48 @@ class OutputReader:
             yield from self._enter(found)
 
     def _until_marker(self) -> Reading[str | None]:
+        """Text up to the next marker, which is returned (None: the end of the stream)."""
         source = self._source
-        if self._tools and self._tools.leading and self._channel == "text":
+        if not self._writer.part_open and (leading := self._leading()):
             self._write((yield from source.space()))
-            found = yield from source.literal(*self._tools.leading)
+            found = yield from source.literal(*leading)
             if found:
                 return found
         markers = self._markers[self._channel, self._broken]
         return (yield from source.until(markers, self._write))
+
+    def _leading(self) -> tuple[str, ...]:
+        """What is a marker only before any text: calls without one, and a start or an end of reasoning
+        where the prompt has brought that already."""
+        reasoning = None if self._channels or self._writer.begun else self._reasoning
+        if self._channel == "reasoning":
+            return (reasoning.start, *reasoning.starts) if reasoning else ()
+        leading = self._tools.leading if self._tools else ()
+        return (*leading, reasoning.end, *reasoning.ends) if reasoning else leading
 
     def _write(self, text: str) -> None:
         self._writer.write(self._channel, text)
 
     def _enter(self, marker: str) -> Reading[None]:
         """Do what a marker says."""
-        reasoning, tools = self._reasoning, self._tools
-        if tools and marker in (*tools.openers, *tools.leading):
+        reasoning, tools, channels = self._reasoning, self._tools, self._channels
+        if channels and marker in channels.openers:
+            yield from self._read_message(channels, marker)
+        elif channels and marker in channels.ends:
+            self._channel = "text"
+            self._writer.marker()
+        elif tools and marker in (*tools.openers, *tools.leading):
             if reasoning and self._channel == "reasoning" and marker in reasoning.handoff:
                 self._channel = "text"
             yield from self._read_call(tools, marker)
         elif tools and self._broken and marker in tools.closers:
             self._broken = False
             self._writer.marker()
-        elif reasoning and marker in reasoning.dropped:
-            self._writer.marker()
         else:
-            self._channel = "text" if self._channel == "reasoning" else "reasoning"
+            if reasoning and marker in (reasoning.start, *reasoning.starts):
+                self._channel = "reasoning"
+            elif reasoning and marker in (reasoning.end, *reasoning.ends):
+                self._channel = "text"
             self._writer.marker()
 
     def _read_call(self, tools: ToolFormat, opener: str) -> Reading[None]:
@@ -158,11 +191,46 @@ class OutputReader:
         else:
             self._source.recall()
 
+    def _read_first_header(self, channels: Channels) -> Reading[None]:
+        """What the prompt may have begun: the rest of a header."""
+        self._source.remember()
+        yield from self._source.space()
+        names = tuple(f"{tool.name}\n" for tool in self._calls.tools) if channels.recipients else ()
+        begun = yield from self._source.literal(*channels.begins, *names)
+        taken = self._source.recall()
+        if begun:
+            yield from self._read_message(channels, taken)
+        else:
+            self._write(taken)
+
+    def _read_message(self, channels: Channels, opener: str) -> Reading[None]:
+        """A header, and the arguments of a call if it announces one; other text is read by the main loop."""
+        self._source.remember()
+        committed = self._writer.committed
+        try:
+            route = yield from channels.read_header(self._source, opener)
+            if route.channel == "call" and self._tools:
+                self._channel = "text"
+                yield from read_message_call(self._calls, route.name, channels.ends)
+            else:
+                self._channel = "reasoning" if route.channel == "reasoning" else "text"
+                self._writer.marker()
+        except Malformed:
+            self._release(opener if self._writer.committed == committed else "")
+        else:
+            self._source.recall()
+
     def _release(self, opener: str) -> None:
-        """A call broke off: committed, it is closed as it stands; before that, what was taken is text."""
+        """A call broke off: what of it was not given out is text, unless the end of the stream cut it."""
         taken = self._source.recall()
         if self._writer.call_open:
+            unread = self._source.position - self._writer.given
+            taken = taken[len(taken) - unread :] if unread and not self._source.ended else ""
             self._writer.end_call(complete=False)
+            self._source.recall()
             self._broken = True
+        if len(taken) <= REREAD_LIMIT:
+            self._source.rewind(taken)
+            self._write(opener)
         else:
             self._write(opener + taken)

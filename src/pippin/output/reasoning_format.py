@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from pippin.output.channels import Channels
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningFormat:
@@ -16,11 +18,13 @@ class ReasoningFormat:
     dropped: tuple[str, ...] = ()  # markup around the answer itself
     signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
     priority: int = 0
+    channels: Channels | None = None  # the format structures the whole answer
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Strings that must survive detokenization, even where they are special tokens."""
-        return (self.start, self.end, *self.starts, *self.ends, *self.dropped)
+        channels = self.channels.markers if self.channels else ()
+        return (self.start, self.end, *self.starts, *self.ends, *self.dropped, *channels)
 
     def matches(self, template: str) -> bool:
         return any(all(sign in template for sign in group) for group in self.signs)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pippin.core.conversation import Tool
+from pippin.output.channels import Channels
 from pippin.output.source import Reading, Source
 from pippin.output.writer import Writer
 
-IsSpecial = Callable[[str], bool]
-"""Says whether a string is one special token of the model's tokenizer."""
+SpecialToken = Callable[[str], "int | bool | None"]
+"""The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +51,17 @@ class ToolFormat(ABC):
     closers: tuple[str, ...] = ()  # swallowed after a call that broke off
     signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
     priority: int = 0  # of two formats that match a template, the higher one wins
+    channels: Channels | None = None  # the format structures the whole answer
     stops: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # markup around calls that means nothing by itself
+    further_markers: tuple[str, ...] = ()  # inside a call
     history: History = History()
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Strings that must survive detokenization, even where they are special tokens."""
-        return (*self.openers, *self.leading, *self.closers)
+        channels = self.channels.markers if self.channels else ()
+        return (*self.openers, *self.leading, *self.closers, *self.dropped, *self.further_markers, *channels)
 
     def matches(self, template: str) -> bool:
         return any(all(sign in template for sign in group) for group in self.signs)
@@ -66,5 +71,7 @@ class ToolFormat(ABC):
         """Read what follows an opener, which is taken. Raises `Malformed` where it is no call (any more)."""
 
     @abstractmethod
-    def grammar(self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: IsSpecial) -> str:
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
         """Lark source in llguidance's dialect that admits exactly this format's calls of these tools."""

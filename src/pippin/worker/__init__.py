@@ -1,0 +1,1 @@
+"""The child process of one model: orders in, one frame of events out for each engine step."""

@@ -7,7 +7,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from pippin.core.completion import Completion
-from pippin.core.conversation import Message
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event
 from pippin.core.requests import GenerationRequest
@@ -16,11 +15,18 @@ Shape = TypeVar("Shape")
 
 
 class History(Protocol):
-    """Earlier responses of the caller, for dialects that continue them by id."""
+    """What the caller stored earlier, for dialects that continue it by id; items are in the dialect's own form.
 
-    def messages(self, response_id: str) -> tuple[Message, ...]:
-        """The conversation up to and with that response. Raises `ServerError("not_found")`."""
+    All raise `ServerError("not_found")` for an id that is unknown, or another caller's.
+    """
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        """The conversation up to and with that response."""
         ...
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]: ...
+
+    def item(self, item_id: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +113,23 @@ class Dialect(Protocol[Shape]):
         """The struct of the request, for the OpenAPI document."""
         ...
 
+    @property
+    def answer(self) -> type[Struct] | None:
+        """That of a whole answer, where it is one."""
+        ...
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field for whatever cannot be honoured."""
         ...
 
     def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...
 
+    def status(self, report: ErrorReport) -> int:
+        """The HTTP status of an error: `report.status`, unless the contract has one of its own."""
+        ...
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        """The body (JSON) of a reply whose status is `report.status`."""
+        """The body (JSON) of a reply with that status."""
         ...
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
-from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects import openai_fields as shared
+from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
     adapter_of,
@@ -19,11 +20,12 @@ from pippin.api.dialects.engine_fields import (
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.fields import Contract, invalid, unsupported
-from pippin.api.dialects.openai_error import error_body
+from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_responses_encode import ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.openai_responses_items import ConversationReader, Item
 from pippin.api.dialects.openai_responses_tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import (
     JsonObjectFormat,
     ResponseFormat,
@@ -31,10 +33,12 @@ from pippin.api.dialects.output_formats import (
     output_format_of,
     schema_format,
 )
-from pippin.api.dialects.sampling_fields import SamplingFields, sampling_of
+from pippin.api.dialects.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
+
+MOST_TOKENS: Final = 100_000_000
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
 Include = Literal[
@@ -70,12 +74,7 @@ class ConversationReference(Struct, kw_only=True):
     id: Identifier
 
 
-class CompactionRule(Struct, kw_only=True):
-    type: Literal["compaction"]
-    compact_threshold: Annotated[int, Meta(ge=0)] | None = None
-
-
-class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=True):
+class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     """Fields of `POST /v1/responses`."""
 
     model: Annotated[str | None, Meta(description="The model that answers.")] = None
@@ -97,14 +96,16 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     ] = None
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
     max_tool_calls: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Limits calls of hosted tools, of which none run.")
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Limits calls of hosted tools, of which none run."),
     ] = None
     text: Annotated[TextConfig | None, Meta(description="Format of the text; verbosity is accepted.")] = None
     response_format: Annotated[
         ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
     ] = None
     max_output_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most new tokens, reasoning included.")
+        Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
+        Meta(description="Most new tokens, reasoning included."),
     ] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="Alternatives beside each token.")
@@ -112,10 +113,7 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     stop: Annotated[
         str | Annotated[tuple[str, ...], Meta(max_length=16)] | None, Meta(description="Ends the answer.")
     ] = None
-    context_management: Annotated[
-        tuple[CompactionRule, ...] | None,
-        Meta(description="Summarise the oldest turns when the conversation does not fit the window."),
-    ] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
     safety_identifier: Annotated[str | None, Meta(description="Given back with the response.")] = None
@@ -123,35 +121,43 @@ class ResponsesBody(SamplingFields, EngineFields, kw_only=True, omit_defaults=Tr
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-ACCEPTED: Final = frozenset(
-    {
-        "stream_options",  # obfuscation only
-        "prompt_cache_retention",
-        "prompt_cache_options",
-        "access_programs",
-        "background_options",
-        "image",
-        "client_metadata",
-        "personality",
-        "provider",
-        "plugins",
-        "extra_body",
-        "extra_headers",
-        "betas",
-        "verbosity",
-    }
-)
-REFUSED: Final[Mapping[str, str]] = {
+HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(ResponsesBody))
+ACCEPTED: Final = (shared.ACCEPTED - HONOURED) | {
+    "stream_options",  # obfuscation only
+    "access_programs",
+    "background_options",
+    "image",
+    "client_metadata",
+    "personality",
+}
+REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",
-    "n": "a response has one answer; send several requests.",
+    "messages": "use `input`, or /v1/chat/completions.",
+    "max_tokens": "use `max_output_tokens`.",
+    "max_completion_tokens": "use `max_output_tokens`.",
+    "logprobs": 'use `include: ["message.output_text.logprobs"]` and `top_logprobs`.',
 }
+
+
+class NoHistory:
+    """For contexts without a store."""
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
+
+    def item(self, item_id: str) -> dict[str, Any]:
+        raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
 class ResponsesDialect:
     name = "responses"
     path = "/responses"
     body = ResponsesBody
+    answer = None
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -161,7 +167,7 @@ class ResponsesDialect:
         fields, ignored = self.contract.decode(body)
         given = items_of(fields.input)
         reader, toolbox = _read(fields, given, context)
-        messages = tuple(reader.messages)
+        messages = with_media_options(reader.messages, fields)
         if fields.instructions:
             messages = (Message("system", (Text(fields.instructions),)), *messages)
         if not messages:
@@ -175,11 +181,14 @@ class ResponsesDialect:
             warnings=toolbox.warnings + _skip_warnings(reader.skipped),
         )
 
-    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> Encoder:
+    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
 
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return error_body(report)
+        return encode_error(report)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
@@ -192,17 +201,13 @@ def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
 ) -> tuple[ConversationReader, Toolbox]:
     """Read what came before, and this turn."""
-    history = context.history
-    reader = ConversationReader((lambda id: None) if history is None else history.item)
+    history = context.history or NoHistory()
+    reader = ConversationReader(history.item)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
-        if history is None:
-            raise unsupported("previous_response_id", "this server stores no responses.")
         reader.read(history.items(fields.previous_response_id), "previous_response_id")
     if (conversation := conversation_of(fields)) is not None:
-        if history is None:
-            raise unsupported("conversation", "this server stores no conversations.")
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
     return reader, toolbox_of((fields.tools or []) + reader.tools)
@@ -210,15 +215,13 @@ def _read(
 
 def conversation_of(fields: ResponsesBody) -> str | None:
     match fields.conversation:
-        case ConversationReference(id):
+        case ConversationReference(id=id):
             return id
-        case name:
+        case str() | None as name:
             return name
 
 
-def _request(
-    fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox
-) -> GenerationRequest:
+def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
     choice = tool_choice_of(fields.tool_choice, toolbox)
     wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
     return GenerationRequest(
@@ -230,7 +233,7 @@ def _request(
         tool_format=fields.tool_parser,
         sampling=sampling_of(fields),
         output_format=_output_format(fields),
-        stop=(fields.stop,) if isinstance(fields.stop, str) else fields.stop or (),
+        stop=shared.stops_of(fields.stop),
         stop_token_ids=fields.stop_token_ids or (),
         include_stop=bool(fields.include_stop_str_in_output),
         ignore_eos=bool(fields.ignore_eos),

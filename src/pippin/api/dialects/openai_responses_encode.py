@@ -72,19 +72,20 @@ class ResponsesEncoder:
         self._open: OutputItem | None = None
         self._ended = False  # the open item's part ended; only `Finished` says whether it was cut
         self._part: PartStarted | None = None  # has begun, but is no item yet
-        self._started = False
+        self._created = False
         self.status: Status = "queued" if shape.background else "in_progress"
         self._incomplete: Json | None = None
         self._error: Json | None = None
         self._usage: Json | None = None
         self._completed_at: int | None = None
 
+    def queued(self) -> bytes:
+        """For background responses, which are there before they run; comes before `start`."""
+        return self._create() + self._lifecycle("response.queued")
+
     def start(self, accepted: Sequence[Accepted]) -> bytes:
-        self._started = True
-        frames = self._lifecycle("response.created")
-        if self.status == "queued":
-            frames += self._lifecycle("response.queued")
-            self.status = "in_progress"
+        frames = b"" if self._created else self._create()
+        self.status = "in_progress"
         return frames + self._lifecycle("response.in_progress")
 
     def event(self, event: Event, request: int = 0) -> bytes:
@@ -110,13 +111,16 @@ class ResponsesEncoder:
 
     def failed(self, report: ErrorReport) -> bytes:
         code = _CODES.get(report.kind, "server_error")
-        if not self._started:
+        frames = self._frames(self._close("completed" if self._ended else "incomplete"))
+        if report.kind == "cancelled":  # there is no event of its own for that
+            self.status = "incomplete"
+        else:
+            self.status = "failed"
+            self._error = {"code": code, "message": report.message}
+        if not self._created:
             error = {"type": "error", "code": code, "message": report.message, "param": report.param}
             return self._frame(error)
-        frames = self._frames(self._close("completed" if self._ended else "incomplete"))
-        self.status = "failed"
-        self._error = {"code": code, "message": report.message}
-        return frames + self._lifecycle("response.failed")
+        return frames + self._lifecycle(f"response.{self.status}")
 
     def end(self) -> bytes:
         return DONE
@@ -128,8 +132,7 @@ class ResponsesEncoder:
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:
-        """The run was stopped from outside; nothing more will come."""
-        self._frames(self._close("incomplete"))
+        """The run was cancelled and has ended; the stored response says so."""
         self.status = "cancelled"
 
     def response(self) -> Json:
@@ -151,6 +154,10 @@ class ResponsesEncoder:
             "conversation": {"id": self._shape.conversation} if self._shape.conversation else None,
             **self._shape.settings,
         }
+
+    def _create(self) -> bytes:
+        self._created = True
+        return self._lifecycle("response.created")
 
     def _part_started(self, event: PartStarted) -> Iterator[Json]:
         yield from self._close("completed")
@@ -174,21 +181,21 @@ class ResponsesEncoder:
     def _new_item(self, event: PartStarted) -> OutputItem:
         index = len(self._items)
 
-        def id(prefix: str) -> str:
+        def named(prefix: str) -> str:
             return f"{prefix}_{self._run.id}_{index}"
 
         if event.kind == "text":
-            return MessageItem(id("msg"), index)
+            return MessageItem(named("msg"), index)
         if event.kind == "reasoning":
             as_summary = self._shape.reasoning == "summary"
-            return ReasoningItem(id("rs"), index, as_summary=as_summary, sealed=self._shape.sealed)
+            return ReasoningItem(named("rs"), index, as_summary=as_summary, sealed=self._shape.sealed)
         origin = self._shape.toolbox.origin(event.name or "")
         kinds: dict[str, tuple[type[CallItem], str]] = {
             "function": (FunctionCallItem, "fc"),
             "custom": (CustomCallItem, "ctc"),
         }
         make, prefix = kinds.get(origin.kind, (ActionCallItem, "sh"))
-        return make(id(prefix), index, event.id or id("call"), origin)
+        return make(named(prefix), index, event.id or named("call"), origin)
 
     def _close(self, status: ItemStatus) -> Iterator[Json]:
         item, self._open, self._part, self._ended = self._open, None, None, False

@@ -111,10 +111,10 @@ _SKIPPED: Final = frozenset(
 class ConversationReader:
     """Takes items one by one; items of one assistant turn become one message.
 
-    `find` gives the stored item that an `item_reference` means.
+    `find` gives the stored item that an `item_reference` means, or raises `ServerError`.
     """
 
-    def __init__(self, find: Callable[[str], Item | None]) -> None:
+    def __init__(self, find: Callable[[str], Item]) -> None:
         self.messages: list[Message] = []
         self.tools: list[dict[str, Any]] = []  # that came with items
         self.skipped: list[str] = []  # types of items that were left out
@@ -164,8 +164,6 @@ class ConversationReader:
     def _reference(self, item: Item, param: str) -> None:
         wanted = convert(item, ItemReference, param).id
         found = self._find(wanted)
-        if found is None:
-            raise invalid(f"{param}.id", "names no stored item; send the item itself, or store the response.")
         if found.get("type") == "item_reference":
             raise invalid(f"{param}.id", "must not name another reference.")
         self._item(found, param)

@@ -93,8 +93,8 @@ class MessageItem(OutputItem):
 class ReasoningItem(OutputItem):
     """What the model thought: as a summary where the client asked for one, else as raw reasoning text.
 
-    A local model's reasoning is there to be read, so its "summary" is the reasoning itself; it is sent in one of the
-    two forms, never in both, so that no client shows it twice.
+    A local model's reasoning is there to be read, so its "summary" is the reasoning itself; it is sent in one
+    of the two forms, never in both, so that no client shows it twice.
     """
 
     def __init__(self, id: str, index: int, *, as_summary: bool, sealed: bool) -> None:
@@ -164,13 +164,11 @@ class FunctionCallItem(CallItem):
             yield self._event("response.function_call_arguments.delta", delta=delta.text)
 
     def closed(self) -> Iterator[Json]:
-        yield self._event(
-            "response.function_call_arguments.done", name=self.origin.name, arguments=self.text
-        )
+        yield self._event("response.function_call_arguments.done", name=self.origin.name, arguments=self.text)
 
 
 class CustomCallItem(CallItem):
-    """Its input is a string within the function's arguments, so it is sent when the arguments are complete."""
+    """Its input is a string within the function's arguments, so it is sent when these are complete."""
 
     def item(self) -> Json:
         done = self.status != "in_progress"

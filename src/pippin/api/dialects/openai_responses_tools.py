@@ -1,7 +1,7 @@
 """Maps the tools of the Responses API to functions, and calls of those functions back to its items.
 
-A model can only call functions. Custom tools, shells and patches become functions with a fixed schema; the functions of
-a namespace get its name in front; tools that OpenAI's own servers run are left out with a warning.
+A model can only call functions. Custom tools, shells and patches become functions with a fixed schema; the
+functions of a namespace get its name in front; tools that OpenAI's own servers run are left out with a warning.
 """
 
 from dataclasses import dataclass, field

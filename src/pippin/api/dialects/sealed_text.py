@@ -1,7 +1,7 @@
 """Carries text through a client as an opaque token, for contracts that want one (reasoning, summaries).
 
-It is encoded, not encrypted: a local server hides nothing from its own client. The token lets a client that keeps no
-text of its own hand it back in a later turn.
+It is encoded, not encrypted: a local server hides nothing from its own client. The token lets a client that
+keeps no text of its own hand it back in a later turn.
 """
 
 import base64

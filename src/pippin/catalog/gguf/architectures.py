@@ -102,6 +102,8 @@ def _common(metadata: Metadata) -> Config:
 
 
 def _check(metadata: Metadata, config: Config) -> None:
+    if (metadata.find_count("split.count") or 1) > 1:
+        raise metadata.unsupported("it is one part of several; join them with llama.cpp's gguf-split first")
     if metadata.find_count("{arch}.expert_count"):
         raise metadata.unsupported("mixtures of experts are not among the architectures that can be imported")
     value_length = metadata.find_count("{arch}.attention.value_length")
@@ -119,7 +121,9 @@ def _check(metadata: Metadata, config: Config) -> None:
 def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
     kind = metadata.find_text("{arch}.rope.scaling.type")
     # Files older than the type's key say linear by this one alone.
-    factor = metadata.find_real("{arch}.rope.scaling.factor") or metadata.find_real("{arch}.rope.scale_linear")
+    factor = metadata.find_real("{arch}.rope.scaling.factor") or metadata.find_real(
+        "{arch}.rope.scale_linear"
+    )
     if kind in (None, "linear") and factor not in (None, 0.0, 1.0):
         return {"rope_type": "linear", "factor": factor}
     if kind == "yarn" and factor is not None:
@@ -138,7 +142,12 @@ def _llama(metadata: Metadata) -> Config:
     window = metadata.find_count("{arch}.attention.sliding_window")
     if window:
         raise metadata.unsupported("a llama model with sliding-window attention is not understood")
-    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", **_common(metadata)}
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        **_common(metadata),
+    }
 
 
 def _qwen2(metadata: Metadata) -> Config:
@@ -160,7 +169,9 @@ def _qwen3(metadata: Metadata) -> Config:
 
 def _gemma3(metadata: Metadata) -> Config:
     config = _common(metadata)
-    if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real("gemma3.attn_logit_softcapping"):
+    if metadata.find_real("gemma3.final_logit_softcapping") or metadata.find_real(
+        "gemma3.attn_logit_softcapping"
+    ):
         raise metadata.unsupported("a Gemma 3 model with capped logits is not understood")
     # The file does not hold the divisor of attention; only the 27B model's is not the length of a head.
     head = config["hidden_size"] // config["num_attention_heads"]
@@ -178,7 +189,11 @@ def _gemma3(metadata: Metadata) -> Config:
 
 ARCHITECTURES: Final = {
     "llama": Architecture(
-        "llama", BLOCK, _llama, biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}), interleaved=True
+        "llama",
+        BLOCK,
+        _llama,
+        biases=frozenset({"attn_q", "attn_k", "attn_v", "attn_output"}),
+        interleaved=True,
     ),
     "qwen2": Architecture("qwen2", BLOCK, _qwen2, biases=frozenset({"attn_q", "attn_k", "attn_v"})),
     "qwen3": Architecture("qwen3", BLOCK | HEAD_NORMS, _qwen3),

@@ -100,7 +100,9 @@ class Conversion:
             plan[target] = tensor
         missing = sorted(self._architecture.modules(self._config) - {module for module, _ in plan})
         if missing:
-            raise malformed(self._file.path, f"it lacks the weights of {missing[0]} and {len(missing) - 1} others")
+            raise malformed(
+                self._file.path, f"it lacks the weights of {missing[0]} and {len(missing) - 1} others"
+            )
         self._check_shapes(plan)
         return plan
 
@@ -127,10 +129,14 @@ class Conversion:
             shape = shapes.get(module.rpartition(".")[2], (hidden,))
             expected = shape if leaf == "weight" else shape[:1]
             if tensor.shape != expected:
-                reason = f"the tensor {tensor.name} has the shape {list(tensor.shape)} instead of {list(expected)}"
+                reason = (
+                    f"the tensor {tensor.name} has the shape {list(tensor.shape)} instead of {list(expected)}"
+                )
                 raise malformed(self._file.path, reason)
         if self._tokenizer.tokens > words:
-            raise malformed(self._file.path, f"it has {self._tokenizer.tokens} tokens, but embeds only {words}")
+            raise malformed(
+                self._file.path, f"it has {self._tokenizer.tokens} tokens, but embeds only {words}"
+            )
 
     def _complete_config(self) -> None:
         """What the tensors and the tokenizer say about the model."""

@@ -48,7 +48,9 @@ def import_gguf(
             partial.chmod(0o755)
             partial.rename(folder)
         except OSError as error:
-            raise ServerError("invalid_request", f"Cannot write the model {name}: {error.strerror}.") from error
+            raise ServerError(
+                "invalid_request", f"Cannot write the model {name}: {error.strerror}."
+            ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return read_info(folder)

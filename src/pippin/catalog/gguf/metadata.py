@@ -92,17 +92,21 @@ class Metadata:
 
     def wrong(self, key: str, value: Value, wanted: str) -> ServerError:
         shown = repr(value) if isinstance(value, (int, float, bool)) else f"{str(value)[:40]!r}"
-        message = f"{self.file} cannot be imported: its metadata key {key} should be {wanted} and is {shown}."
+        problem = f"its metadata key {self._full(key)} should be {wanted} and is {shown}"
+        message = f"{self.file} cannot be imported: {problem}."
         return ServerError("invalid_request", message, "path")
 
     def unsupported(self, what: str) -> ServerError:
         return ServerError("unsupported", f"{self.file} cannot be imported: {what}.", "path")
 
     def _find(self, key: str) -> Value | None:
-        return self.values.get(key.replace("{arch}", str(self.values.get("general.architecture"))))
+        return self.values.get(self._full(key))
+
+    def _full(self, key: str) -> str:
+        return key.replace("{arch}", str(self.values.get("general.architecture"))[:60])
 
     def _required(self, key: str, value: Found | None) -> Found:
         if value is None:
-            message = f"{self.file} cannot be imported: its metadata lacks the key {key}."
+            message = f"{self.file} cannot be imported: its metadata lacks the key {self._full(key)}."
             raise ServerError("invalid_request", message, "path")
         return value

@@ -37,9 +37,7 @@ def _split(pattern: str) -> tuple[Json, ...]:
 
 _GPT2 = PreTokenizer((_byte_level(True),))
 _SINGLE_DIGITS = PreTokenizer(({"type": "Digits", "individual_digits": True}, _byte_level(True)))
-_LLAMA3 = PreTokenizer(
-    _split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{TAIL}"), ignore_merges=True, bos=True
-)
+_LLAMA3 = PreTokenizer(_split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{TAIL}"), ignore_merges=True, bos=True)
 _QWEN2_STEPS = _split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{TAIL}")
 
 PRE_TOKENIZERS: Final = {

@@ -71,7 +71,9 @@ class GgufFile:
                     raise malformed(path, "it is too short to be a GGUF file")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise ServerError("invalid_request", f"Cannot read {path.name}: {error.strerror}.", "path") from error
+            raise ServerError(
+                "invalid_request", f"Cannot read {path.name}: {error.strerror}.", "path"
+            ) from error
         try:
             header = _Header(path, self._map, size)
             self.metadata, self.tensors = header.read()
@@ -115,7 +117,9 @@ class _Header:
         self._at = 4
         version = self._number("<I", 4)
         if version not in (2, 3):
-            reason = f"it is of GGUF version {version}; versions 2 and 3 of little-endian files are understood"
+            reason = (
+                f"it is of GGUF version {version}; versions 2 and 3 of little-endian files are understood"
+            )
             raise self._malformed(reason)
         tensor_count = self._count(MOST_TENSORS, 24, "tensors")
         key_count = self._count(MOST_KEYS, 13, "metadata keys")
@@ -204,7 +208,9 @@ class _Header:
             )
         # In Python's integers, so nothing overflows; what does not fit the file is refused in `_place`.
         if min(shape) < 1 or shape[-1] % kind.block:
-            raise self._malformed(f"the tensor {name} of type {kind.name} has the impossible shape {list(shape)}")
+            raise self._malformed(
+                f"the tensor {name} of type {kind.name} has the impossible shape {list(shape)}"
+            )
         return name, shape, kind, offset
 
     def _alignment(self, metadata: dict[str, Value]) -> int:
@@ -223,7 +229,9 @@ class _Header:
             if name in tensors:
                 raise self._malformed(f"the tensor {name} stands in it twice")
             if offset % alignment:
-                raise self._malformed(f"the tensor {name} begins at {offset}, against the alignment of {alignment}")
+                raise self._malformed(
+                    f"the tensor {name} begins at {offset}, against the alignment of {alignment}"
+                )
             if begin + offset + size > self._size:
                 raise self._malformed(f"it ends before the tensor {name} does (an incomplete download?)")
             tensors[name] = Tensor(name, shape, kind, begin + offset, size)

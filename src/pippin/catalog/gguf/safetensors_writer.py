@@ -76,7 +76,9 @@ class SafetensorsWriter:
     def _close_shard(self) -> None:
         if self._file is None:
             return
-        header = json.dumps({"__metadata__": {"format": "mlx"}, **self._shards[-1]}, separators=(",", ":")).encode()
+        header = json.dumps(
+            {"__metadata__": {"format": "mlx"}, **self._shards[-1]}, separators=(",", ":")
+        ).encode()
         if len(header) > HEADER_BYTES:
             raise ValueError(f"a safetensors header of {len(header)} bytes outgrew its gap")
         self._file.seek(0)

@@ -32,7 +32,9 @@ def convert_tokenizer(metadata: Metadata) -> TokenizerFiles:
         case "llama":
             document, begins = _sentencepiece(metadata, vocabulary)
         case other:
-            raise metadata.unsupported(f"its tokenizer is of the kind {other[:40]!r}; gpt2 and llama are understood")
+            raise metadata.unsupported(
+                f"its tokenizer is of the kind {other[:40]!r}; gpt2 and llama are understood"
+            )
     add_bos = metadata.find_flag("tokenizer.ggml.add_bos_token")
     add_bos = begins if add_bos is None else add_bos
     if metadata.find_flag("tokenizer.ggml.add_eos_token"):
@@ -95,12 +97,19 @@ def _byte_level(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, bool
         what = "it does not say" if name is None else f"{name[:40]!r} is unknown"
         raise metadata.unsupported(f"how its tokenizer cuts text into words, {what} (known: {known})")
     merges = _merges(metadata, vocabulary)
-    document = _document(vocabulary, merges, ignore_merges=pre.ignore_merges, byte_fallback=False, unknown=None)
+    document = _document(
+        vocabulary, merges, ignore_merges=pre.ignore_merges, byte_fallback=False, unknown=None
+    )
     document["normalizer"] = {"type": "NFC"} if pre.nfc else None
     document["pre_tokenizer"] = (
         pre.steps[0] if len(pre.steps) == 1 else {"type": "Sequence", "pretokenizers": list(pre.steps)}
     )
-    document["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    document["decoder"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     return document, pre.bos
 
 
@@ -108,7 +117,12 @@ def _merges(metadata: Metadata, vocabulary: _Vocabulary) -> list[tuple[str, str]
     merges = []
     for line in metadata.texts("tokenizer.ggml.merges"):
         left, space, right = line.partition(" ")
-        if not space or left not in vocabulary.ids or right not in vocabulary.ids or left + right not in vocabulary.ids:
+        if (
+            not space
+            or left not in vocabulary.ids
+            or right not in vocabulary.ids
+            or left + right not in vocabulary.ids
+        ):
             message = f"{metadata.file} cannot be imported: its tokenizer merges {line[:60]!r}, which are not tokens."
             raise ServerError("invalid_request", message, "path")
         merges.append((left, right))

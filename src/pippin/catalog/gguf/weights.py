@@ -107,9 +107,7 @@ def rounded(values: NDArray[np.float32], target: DenseType) -> StoredArray:
             return StoredArray((bits >> 16).astype("<u2"), "BF16", values.shape)
 
 
-def lossless(
-    values: NDArray[np.float32], target: DenseType, stored_plus_one: bool = False
-) -> StoredArray:
+def lossless(values: NDArray[np.float32], target: DenseType, stored_plus_one: bool = False) -> StoredArray:
     """Float32 values in the target type if that keeps every one of them, else in float32.
 
     One float32 norm makes MLX compute in float32 from there on, which halves the speed of a 16-bit model on a GPU.

@@ -1,0 +1,104 @@
+# Pippin's tasks. `make serve` and `make test` need Python 3.11 or newer with pip, and nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+MODEL ?=
+ARGS ?=
+# What MLX runs on: `cpu` or `cuda` on Linux; nothing on macOS, where MLX comes with Metal.
+DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
+
+BIN := .venv/bin
+DEMO := smollm2-135m-instruct
+DEMO_FILE := .cache/demo/SmolLM2-135M-Instruct.Q4_1.gguf
+DEMO_FOLDER = $(BIN)/pippin show $(DEMO) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
+BENCH := .cache/bench
+LOCK := uv.lock pyproject.toml
+SYNC := $(BIN)/uv sync --frozen --inexact --python $(BIN)/python $(if $(DEVICE),--extra $(DEVICE))
+
+# Stamps say what was installed; the device is part of their names.
+UV := .venv/.uv
+TO_SERVE := .venv/.to-serve-$(DEVICE)
+TO_TEST := .venv/.to-test-$(DEVICE)
+ORACLE := .venv-oracle/.ready
+
+.PHONY: help
+help: ## Show this
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Serving
+
+.PHONY: serve
+serve: $(TO_SERVE) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
+	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO)) --host $(HOST) --port $(PORT) $(ARGS)
+
+.PHONY: demo
+demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
+	@$(BIN)/pippin import $(DEMO_FILE) --name $(DEMO) --if-missing
+
+# Checking
+
+.PHONY: test
+test: $(TO_TEST) $(DEMO_FILE) lint ## Run the checks and the tests, in minutes
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: test-all
+test-all: $(TO_TEST) $(DEMO_FILE) $(ORACLE) lint ## Run the long tests too
+	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
+
+.PHONY: lint
+lint: $(TO_TEST) ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(TO_TEST) ## Format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: docs
+docs: $(TO_TEST) ## Write the generated pages of docs/
+	$(BIN)/python scripts/write_docs.py
+
+.PHONY: bench
+bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1 8"
+	@$(SYNC) --group bench
+	@test -d $(BENCH)/smollm2-f32 || $(BIN)/python -m benchmarks.weights "$$($(DEMO_FOLDER))" $(BENCH)
+	$(BIN)/python -m benchmarks.compare --model $(BENCH)/smollm2-f32 $(ARGS)
+
+.PHONY: chaos
+chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check their answers
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+.PHONY: clean
+clean: ## Remove the environments and what was fetched
+	rm -rf .venv .venv-oracle .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Making the environment
+
+$(UV): scripts/make_environment.sh
+	@PYTHON=$(PYTHON) bash scripts/make_environment.sh
+	@touch $@
+
+$(TO_SERVE): $(UV) $(LOCK)
+	@echo "Installing what serving needs (once; some hundred MB) ..."
+	@$(SYNC) --no-dev
+	@touch $@
+
+$(TO_TEST): $(UV) $(LOCK)
+	@echo "Installing what the tests need (once) ..."
+	@$(SYNC) --group dev --extra vision --extra audio --extra mcp
+	@touch $@ $(TO_SERVE)
+
+$(DEMO_FILE): | $(UV)
+	@$(BIN)/python scripts/fetch_demo.py
+
+$(ORACLE): $(UV) tests/oracles/requirements.txt
+	@$(PYTHON) -m venv .venv-oracle
+	@.venv-oracle/bin/python -m pip install --quiet --requirement tests/oracles/requirements.txt
+	@touch $@

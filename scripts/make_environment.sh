@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Makes .venv with pip and a pinned uv in it. Needs only $PYTHON (3.11 or newer) with pip.
+set -euo pipefail
+
+python=${PYTHON:-python3}
+uv="uv==0.13.9"
+
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "Pippin needs Python 3.11 or newer; $python is $("$python" --version 2>&1). Name another: make PYTHON=python3.12 ..." >&2
+    exit 1
+fi
+if ! .venv/bin/python -c '' 2>/dev/null; then
+    echo "Making the environment .venv ..."
+    # Some systems part ensurepip from Python: their own pip then installs into the bare environment.
+    "$python" -m venv .venv >/dev/null 2>&1 || "$python" -m venv --clear --without-pip .venv
+fi
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    "$python" -m pip --python .venv/bin/python install --quiet pip
+fi
+if [ "$(.venv/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "${uv#*==}" ]; then
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$uv"
+fi

@@ -1,0 +1,180 @@
+"""One request body being answered: started, read to its end, drawn, and always closed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from pippin.api.dialects.base import Encoder
+from pippin.api.observer import RequestObserver
+from pippin.api.presence import Presence
+from pippin.api.runs import Runs, start_runs
+from pippin.core.completion import Completion
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Event, Failed, Finished
+from pippin.core.tasks import Task
+from pippin.service import Service
+
+GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
+
+
+class Answer:
+    def __init__(
+        self,
+        service: Service,
+        tasks: Sequence[Task],
+        *,
+        ids: Sequence[str],
+        model: str,
+        client: str | None,
+        presence: Presence,
+        observer: RequestObserver,
+        timeout: float | None,
+        on_close: "Callable[[Answer], None]",
+    ) -> None:
+        """`timeout`: seconds from now until the request is ended with an error."""
+        self.ids = ids
+        self.tokens = 0  # that the prompt and the answer had, as far as it got
+        self.failure: ErrorReport | None = None
+        self._presence = presence
+        self._observer = observer
+        self._on_close = on_close
+        self._runs: Runs | None = None
+        self._closed = False
+        self._starting = asyncio.create_task(
+            start_runs(service, tasks, model=model, ids=ids, client=client), name=f"start {ids[0]}"
+        )
+        presence.on_gone(lambda: self.end(GONE))
+        self._timer: asyncio.TimerHandle | None = None
+        if timeout is not None:
+            late = ErrorReport(kind="timeout", message=f"The request took longer than {timeout:g} seconds.")
+            self._timer = asyncio.get_running_loop().call_later(timeout, self.end, late)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client hung up."""
+        return self.failure is GONE
+
+    def end(self, report: ErrorReport) -> None:
+        """End it from outside, with this reason."""
+        if self.failure is None:
+            self.failure = report
+        if self._runs is not None:
+            self._runs.fail(report)
+        else:
+            self._starting.cancel()
+
+    async def started(self, within: float | None = None) -> bool:
+        """Whether it was accepted in time. Raises the `ServerError` of a refusal."""
+        if self._runs is not None:
+            return True
+        await asyncio.wait({self._starting}, timeout=within)
+        if not self._starting.done():
+            return False
+        if self._starting.cancelled():
+            raise self._fail(self.failure or GONE)
+        try:
+            self._runs = self._starting.result()
+        except ServerError as error:
+            raise self._fail(error.report) from None
+        self._observer.accepted(self._runs.accepted)
+        if self.failure is not None:  # ended in the same turn of the loop
+            self._runs.fail(self.failure)
+        return True
+
+    async def whole(self) -> list[Completion]:
+        """The folded answers. Raises `ServerError` where a run fails."""
+        await self.started()
+        assert self._runs is not None
+        completions = [Completion(accepted=accepted) for accepted in self._runs.accepted]
+        async for request, events in self._batches(self._runs):
+            for event in events:
+                if isinstance(event, Failed):
+                    raise ServerError.of(event.error)
+                completions[request].add(event)
+        return completions
+
+    async def events(self) -> list[Event]:
+        """All events of a single run of any kind. Raises `ServerError` where it fails."""
+        await self.started()
+        assert self._runs is not None
+        collected: list[Event] = []
+        async for _, events in self._batches(self._runs):
+            collected += events
+        if collected and isinstance(failed := collected[-1], Failed):
+            raise ServerError.of(failed.error)
+        return collected
+
+    async def pieces(self, encoder: Encoder, silence: float) -> AsyncIterator[bytes]:
+        """The stream, with something harmless after each `silence` seconds without a byte."""
+        try:
+            while not await self.started(within=silence):
+                yield encoder.keep_alive()
+        except ServerError as error:
+            yield encoder.failed(error.report) + encoder.end()
+            return
+        runs = self._runs
+        assert runs is not None
+        yield encoder.start(runs.accepted)
+        clock = asyncio.get_running_loop().time
+        sent = clock()
+        while True:
+            try:
+                async with asyncio.timeout_at(sent + silence):
+                    request, events = await runs.take()
+            except TimeoutError:
+                sent = clock()
+                yield encoder.keep_alive()
+                continue
+            if not events:
+                break
+            self._note(events)
+            failed = events.pop() if isinstance(events[-1], Failed) else None
+            data = b"".join([encoder.event(event, request) for event in events])
+            if isinstance(failed, Failed):
+                yield data + encoder.failed(failed.error)
+                break
+            if data:
+                sent = clock()
+                yield data
+        self._presence.stop()  # the server reports its own end of the reply as the client's
+        yield encoder.end()
+
+    async def close(self) -> None:
+        """Cancel what still runs and let go of everything; once."""
+        if self._closed:
+            return
+        self._closed = True
+        self._presence.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._runs is None:
+            self._starting.cancel()
+            [outcome] = await asyncio.gather(self._starting, return_exceptions=True)
+            self._runs = outcome if isinstance(outcome, Runs) else None
+        if self._runs is not None:
+            await self._runs.aclose()
+        self._observer.closed()
+        self._on_close(self)
+
+    async def _batches(self, runs: Runs) -> AsyncIterator[tuple[int, list[Event]]]:
+        while True:
+            request, events = await runs.take()
+            if not events:
+                return
+            self._note(events)
+            yield request, events
+
+    def _note(self, events: list[Event]) -> None:
+        self._observer.events(events)
+        for event in events:
+            if isinstance(event, Finished):
+                self.tokens += event.usage.completion_tokens
+                if event.choice == 0:
+                    self.tokens += event.usage.prompt_tokens
+            elif isinstance(event, Failed):
+                self._fail(event.error)
+
+    def _fail(self, report: ErrorReport) -> ServerError:
+        self.failure = self.failure or report
+        self._observer.failed(report.kind)
+        return ServerError.of(self.failure)

@@ -1,0 +1,108 @@
+"""Puts the server together: guards in front, routes behind."""
+
+import importlib
+import pkgutil
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from pippin.api import routes
+from pippin.api.context import Api, Endpoint, both
+from pippin.api.dialects.base import AnyDialect
+from pippin.api.dialects.registry import find_dialects
+from pippin.api.errors import Errors, LastCatcher
+from pippin.api.exchange import CLIENT_GONE, Exchange, ExchangeFrame
+from pippin.api.guards import Guard, policy_of
+from pippin.api.handler import Handler
+from pippin.api.history import open_store
+from pippin.api.keys import load_keyring
+from pippin.api.limits import Allowance, Limits
+from pippin.api.live_settings import LiveSettings
+from pippin.api.media import MediaResolver
+from pippin.api.observer import Observer, Unobserved
+from pippin.api.schema import schema_routes
+from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
+from pippin.core.errors import ServerError
+from pippin.service import Service
+
+
+def create_app(service: Service, settings: Settings, live: LiveSettings | None = None) -> ASGIApp:
+    """The whole server as one ASGI application. Raises `ServerError` for options that can't be used."""
+    live = live or LiveSettings(settings, service)
+    options = live.options
+    keyring = load_keyring(options)
+    observer = _observer_of(options)
+    limits = Limits(
+        Allowance(options.rate_limit, options.token_rate_limit), keyring.allowances, options.max_concurrent
+    )
+    dialects = find_dialects()
+    errors = Errors(dialects)
+    handler = Handler(service, options, observer, limits, MediaResolver(options).resolve)
+    live.follow(handler.adopt)
+    api = Api(
+        service=service,
+        settings=live,
+        handler=handler,
+        dialects=dialects,
+        errors=errors,
+        keyring=keyring,
+        observer=observer,
+        store=open_store(options),
+    )
+    app: ASGIApp = Starlette(
+        routes=find_routes(api),
+        exception_handlers={
+            ServerError: errors.server_error,
+            HTTPException: errors.http_error,
+            Exception: errors.unexpected,
+        },
+    )
+    app = Guard(app, policy_of(options, keyring), errors)
+    if options.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=options.allowed_origins,
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "request-id", "retry-after"],
+            allow_credentials=False,
+        )
+    app = LastCatcher(app, errors)
+    return ExchangeFrame(app, partial(_observe, observer))
+
+
+def _observer_of(options: ServerOptions) -> Observer:
+    if not options.enable_metrics:
+        return Unobserved()
+    from pippin.api.metrics import Metrics  # a fifth of a second to import
+
+    return Metrics()
+
+
+def find_routes(api: Api) -> list[BaseRoute]:
+    """Those of every module in `api/routes`, then those that every dialect has."""
+    found: list[BaseRoute] = []
+    for module in pkgutil.iter_modules(routes.__path__):
+        found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
+    for path, dialect in api.dialects.items():
+        found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+    return [*found, *schema_routes(found, api.dialects)]
+
+
+def _generation(api: Api, dialect: AnyDialect) -> Endpoint:
+    async def generate(request: Request) -> Response:
+        return await api.handler.answer(request, dialect)
+
+    return generate
+
+
+def _observe(observer: Observer, method: str, exchange: Exchange) -> None:
+    status = CLIENT_GONE if exchange.gone else exchange.status or 500
+    observer.http(method, exchange.route, status, exchange.elapsed)

@@ -1,0 +1,90 @@
+"""uvicorn's HTTP protocol with bounds on what comes before a request is understood."""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADER_BYTES: Final = 64 << 10  # of one request: address, names and values
+HEADERS: Final = 200
+HEAD_SECONDS: Final = 30.0  # from the connection, or the first byte of a request, to the end of its headers
+ENTRY_BYTES: Final = 32  # that a header costs beside its text
+
+TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
+)
+BODY: Final = (
+    b'{"error":{"message":"The request headers are too large.","type":"invalid_request_error",'
+    b'"param":null,"code":"header_too_large"}}'
+)
+
+
+class HeadTooLargeError(Exception):
+    pass
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """httptools itself takes headers without end, however slowly they come."""
+
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+    _over = False
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        self._start_timer()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + ENTRY_BYTES)
+        if len(self.headers) >= HEADERS:
+            self._count(HEADER_BYTES)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """One piece of a header is at most one read; a head of many reads is counted as it comes."""
+        if not self._over:
+            super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._over:
+            super().send_400_response(msg)
+            return
+        self.transport.write(TOO_LARGE % (len(BODY), BODY))
+        self.transport.close()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEADER_BYTES:
+            self._over = True
+            raise HeadTooLargeError
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _late(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()

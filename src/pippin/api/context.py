@@ -1,0 +1,87 @@
+"""What routes are made from, and the form in which they are made."""
+
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pippin.api.dialects.base import AnyDialect
+from pippin.api.errors import Errors
+from pippin.api.exchange import exchange_of
+from pippin.api.handler import Handler
+from pippin.api.history import ResponseStore
+from pippin.api.keys import Keyring
+from pippin.api.live_settings import LiveSettings
+from pippin.api.observer import Observer
+from pippin.config.server_options import ServerOptions
+from pippin.service import Service
+
+VERSION = "/v1"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """Given to `routes(api)` of every module in `api/routes`."""
+
+    service: Service
+    settings: LiveSettings
+    handler: Handler
+    dialects: Mapping[str, AnyDialect]
+    errors: Errors
+    keyring: Keyring
+    observer: Observer
+    store: ResponseStore
+    started: float = field(default_factory=time.time)  # seconds since the epoch
+
+    @property
+    def options(self) -> ServerOptions:
+        """As they are now."""
+        return self.settings.options
+
+
+class DocumentedRoute(Route):
+    """A route that knows the structs of its request and its reply, for the OpenAPI document."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        methods: list[str],
+        body: type[msgspec.Struct] | None,
+        answer: type[msgspec.Struct] | None,
+    ) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.body = body
+        self.answer = answer
+        self.help = inspect.getdoc(endpoint) or ""
+
+
+def both(
+    path: str,
+    endpoint: Endpoint,
+    *methods: str,
+    body: type[msgspec.Struct] | None = None,
+    answer: type[msgspec.Struct] | None = None,
+) -> list[Route]:
+    """The address with the version and without."""
+    names = list(methods) or ["GET"]
+
+    @functools.wraps(endpoint)
+    async def routed(request: Request) -> Response:
+        exchange_of(request.scope).route = VERSION + path
+        return await endpoint(request)
+
+    return [DocumentedRoute(prefix + path, routed, names, body, answer) for prefix in (VERSION, "")]
+
+
+def json_reply(content: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")

@@ -1,0 +1,99 @@
+"""The tools of Anthropic's Messages API, and the choice among them."""
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
+from pippin.core.conversation import Tool, ToolChoice
+
+MAX_TOOLS: Final = 1024
+
+
+class ToolSpec(Struct, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ChoiceSpec(Struct, kw_only=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+_TEXT: Final = {"type": "string"}
+_BASH: Final = {
+    "type": "object",
+    "properties": {
+        "command": _TEXT | {"description": "The command to run."},
+        "restart": {"type": "boolean", "description": "True restarts the shell."},
+    },
+}
+_EDITOR: Final = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
+        "path": _TEXT,
+        "view_range": {"type": "array", "items": {"type": "integer"}},
+        "file_text": _TEXT,
+        "old_str": _TEXT,
+        "new_str": _TEXT,
+        "insert_line": {"type": "integer"},
+        "insert_text": _TEXT,
+    },
+    "required": ["command", "path"],
+}
+# Tools whose schema Anthropic's models know by heart, and which the client runs.
+_BUILT_IN: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "bash_": ("Runs a command in a shell on the user's machine.", _BASH),
+    "text_editor_": ("Views and edits files on the user's machine.", _EDITOR),
+}
+
+
+def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """The tools, and the types of those that were left out because nobody here can run them."""
+    if len(given) > MAX_TOOLS:
+        raise invalid("tools", f"must hold at most {MAX_TOOLS} tools.")
+    tools: list[Tool] = []
+    left_out: list[str] = []
+    for number, spec in enumerate(given):
+        tool = _tool(spec, f"tools[{number}]")
+        if tool is None:
+            left_out.append(str(spec["type"]))
+        else:
+            tools.append(tool)
+    return tuple(tools), tuple(left_out)
+
+
+def _tool(spec: dict[str, Any], param: str) -> Tool | None:
+    kind = spec.get("type")
+    if spec.get("input_schema") is None and isinstance(kind, str) and kind != "custom":
+        for prefix, (description, schema) in _BUILT_IN.items():
+            if kind.startswith(prefix) and isinstance(name := spec.get("name"), str):
+                return Tool(name, description, schema)
+        return None
+    tool = convert(spec, ToolSpec, param)
+    check_depth(tool.input_schema, f"{param}.input_schema")
+    return Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
+
+
+def tool_choice_of(given: ChoiceSpec | None, tools: tuple[Tool, ...]) -> ToolChoice:
+    match given:
+        case None | ChoiceSpec(type="auto"):
+            return ToolChoice()
+        case ChoiceSpec(type="none"):
+            return ToolChoice("none")
+        case ChoiceSpec(type="any"):
+            if not tools:
+                raise invalid("tool_choice", "can't be `any` without a tool in `tools` that can be called.")
+            return ToolChoice("required")
+        case ChoiceSpec(name=None):
+            raise invalid("tool_choice.name", "is required.")
+        case ChoiceSpec(name=str(name)):
+            if not any(tool.name == name for tool in tools):
+                raise unsupported("tool_choice.name", "it must be a tool of `tools` that can be called here.")
+            return ToolChoice("required", (name,))
+        case _:
+            return ToolChoice()

@@ -1,0 +1,148 @@
+"""The dialect of OpenAI's Chat Completions."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from pippin.api.dialects import engine_fields as engine
+from pippin.api.dialects import openai_fields as shared
+from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
+from pippin.api.dialects.chat_messages import ChatMessage, MediaDefaults, is_prefill, messages_of
+from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of
+from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.openai_words import encode_error
+from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
+from pippin.api.dialects.sampling_fields import sampling_of
+from pippin.core.errors import ErrorReport
+from pippin.core.requests import GenerationRequest
+
+
+class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
+    messages: Annotated[tuple[ChatMessage, ...], Meta(description="The conversation so far.")]
+    max_completion_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000_000)] | None,
+        Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),
+    ] = None
+    tools: Annotated[tuple[GivenTool, ...] | None, Meta(description="Functions that may be called.")] = None
+    tool_choice: Annotated[
+        GivenChoice | None, Meta(description="Whether and which of them must be called.")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
+    response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
+    logprobs: Annotated[bool | None, Meta(description="Report the log probability of each token.")] = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="And of this many others beside it.")
+    ] = None
+    modalities: Annotated[tuple[Literal["text", "audio"], ...] | None, Meta(description='Only ["text"].')] = (
+        None
+    )
+
+
+REFUSED = shared.REFUSED | {
+    "audio": "answers are text; use /v1/audio/speech to speak them.",
+    "functions": "it is the old name of `tools`; use that.",
+    "function_call": "it is the old name of `tool_choice`; use that.",
+    "moderation": "Pippin runs no moderation model.",
+    "best_of": "use `n`, or /v1/completions.",
+    "suffix": "use /v1/completions.",
+    "echo": "use /v1/completions.",
+    "prompt_logprobs": "use /v1/completions with `echo` and `logprobs`.",
+    "add_special_tokens": "the chat template adds them.",
+}
+
+
+class Message(Struct, kw_only=True, frozen=True):
+    """Named for the OpenAPI document."""
+
+    content: Any = None
+
+
+class ChatDialect:
+    name = "chat_completions"
+    path = "/chat/completions"
+    body = ChatRequest
+    answer = ChatCompletion
+    contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED)
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
+        fields, ignored = self.contract.decode(body)
+        _check(fields)
+        return Decoded(
+            requests=(request_of(fields, context.max_choices),),
+            shape=ChatShape(
+                stream=shared.stream_shape_of(fields),
+                n=fields.n or 1,
+                logprobs=bool(fields.logprobs),
+                reasoning=engine.shows_reasoning(fields),
+            ),
+            stream=bool(fields.stream),
+            ignored=ignored,
+        )
+
+    def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:
+        return ChatEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return encode_error(report)
+
+
+def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
+    """What the body asks for, without its way of being answered."""
+    tools = tools_of(fields.tools)
+    media = MediaDefaults(
+        min_pixels=fields.min_pixels,
+        max_pixels=fields.max_pixels,
+        resize=engine.resize_of(fields),
+        fps=fields.video_fps,
+        max_frames=fields.video_max_frames,
+    )
+    return GenerationRequest(
+        model=fields.model,
+        messages=messages_of(fields.messages, media),
+        tools=tools,
+        tool_choice=tool_choice_of(fields.tool_choice, tools),
+        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        tool_format=fields.tool_parser,
+        sampling=sampling_of(fields),
+        output_format=output_format_of(fields, fields.response_format),
+        stop=shared.stops_of(fields.stop),
+        stop_token_ids=fields.stop_token_ids or (),
+        include_stop=bool(fields.include_stop_str_in_output),
+        ignore_eos=bool(fields.ignore_eos),
+        max_tokens=fields.max_completion_tokens or fields.max_tokens,
+        min_tokens=fields.min_tokens or 0,
+        n=shared.choices_of(fields.n, max_choices),
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        thinking=engine.thinking_of(fields),
+        template_kwargs=engine.template_kwargs_of(fields),
+        continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
+        overflow=engine.overflow_of(fields),
+        adapter=engine.adapter_of(fields),
+        cache_salt=fields.cache_salt,
+        priority=engine.priority_of(fields),
+        timeout=fields.timeout,
+        keep_alive=engine.keep_alive_of(fields),
+    )
+
+
+def _check(fields: ChatRequest) -> None:
+    shared.check_values(fields)
+    if fields.modalities is not None and fields.modalities != ("text",):
+        raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise invalid("top_logprobs", "needs `logprobs` to be true.")
+    if fields.max_tokens == 0:
+        raise invalid("max_tokens", "must be at least 1.")
+    if (
+        fields.continue_final_message
+        and fields.messages
+        and fields.messages[-1].__struct_config__.tag != "assistant"
+    ):
+        raise invalid("continue_final_message", "needs the last message to be the assistant's.")
+
+
+dialect = ChatDialect()

@@ -1,0 +1,30 @@
+"""Finds the dialects: every module of this folder that has one."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from pippin.api import dialects
+from pippin.api.dialects.base import AnyDialect
+
+VERSION = "/v1"
+
+
+def find_dialects() -> Mapping[str, AnyDialect]:
+    """By path, without the version."""
+    found: dict[str, AnyDialect] = {}
+    for module in pkgutil.iter_modules(dialects.__path__):
+        loaded = importlib.import_module(f"{dialects.__name__}.{module.name}")
+        dialect: AnyDialect | None = vars(loaded).get("dialect")
+        if dialect is not None:
+            found[dialect.path] = dialect
+    return found
+
+
+def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:
+    """Who speaks at a path, for drawing errors there; OpenAI's chat for all that is nobody's own."""
+    bare = path.removeprefix(VERSION)
+    for own, dialect in dialects.items():
+        if bare == own or bare.startswith(own + "/"):
+            return dialect
+    return dialects["/chat/completions"]

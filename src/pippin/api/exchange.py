@@ -1,0 +1,108 @@
+"""What is known of one HTTP exchange beside its bytes: its id, its caller, how it ended."""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pippin import __version__
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+CLIENT_GONE = 499
+SCOPE_KEY = "pippin.exchange"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Made for each request by `ExchangeFrame`; guards and handlers fill it in."""
+
+    id: str
+    path: str
+    own_id: bool = True  # made here, not by the client
+    started: float = field(default_factory=time.perf_counter)
+    caller: str = ""  # name of the key, or address: who limits are counted for
+    authenticated: bool = False
+    status: int | None = None
+    gone: bool = False  # the client hung up before the answer was complete
+    headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
+    route: str = "unrouted"  # the pattern of the address, for metrics
+    note: str = ""  # for the access log: model and tokens
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    exchange = scope[SCOPE_KEY]
+    assert isinstance(exchange, Exchange)
+    return exchange
+
+
+def open_exchange(scope: Scope) -> Exchange:
+    """The client's own id serves where it is plain."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    own = _ID.fullmatch(given) is None
+    exchange = Exchange(id=uuid4().hex if own else given, path=scope["path"], own_id=own)
+    scope[SCOPE_KEY] = exchange
+    return exchange
+
+
+class ExchangeFrame:
+    """The outermost layer: gives each exchange its id and headers, and one line in the log."""
+
+    def __init__(self, app: ASGIApp, finished: Callable[[str, Exchange], None]) -> None:
+        """`finished` is told the method and the exchange of each request."""
+        self._app = app
+        self._finished = finished
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = open_exchange(scope)
+
+        async def send_framed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["server"] = f"pippin/{__version__}"
+                headers["x-request-id"] = exchange.id
+                headers["x-process-time"] = f"{exchange.elapsed:.6f}"
+                headers.setdefault("x-content-type-options", "nosniff")
+                for name, value in exchange.headers.items():
+                    headers[name] = value
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_framed)
+        finally:
+            self._write_line(scope, exchange)
+            self._finished(scope["method"], exchange)
+
+    def _write_line(self, scope: Scope, exchange: Exchange) -> None:
+        status = CLIENT_GONE if exchange.gone else exchange.status or 500
+        level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
+        note = f" {exchange.note}" if exchange.note else ""
+        log.log(
+            level,
+            "%s %s %d %.0f ms id=%s%s",
+            scope["method"],
+            _printable(exchange.path),
+            status,
+            exchange.elapsed * 1000,
+            exchange.id,
+            note,
+        )
+
+
+def _printable(path: str) -> str:
+    """A path for one line of the log: no control characters, not endless."""
+    return "".join(letter if letter.isprintable() else "?" for letter in path[:200])

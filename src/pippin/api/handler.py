@@ -1,0 +1,248 @@
+"""Answers requests to models: the one path of every dialect and kind, streamed and whole."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pippin import __version__
+from pippin.api.answer import Answer
+from pippin.api.body import read_json_body
+from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Encoder, History, RunInfo
+from pippin.api.exchange import Exchange, exchange_of
+from pippin.api.limits import Allowance, Limits
+from pippin.api.observer import Observer
+from pippin.api.presence import Presence
+from pippin.api.sse import EventStream
+from pippin.api.unknown_fields import UnknownFields
+from pippin.config.server_options import ServerOptions
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Counted, Event
+from pippin.core.models import ModelInfo
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import CountTokens, Generate, Task
+from pippin.service import Service
+
+log = logging.getLogger(__name__)
+
+LARGE_BODY: Final = 256 << 10  # bytes; decoding more would hold up the event loop
+ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
+
+MediaResolver = Callable[[GenerationRequest], Awaitable[GenerationRequest]]
+"""Fetches media that a request gives by address. Raises `ServerError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A body that was understood, and who will draw its answer."""
+
+    decoded: Decoded[Any]
+    tasks: list[Generate]
+    run: RunInfo
+    kind: str  # of the dialect
+    encoder: Any  # of the dialect's own type
+
+
+class Handler:
+    def __init__(
+        self,
+        service: Service,
+        options: ServerOptions,
+        observer: Observer,
+        limits: Limits,
+        resolve_media: MediaResolver,
+    ) -> None:
+        self._service = service
+        self._options = options
+        self._observer = observer
+        self._limits = limits
+        self._resolve_media = resolve_media
+        self._unknown = UnknownFields()
+        self._active: dict[str, Answer] = {}
+        self.answered = 0
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold new requests to changed options."""
+        self._options = options
+        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
+
+    async def answer(
+        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+    ) -> Response:
+        """Read, decode, run, and draw. Raises `ServerError` for all that deserves a status code."""
+        return await self.respond(request, await self.prepare(request, dialect, history=history))
+
+    async def prepare(
+        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+    ) -> Prepared:
+        """Read and decode a body; nothing runs yet."""
+        exchange = exchange_of(request.scope)
+        self._limits.admit(exchange)
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        decoded = await self.decode(request, dialect, body, history)
+        tasks = [
+            Generate(await self._resolve_media(self._salted(wanted, request))) for wanted in decoded.requests
+        ]
+        run = self._run_info(decoded.requests[0].model, exchange)
+        encoder = dialect.encoder(decoded, run)
+        return Prepared(decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder)
+
+    async def respond(self, request: Request, prepared: Prepared) -> Response:
+        answer = self.open(request, prepared, Presence(request.receive))
+        encoder: Encoder = prepared.encoder
+        try:
+            if not prepared.decoded.stream:
+                whole = encoder.whole(await answer.whole())
+                await answer.close()
+                return Response(whole, media_type="application/json")
+            await answer.started(within=self._options.keepalive_interval)
+        except BaseException:
+            await answer.close()
+            raise
+        return EventStream(answer.pieces(encoder, self._options.keepalive_interval), answer.close)
+
+    def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
+        """Begin to run what was prepared. Whoever opens an answer closes it."""
+        return self._open(
+            request,
+            prepared.tasks,
+            prepared.run,
+            prepared.kind,
+            stream=prepared.decoded.stream,
+            timeout=prepared.decoded.requests[0].timeout,
+            presence=presence,
+        )
+
+    async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
+        """The prompt tokens of the request that a body stands for."""
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        [wanted] = (await self.decode(request, dialect, body, history)).requests
+        task = CountTokens(await self._resolve_media(self._salted(wanted, request)))
+        [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
+        assert isinstance(counted, Counted)
+        return counted.tokens
+
+    async def decode(
+        self, request: Request, dialect: AnyDialect, body: bytes, history: History | None = None
+    ) -> Decoded[Any]:
+        """Understand a body, beside the event loop where it is large; what is odd in it goes to the log."""
+        context = DecodeContext(
+            max_choices=self._options.max_choices,
+            headers=dict(request.headers),
+            query=dict(request.query_params),
+            history=history,
+        )
+        if len(body) > LARGE_BODY:
+            decoded = await asyncio.to_thread(dialect.decode, body, context)
+        else:
+            decoded = dialect.decode(body, context)
+        self._unknown.note(dialect.name, decoded.ignored)
+        for warning in decoded.warnings:
+            log.warning("%s id=%s", warning, exchange_of(request.scope).id)
+        return decoded
+
+    async def perform(self, request: Request, task: Task, *, model: str, kind: str) -> list[Event]:
+        """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
+        exchange = exchange_of(request.scope)
+        self._limits.admit(exchange)
+        run = self._run_info(model, exchange)
+        presence = Presence(request.receive)
+        answer = self._open(request, [task], run, kind, stream=False, timeout=None, presence=presence)
+        try:
+            return await answer.events()
+        finally:
+            await answer.close()
+
+    async def cancel(self, name: str) -> bool:
+        """End a request by its own id or by that of its answer; False if none is running."""
+        for prefix in ID_PREFIXES:
+            name = name.removeprefix(prefix)
+        answer = self._active.get(name)
+        if answer is None:
+            return False
+        answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
+        return True
+
+    def _open(
+        self,
+        request: Request,
+        tasks: list[Any],
+        run: RunInfo,
+        kind: str,
+        *,
+        stream: bool,
+        timeout: float | None,
+        presence: Presence,
+    ) -> Answer:
+        exchange = exchange_of(request.scope)
+        self._limits.enter()
+        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
+        ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
+        limit = min(filter(None, (timeout, self._options.timeout)), default=None)
+        model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
+        answer = Answer(
+            self._service,
+            tasks,
+            ids=ids,
+            model=model,
+            client=exchange.caller or None,
+            presence=presence,
+            observer=self._observer.request(kind, run.model, stream=stream),
+            timeout=limit,
+            on_close=partial(self._forget, exchange, run),
+        )
+        self._active[run.id] = answer
+        self._active.setdefault(exchange.id, answer)
+        return answer
+
+    def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
+        self.answered += 1
+        self._limits.leave(exchange.caller, answer.tokens)
+        for name in (run.id, exchange.id):
+            if self._active.get(name) is answer:
+                del self._active[name]
+        exchange.gone = answer.gone
+        exchange.note = f"model={run.model} tokens={answer.tokens}"
+        if answer.failure is not None and not answer.gone:
+            exchange.note += f" error={answer.failure.kind}"
+
+    def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
+        """Ids of answers are Pippin's own: a client may use its request id twice."""
+        try:
+            info = self._service.model(model)
+        except ServerError:
+            info = ModelInfo(id=model, kind="language")  # `start` says what is wrong, or fetches it
+        return RunInfo(
+            id=exchange.id if exchange.own_id else uuid4().hex,
+            created=int(time.time()),
+            model=info.id,
+            fingerprint=fingerprint(info),
+        )
+
+    def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
+        """Tenants, and on demand keys, have prefix caches of their own."""
+        headers = request.headers
+        salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
+        if self._options.cache_salt_per_key:
+            salts.append(exchange_of(request.scope).caller)
+        if not any(salts):
+            return wanted
+        joined = "\0".join([wanted.cache_salt or "", *salts])
+        return msgspec.structs.replace(
+            wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
+        )
+
+
+def fingerprint(info: ModelInfo) -> str:
+    """Changes with Pippin's version and with how the model runs."""
+    facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
+    return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()

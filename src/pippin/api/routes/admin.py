@@ -1,0 +1,144 @@
+"""Management: models in and out of memory, caches, settings."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.body import read_body
+from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.fields import decode_json
+from pippin.api.routes.health import worker_body
+from pippin.config.errors import ConfigError
+from pippin.core.errors import ServerError
+
+SMALL_BODY_MB = 1.0
+
+
+class NamedModel(Struct, kw_only=True):
+    model: str | None = None
+
+
+class Pin(Struct, kw_only=True):
+    pinned: bool = True
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    admin = Admin(api)
+    return [
+        *both("/unload", admin.unload, "POST", body=NamedModel),
+        *both("/load", admin.load, "POST", body=NamedModel),
+        *both("/models/load", admin.load, "POST", body=NamedModel),
+        *both("/models/unload", admin.unload, "POST", body=NamedModel),
+        *both("/models/{id:path}/load", admin.load, "POST", body=NamedModel),
+        *both("/models/{id:path}/unload", admin.unload, "POST", body=NamedModel),
+        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin),
+        *both("/models/{id:path}/unpin", admin.unpin, "POST"),
+        *both("/cache", admin.clear_cache, "DELETE"),
+        *both("/cache/prefix", admin.clear_prefixes, "DELETE"),
+        *both("/cache/reset", admin.clear_cache, "POST"),
+        *both("/settings", admin.settings),
+        *both("/settings", admin.change_settings, "PATCH"),
+    ]
+
+
+@dataclass(frozen=True)
+class Admin:
+    api: Api
+
+    async def load(self, request: Request) -> Response:
+        name = await self._model(request)
+        if name is None:
+            raise ServerError("invalid_request", "`model` is required: name what to load.", "model")
+        state = await self.api.service.pool.load(name)
+        return json_reply({"status": "success", "model": state.id, **worker_body(state)})
+
+    async def unload(self, request: Request) -> Response:
+        """One model, or all of them where none is named, as mlx_vlm.server's `/unload` does."""
+        pool = self.api.service.pool
+        name = await self._model(request)
+        resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
+        names = resident if name is None else [name]
+        unloaded = [each for each in names if await pool.unload(each)]
+        if not unloaded:
+            return json_reply({"status": "no_model_loaded", "unloaded": [], "message": "No model is loaded."})
+        message = f"Unloaded {', '.join(unloaded)}."
+        return json_reply({"status": "success", "unloaded": unloaded, "message": message})
+
+    async def pin(self, request: Request) -> Response:
+        body = await self._body(request)
+        return await self._pinned(request, decode_json(body, Pin).pinned if body else True)
+
+    async def unpin(self, request: Request) -> Response:
+        return await self._pinned(request, False)
+
+    async def clear_cache(self, request: Request) -> Response:
+        cleared = await self.api.service.pool.clear_cache(disk=True)
+        return json_reply({"status": "success", "cleared": cleared})
+
+    async def clear_prefixes(self, request: Request) -> Response:
+        cleared = await self.api.service.pool.clear_cache(prefixes_only=True)
+        return json_reply({"status": "success", "cleared": cleared})
+
+    async def settings(self, request: Request) -> Response:
+        return json_reply({"current": self._current()})
+
+    async def change_settings(self, request: Request) -> Response:
+        """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`."""
+        values = self._values(await self._body(request))
+        applied: list[str] = []
+        rejected: dict[str, str] = {}
+        waiting: list[str] = []
+        for name, value in values.items():
+            try:
+                changed = await self.api.settings.change({name: value})
+            except ConfigError as error:
+                rejected[name] = str(error)
+                continue
+            applied += changed.changed
+            waiting += changed.needs_restart
+        return json_reply(
+            {
+                "op": "merge",
+                "applied": applied,
+                "rejected": rejected,
+                "needs_restart": waiting,
+                "reload_kinds": [],
+                "current": self._current(),
+            },
+            400 if rejected and not applied and not waiting else 200,
+        )
+
+    def _values(self, body: bytes) -> dict[str, Any]:
+        given = decode_json(body, dict[str, Any])
+        if "values" not in given:
+            given.pop("op", None)
+            return given
+        if given.get("op", "merge") != "merge":
+            raise ServerError("unsupported", 'Only the op "merge" is supported.', "op")
+        return msgspec.convert(given["values"], dict[str, Any])
+
+    def _current(self) -> dict[str, Any]:
+        """All settings but secrets and the operator's paths."""
+        hidden = {"api_keys", "api_key_file", "models", "model_defaults"}
+        server = self.api.options
+        options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
+        return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}
+
+    async def _pinned(self, request: Request, pinned: bool) -> Response:
+        state = await self.api.service.pool.pin(request.path_params["id"], pinned)
+        return json_reply({"status": "success", "model": state.id, **worker_body(state)})
+
+    async def _model(self, request: Request) -> str | None:
+        """From the path, or from the body."""
+        if "id" in request.path_params:
+            return str(request.path_params["id"])
+        body = await self._body(request)
+        return decode_json(body, NamedModel).model if body.strip() else None
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)

@@ -1,0 +1,133 @@
+"""`/v1/conversations`: lists of items that responses join and go on with."""
+
+import time
+from typing import Annotated, Any, Final
+from uuid import uuid4
+
+from msgspec import Meta, Struct, field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.body import read_json_body
+from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.fields import decode_json
+from pippin.api.dialects.openai_responses import Metadata
+from pippin.api.dialects.openai_responses_items import ConversationReader
+from pippin.api.dialects.openai_responses_stored import Item, stored_items
+from pippin.api.history import OwnedHistory, StoredConversation, not_found
+from pippin.api.item_pages import page_of
+from pippin.api.routes.responses import history_of
+
+MOST_ITEMS: Final = 20
+"""That one call may add, as at OpenAI's."""
+
+Items = Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS)]
+
+
+class NewConversation(Struct, kw_only=True):
+    items: Items | None = None
+    metadata: Metadata | None = None
+
+
+class ChangedConversation(Struct, kw_only=True):
+    metadata: Metadata | None = None
+
+
+class NewItems(Struct, kw_only=True):
+    items: Items = field(default_factory=list)
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    conversations = Conversations(api)
+    return [
+        *both("/conversations", conversations.create, "POST"),
+        *both("/conversations/{id}", conversations.read, "GET"),
+        *both("/conversations/{id}", conversations.change, "POST"),
+        *both("/conversations/{id}", conversations.delete, "DELETE"),
+        *both("/conversations/{id}/items", conversations.items, "GET"),
+        *both("/conversations/{id}/items", conversations.add_items, "POST"),
+        *both("/conversations/{id}/items/{item}", conversations.item, "GET"),
+        *both("/conversations/{id}/items/{item}", conversations.delete_item, "DELETE"),
+    ]
+
+
+class Conversations:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def create(self, request: Request) -> Response:
+        body = decode_json(await self._body(request) or b"{}", NewConversation)
+        history = history_of(self._api, request)
+        name = f"conv_{uuid4().hex}"
+        conversation = StoredConversation(
+            id=name,
+            created_at=int(time.time()),
+            metadata=body.metadata or {},
+            items=checked(body.items or [], history),
+        )
+        history.save_conversation(conversation)
+        return json_reply(drawn(conversation))
+
+    async def read(self, request: Request) -> Response:
+        return json_reply(drawn(self._find(request)))
+
+    async def change(self, request: Request) -> Response:
+        conversation = self._find(request)
+        conversation.metadata = decode_json(await self._body(request), ChangedConversation).metadata or {}
+        history_of(self._api, request).save_conversation(conversation)
+        return json_reply(drawn(conversation))
+
+    async def delete(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        history_of(self._api, request).delete_conversation(name)
+        return json_reply({"id": name, "object": "conversation.deleted", "deleted": True})
+
+    async def items(self, request: Request) -> Response:
+        return json_reply(page_of(self._find(request).items, request.query_params))
+
+    async def add_items(self, request: Request) -> Response:
+        body = decode_json(await self._body(request), NewItems)
+        conversation, history = self._find(request), history_of(self._api, request)
+        added = checked(body.items, history)
+        conversation.items += added
+        history.save_conversation(conversation)
+        return json_reply(page_of(added, {"order": "asc", "limit": "100"}))
+
+    async def item(self, request: Request) -> Response:
+        name = request.path_params["item"]
+        for item in self._find(request).items:
+            if item["id"] == name:
+                return json_reply(item)
+        raise not_found("item", name)
+
+    async def delete_item(self, request: Request) -> Response:
+        conversation, name = self._find(request), request.path_params["item"]
+        kept = [item for item in conversation.items if item["id"] != name]
+        if len(kept) == len(conversation.items):
+            raise not_found("item", name)
+        conversation.items = kept
+        history_of(self._api, request).save_conversation(conversation)
+        return json_reply(drawn(conversation))
+
+    def _find(self, request: Request) -> StoredConversation:
+        return history_of(self._api, request).stored_conversation(request.path_params["id"])
+
+    async def _body(self, request: Request) -> bytes:
+        options = self._api.options
+        return await read_json_body(request, options.max_body_mb, options.body_timeout)
+
+
+def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
+    """The items with ids. Raises `ServerError` for what a response could not read later."""
+    ConversationReader(history.item).read(items, "items")
+    return stored_items(items, uuid4().hex, history.item)
+
+
+def drawn(conversation: StoredConversation) -> dict[str, Any]:
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": conversation.created_at,
+        "metadata": conversation.metadata,
+    }

@@ -1,0 +1,124 @@
+"""`/health` and `/`: is the server there, and what runs in it. Answered from memory, at once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from pippin import __version__
+from pippin.api.context import Api, both, json_reply
+from pippin.api.exchange import exchange_of
+from pippin.core.models import ModelInfo, ModelState
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    health = Health(api)
+    return [
+        *both("/health", health.show),
+        Route("/healthz", health.show, methods=["GET"]),
+        Route("/", welcome, methods=["GET"]),
+    ]
+
+
+async def welcome(request: Request) -> Response:
+    return json_reply({"name": "pippin", "version": __version__, "docs": "/docs", "models": "/v1/models"})
+
+
+@dataclass(frozen=True)
+class Health:
+    api: Api
+
+    async def show(self, request: Request) -> Response:
+        """The fields of the replaced servers' health pages, and the state of each worker. Where keys are asked
+        for and none is shown, errors and workers are left out."""
+        body = self._describe()
+        if self.api.keyring and not exchange_of(request.scope).authenticated:
+            del body["workers"], body["last_error"]
+        return json_reply(body)
+
+    def _describe(self) -> dict[str, Any]:
+        options, pool = self.api.options, self.api.service.pool
+        states = pool.states()
+        infos = {state.id: pool.info(state.id) for state in states}
+        current = current_state(states)
+        info = infos[current.id] if current is not None else None
+        window = info.context_window if info is not None else None
+        defaults = options.model_defaults
+        return {
+            "status": "healthy",
+            "version": __version__,
+            "loaded_model": current.id if current is not None else None,
+            "loaded_adapter": defaults.adapter_path if current is not None else None,
+            "loaded_models": loaded_models(states, defaults.adapter_path),
+            "workers": [worker_body(state) for state in states],
+            "loaded_context_size": window,
+            "configured_context_limit": defaults.context_length,
+            "effective_context_limit": min(filter(None, (window, defaults.context_length)), default=None),
+            "loaded_tool_parser": info.tool_format if info is not None else None,
+            "loaded_reasoning_parser": info.reasoning_format if info is not None else None,
+            "continuous_batching_enabled": True,
+            "apc_enabled": defaults.prefix_cache,
+            "model_loaded": current is not None,
+            "model_name": current.id if current is not None else None,
+            "model_id": current.id if current is not None else None,
+            "model_status": "initialized" if current is not None else "uninitialized",
+            "available_models": [state.id for state in states],
+            "model_type": model_type(info),
+            "engine_type": "batched",
+            "residency_state": residency(states),
+            "active_requests": sum(state.active for state in states),
+            "last_used_at": max((state.last_used for state in states if state.last_used), default=None),
+            "loaded_at": current.loaded_at if current is not None else None,
+            "auto_unload_idle_seconds": defaults.idle_timeout or 0.0,
+            "last_error": next((state.error.message for state in states if state.error is not None), None),
+            "mcp": None,
+        }
+
+
+def current_state(states: list[ModelState]) -> ModelState | None:
+    """The model loaded last."""
+    loaded = [state for state in states if state.state == "loaded"]
+    return max(loaded, key=lambda state: state.loaded_at or 0.0, default=None)
+
+
+def loaded_models(states: list[ModelState], adapter: str | None) -> dict[str, Any]:
+    return {
+        state.id: {"model": state.id, "adapter": adapter, "model_kind": state.kind}
+        for state in states
+        if state.state == "loaded"
+    }
+
+
+def worker_body(state: ModelState) -> dict[str, Any]:
+    error = state.error
+    return {
+        "id": state.id,
+        "kind": state.kind,
+        "state": state.state,
+        "stage": state.stage,
+        "progress": state.progress,
+        "pinned": state.pinned,
+        "active": state.active,
+        "last_used_at": state.last_used,
+        "loaded_at": state.loaded_at,
+        "load_seconds": state.load_seconds,
+        "footprint_bytes": state.footprint,
+        "pid": state.pid,
+        "restarts": state.restarts,
+        "last_error": None if error is None else error.message,
+    }
+
+
+def model_type(info: ModelInfo | None) -> str | None:
+    if info is None:
+        return None
+    return "mllm" if info.capabilities.images else "llm"
+
+
+def residency(states: list[ModelState]) -> str:
+    for wanted in ("loaded", "loading", "unloading", "failed"):
+        if any(state.state == wanted for state in states):
+            return wanted
+    return "unloaded"

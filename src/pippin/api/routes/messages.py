@@ -1,0 +1,17 @@
+"""`/v1/messages/count_tokens`; `/v1/messages` itself needs no more than its dialect."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.anthropic_messages import MessagesDialect
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    counting = MessagesDialect(counting=True)
+
+    async def count_tokens(request: Request) -> Response:
+        return json_reply({"input_tokens": await api.handler.count(request, counting)})
+
+    return [*both("/messages/count_tokens", count_tokens, "POST")]

@@ -1,0 +1,40 @@
+"""`/metrics`: Prometheus text, where the operator enables it."""
+
+import asyncio
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, both
+from pippin.core.errors import ServerError
+from pippin.core.models import EngineStats, ModelState
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    async def metrics(request: Request) -> Response:
+        if not api.options.enable_metrics:
+            raise ServerError(
+                "not_found", "Metrics are off; the operator turns them on with --enable-metrics."
+            )
+        from pippin.api.engine_gauges import gauges
+        from pippin.api.metrics import Metrics
+
+        assert isinstance(api.observer, Metrics)
+        loaded = await stats_of_loaded(api)
+        text = api.observer.render(gauges(api.service.pool.states(), loaded, time.time() - api.started))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return [*both("/metrics", metrics)]
+
+
+async def stats_of_loaded(api: Api) -> dict[str, EngineStats]:
+    """A snapshot of each model that is in memory; the pool answers within a second at worst."""
+    loaded = [state.id for state in api.service.pool.states() if is_loaded(state)]
+    stats = await asyncio.gather(*(api.service.pool.stats(name) for name in loaded))
+    return dict(zip(loaded, stats, strict=True))
+
+
+def is_loaded(state: ModelState) -> bool:
+    return state.state == "loaded"

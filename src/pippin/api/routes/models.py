@@ -1,0 +1,60 @@
+"""`/v1/models`: what can be asked for."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, both, json_reply
+from pippin.core.models import ModelInfo, ModelState
+
+OWNER = "pippin"
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    listing = Listing(api)
+    return [*both("/models", listing.all), *both("/models/{id:path}", listing.one)]
+
+
+@dataclass(frozen=True)
+class Listing:
+    api: Api
+
+    async def all(self, request: Request) -> Response:
+        states = {state.id: state for state in self.api.service.pool.states()}
+        data = [describe(info, states.get(info.id)) for info in self.api.service.models()]
+        return json_reply({"object": "list", "data": data})
+
+    async def one(self, request: Request) -> Response:
+        info = self.api.service.model(request.path_params["id"])
+        states = {state.id: state for state in self.api.service.pool.states()}
+        return json_reply(describe(info, states.get(info.id)))
+
+
+def describe(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
+    """A model in OpenAI's shape, with what the replaced servers and clients look for. No paths: they
+    would tell of the operator's disk."""
+    return {
+        "id": info.id,
+        "object": "model",
+        "created": info.created,
+        "owned_by": OWNER,
+        "context_window": info.context_window,
+        "max_model_len": info.context_window,
+        "loaded": state is not None and state.state == "loaded",
+        "state": state.state if state is not None else "unloaded",
+        "kind": info.kind,
+        "capabilities": msgspec.structs.asdict(info.capabilities),
+        "metadata": {
+            "architecture": info.architecture,
+            "quantization": info.quantization,
+            "dtype": info.dtype,
+            "size_bytes": info.size_bytes,
+            "tool_parser": info.tool_format,
+            "reasoning_parser": info.reasoning_format,
+            "dimensions": info.dimensions,
+        },
+    }

@@ -1,0 +1,21 @@
+"""Stops running requests by their id."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, both, json_reply
+from pippin.core.errors import ServerError
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    async def cancel(request: Request) -> Response:
+        """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`)."""
+        name = request.path_params["id"]
+        if not await api.handler.cancel(name):
+            raise ServerError("not_found", "No request with this id is running.", "id")
+        return json_reply(
+            {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}
+        )
+
+    return [*both("/requests/{id}/cancel", cancel, "POST"), *both("/requests/{id}", cancel, "DELETE")]

@@ -1,0 +1,158 @@
+"""`/v1/responses` and what belongs to one response: it is created, read, followed, cancelled, deleted, counted."""
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.openai_compaction import CompactionDialect
+from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.api.dialects.openai_responses_encode import ResponsesEncoder, response_id
+from pippin.api.exchange import exchange_of
+from pippin.api.handler import Prepared
+from pippin.api.history import OwnedHistory
+from pippin.api.item_pages import page_of
+from pippin.api.presence import NobodyWaits
+from pippin.api.saved_responses import SavingDialect, SavingEncoder, saver
+from pippin.api.sse import EventStream
+from pippin.core.errors import ServerError
+
+STOPPED: Final = {
+    "code": "server_error",
+    "message": "The server stopped before the response was complete.",
+}
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    responses = Responses(api)
+    return [
+        *both("/responses", responses.create, "POST"),
+        *both("/responses/input_tokens", responses.count, "POST"),
+        *both("/responses/compact", responses.compact, "POST"),
+        *both("/responses/{id}", responses.read, "GET"),
+        *both("/responses/{id}", responses.delete, "DELETE"),
+        *both("/responses/{id}/cancel", responses.cancel, "POST"),
+        *both("/responses/{id}/input_items", responses.input_items, "GET"),
+    ]
+
+
+class Responses:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._silence = api.options.keepalive_interval
+        self._dialect = ResponsesDialect()
+        self._compaction = CompactionDialect()
+        self._background = BackgroundResponses()
+
+    async def create(self, request: Request) -> Response:
+        history = history_of(self._api, request)
+        dialect = SavingDialect(self._dialect, history)
+        prepared = await self._api.handler.prepare(request, dialect, history=history)
+        if prepared.decoded.shape.background:
+            return self._run_in_background(request, prepared, history)
+        return await self._api.handler.respond(request, prepared)
+
+    async def count(self, request: Request) -> Response:
+        history = history_of(self._api, request)
+        tokens = await self._api.handler.count(request, self._dialect, history=history)
+        return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
+
+    async def compact(self, request: Request) -> Response:
+        history = history_of(self._api, request)
+        return await self._api.handler.answer(request, self._compaction, history=history)
+
+    async def read(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        running = self._background.find(owner_of(request), name)
+        if request.query_params.get("stream") == "true":
+            if running is None:
+                history_of(self._api, request).response(name)
+                raise ServerError(
+                    "invalid_request",
+                    "Only a background response that runs, or has just ended, can be streamed; "
+                    "leave `stream` out to read what is stored.",
+                    "stream",
+                )
+            return self._follow(running, starting_after(request))
+        if running is not None:
+            return json_reply(running.response)
+        return json_reply(settled(history_of(self._api, request).response(name).response))
+
+    async def delete(self, request: Request) -> Response:
+        name, owner = request.path_params["id"], owner_of(request)
+        running = self._background.find(owner, name)
+        if running is not None:
+            await running.cancel()
+            self._background.remove(owner, name)
+        history_of(self._api, request).delete_response(name)
+        return json_reply({"id": name, "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        running = self._background.find(owner_of(request), name)
+        if running is not None:
+            await running.cancel()
+            return json_reply(running.response)
+        response = settled(history_of(self._api, request).response(name).response)
+        if not response["background"]:
+            raise ServerError(
+                "invalid_request",
+                "Only responses that were created with `background` can be cancelled; to stop another one, "
+                "close its connection.",
+                "response_id",
+            )
+        return json_reply(response)
+
+    async def input_items(self, request: Request) -> Response:
+        history = history_of(self._api, request)
+        turn = history.response(request.path_params["id"])
+        return json_reply(page_of(history.input_items(turn), request.query_params))
+
+    def _run_in_background(self, request: Request, prepared: Prepared, history: OwnedHistory) -> Response:
+        self._api.service.model(prepared.decoded.requests[0].model)  # an unknown model is told at once
+        assert isinstance(prepared.encoder, SavingEncoder)
+        encoder: ResponsesEncoder = prepared.encoder.inner
+        save = saver(history, prepared.decoded.shape, prepared.run)
+        answer = self._api.handler.open(request, prepared, NobodyWaits())
+        running = BackgroundResponse(answer, encoder, self._silence, save)
+        save(running.response)
+        self._background.add(owner_of(request), response_id(prepared.run), running)
+        if prepared.decoded.stream:
+            return self._follow(running, -1)
+        return json_reply(running.response)
+
+    def _follow(self, running: BackgroundResponse, after: int) -> Response:
+        async def nothing() -> None:
+            """The response goes on without its reader."""
+
+        return EventStream(running.follow(after, self._silence), nothing)
+
+
+def owner_of(request: Request) -> str:
+    """Whose history it is: the key's; without keys there is one for all."""
+    exchange = exchange_of(request.scope)
+    return exchange.caller if exchange.authenticated else ""
+
+
+def history_of(api: Api, request: Request) -> OwnedHistory:
+    return api.store.for_owner(owner_of(request))
+
+
+def starting_after(request: Request) -> int:
+    given = request.query_params.get("starting_after", "-1")
+    try:
+        return max(-1, int(given[:12]))
+    except ValueError:
+        raise ServerError(
+            "invalid_request", "`starting_after` must be the sequence number of an event.", "starting_after"
+        ) from None
+
+
+def settled(response: dict[str, Any]) -> dict[str, Any]:
+    """A stored response that nobody runs any more has failed, whatever it said last."""
+    if response["status"] in TERMINAL:
+        return response
+    return response | {"status": "failed", "error": STOPPED}

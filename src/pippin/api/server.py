@@ -1,0 +1,180 @@
+"""Runs the server: listens, answers signals, drains, and ends every worker."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+import uvicorn
+
+from pippin.api.app import create_app
+from pippin.api.bounded_http import BoundedHttp
+from pippin.api.live_settings import LiveSettings
+from pippin.config.settings import Settings
+from pippin.service import Service
+
+log = logging.getLogger(__name__)
+
+ADDRESS_IN_USE: Final = 98
+"""Exit status; the number of Linux's EADDRINUSE."""
+
+BACKLOG: Final = 2048
+KEEP_CONNECTION: Final = 75  # idle seconds
+
+Preparation = Callable[[], Coroutine[Any, Any, None]]
+
+
+class AddressError(Exception):
+    """The address can't be listened on. The message is one clear line."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises `AddressError`."""
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise AddressError(_reason(host, port, error)) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _reason(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} of {host} is in use by another program; choose another with --port."
+    if error.errno == errno.EACCES:
+        return f"Port {port} of {host} needs more rights; choose one above 1023 with --port."
+    return f"Can't listen on {host} port {port}: {error.strerror or error}."
+
+
+class Server:
+    """One listening address over one service. `run` returns when the server has stopped."""
+
+    def __init__(self, service: Service, settings: Settings, listener: socket.socket) -> None:
+        options = settings.server
+        self._service = service
+        self._drain = options.drain_timeout
+        self._listener = listener
+        self._stops = 0
+        self._live = LiveSettings(settings, service)
+        self._reloading: asyncio.Task[None] | None = None
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                create_app(service, settings, self._live),
+                http=BoundedHttp,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=True,
+                timeout_keep_alive=KEEP_CONNECTION,
+                timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    async def run(
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+    ) -> None:
+        """Serve until a signal says stop."""
+        with self._signals():
+            await self.serve(on_ready, prepare)
+
+    async def serve(
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+    ) -> None:
+        """Serve until `stop`. The models that the operator named load meanwhile."""
+        preloading = asyncio.create_task((prepare or self._service.preload)())
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        on_ready()
+        try:
+            await serving
+        finally:
+            preloading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await preloading
+            await self._service.close(0.0)
+
+    def stop(self) -> None:
+        """First call: finish what runs, at most as long as the drain lasts. Second: now."""
+        self._stops += 1
+        if self._stops == 1:
+            log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
+            self._uvicorn.should_exit = True
+        else:
+            self._uvicorn.force_exit = True
+
+    def reload(self) -> None:
+        """Read the settings again."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._live.reload())
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: self.reload}
+        for number, action in actions.items():
+            loop.add_signal_handler(number, action)
+        try:
+            yield
+        finally:
+            for number in actions:
+                loop.remove_signal_handler(number)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run_server(
+    service: Service,
+    settings: Settings,
+    on_ready: Callable[[str, int], None],
+    prepare: Preparation | None = None,
+) -> int:
+    """Listen and serve; the process's exit status. `on_ready` is told host and port once they answer.
+
+    `prepare` fetches and loads the models that the operator named, instead of `service.preload`.
+
+    Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    host = settings.server.host
+    listener = listen(host, settings.server.port)
+    with contextlib.closing(listener):
+        server = Server(service, settings, listener)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(server.run(lambda: on_ready(host, server.port), prepare))
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one; it isn't made for Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,262 @@
+"""Knows every model on this machine, and what a name means."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from pippin.catalog.aliases import ALIASES
+from pippin.catalog.download import Download, download
+from pippin.catalog.entry import SCRIPT_SUFFIX, SCRIPTED, CatalogEntry, model_kind, scripted, stamp_of
+from pippin.catalog.info import read_info
+from pippin.catalog.names import ambiguous, check_name, is_repository, match_partial, not_found
+from pippin.catalog.roots import CatalogRoots
+from pippin.catalog.scan import Found, scan_folder, scan_hub
+from pippin.config.model_options import ModelOptions
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelKind
+
+RECENT: Final = 2.0  # seconds
+LOOPBACK: Final = ("localhost", "::1")
+
+DownloadProgress = Callable[[int, int, str], None]
+"""Told of `done` of `total` bytes, and what is going on."""
+
+
+class Catalog:
+    """Models by name. Reads the disk when asked, and remembers what has not changed since. Safe in threads."""
+
+    def __init__(self, options: ServerOptions, roots: CatalogRoots) -> None:
+        self._options = options
+        self._roots = roots
+        self._lock = threading.Lock()
+        self._view: _View | None = None
+        self._read: dict[tuple[Found, str | None], CatalogEntry] = {}
+
+    def entries(self) -> list[CatalogEntry]:
+        """Every model folder with what is known of it or why it cannot be used, one for each id."""
+        return list(self._look().entries.values())
+
+    def models(self) -> list[ModelInfo]:
+        """The models that can be used."""
+        return [entry.info for entry in self.entries() if entry.info is not None]
+
+    def resolve(self, name: str, *, by_operator: bool = False) -> ModelInfo:
+        """The model that a name means: its id, served name, alias, or a part of its id.
+
+        Paths are taken only `by_operator`: from the command line and the configuration, never from a request.
+        Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
+        if the model is there but damaged.
+        """
+        entry = self._path_entry(name) if by_operator else None
+        if entry is None:
+            check_name(name)
+            entry = self._named(name)
+        if entry.error is not None:
+            raise ServerError.of(entry.error)
+        assert entry.info is not None
+        return entry.info
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options."""
+        self._options = options
+
+    def options_for(self, info: ModelInfo) -> ModelOptions:
+        """The model's own options over those for all models."""
+        own = self._recent().operators.get(info.id)
+        if own is None:
+            return self._options.model_defaults
+        ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
+        changed = {name: value for name, value in given.items() if value != ordinary[name]}
+        return structs.replace(self._options.model_defaults, **changed)
+
+    async def ensure(
+        self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
+    ) -> ModelInfo:
+        """The model that a name means, downloaded first if it is missing and may be."""
+        repository = self._repository(name)
+        try:
+            return self.resolve(name, by_operator=by_operator)
+        except ServerError as error:
+            missing = error.report.kind == "model_not_found"
+            if repository is None or not (missing or error.report.kind == "load_failed"):
+                raise
+            if not (by_operator or self.downloads_allowed):
+                raise
+        return await self.pull(repository, on_progress)
+
+    async def pull(self, repository: str, on_progress: DownloadProgress) -> ModelInfo:
+        """Download a model from the Hub, going on where an earlier try ended."""
+        if self._options.offline:
+            message = f"The model {repository} is not on this machine, and --offline forbids to download it."
+            raise ServerError("model_not_found", message, "model")
+        if not is_repository(repository):
+            raise ServerError(
+                "invalid_request", f"{repository!r} is not a repository of the form org/name.", "model"
+            )
+        wanted = Download(
+            repository=repository,
+            cache=str(self._roots.hub),
+            timeout=self._options.download_timeout,
+            retries=self._options.download_retries,
+        )
+        await download(wanted, on_progress)
+        return self.resolve(repository)
+
+    @property
+    def downloads_allowed(self) -> bool:
+        """Whether a request may cause a download: by default on loopback alone."""
+        if self._options.offline:
+            return False
+        if self._options.allow_downloads is not None:
+            return self._options.allow_downloads
+        return self._options.host in LOOPBACK or self._options.host.startswith("127.")
+
+    def remove(self, name: str) -> CatalogEntry:
+        """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports."""
+        check_name(name)
+        self._view = None
+        entry = self._named(name)
+        root = {"hub": self._roots.hub, "import": self._roots.imports}.get(entry.found.source)
+        if root is None or entry.found.root.parent.resolve() != root.resolve():
+            message = f"The model {entry.found.id} lies in a folder of your own; delete it there."
+            raise ServerError("permission", message, "model")
+        if entry.found.root.is_symlink():
+            entry.found.root.unlink()
+        else:
+            shutil.rmtree(entry.found.root)
+        self._view = None
+        return entry
+
+    def _scan(self) -> Iterator[Found]:
+        for folder in self._options.model_dirs:
+            yield from scan_folder(Path(folder).expanduser(), "folder")
+        yield from scan_folder(self._roots.imports, "import")
+        yield from scan_hub(self._roots.hub)
+
+    def _recent(self) -> "_View":
+        """The last look if it was a moment ago: names are resolved for each request, on the server's one loop."""
+        view = self._view
+        return view if view is not None and time.monotonic() - view.made < RECENT else self._look()
+
+    def _look(self) -> "_View":
+        """What is there now: the operator's models first, under the names that they are served by."""
+        scanned = list(self._scan())
+        view = _View(time.monotonic(), {}, {}, {})
+        served: dict[Path, str] = {}
+        for model in self._options.models:
+            entry = self._operator_entry(model, scanned)
+            if entry is not None and entry.found.id not in view.entries:
+                view.entries[entry.found.id] = entry
+                view.operators[entry.found.id] = model
+                view.other_names.setdefault(model.path, entry.found.id)
+                served.setdefault(entry.found.folder, entry.found.id)
+        for found in scanned:
+            if found.folder in served:
+                view.other_names.setdefault(found.id, served[found.folder])
+            elif found.id not in view.entries:
+                view.entries[found.id] = self._entry(found)
+        self._view = view
+        return view
+
+    def _operator_entry(self, model: ModelEntry, scanned: list[Found]) -> CatalogEntry | None:
+        """A model of the command line or the configuration, under the name that it is served by."""
+        kind = model_kind(model.kind)
+        local = self._path_entry(model.path, model.name, kind)
+        if local is not None:
+            return local
+        by_id = {found.id: found for found in reversed(scanned)}
+        target = self._repository(model.path) or model.path
+        matches = [target] if target in by_id else match_partial(target, by_id)
+        if len(matches) != 1:
+            return None
+        found = by_id[matches[0]]
+        return self._entry(replace(found, id=model.name or found.id), kind)
+
+    def _path_entry(
+        self, name: str, id: str | None = None, kind: ModelKind | None = None
+    ) -> CatalogEntry | None:
+        """The model at a path that the operator gave; None if nothing is there."""
+        if name == SCRIPTED or name.endswith(SCRIPT_SUFFIX):
+            return scripted(name, id)
+        path = Path(name).expanduser()
+        try:
+            if not path.is_dir():
+                return None
+        except (OSError, ValueError):
+            return None
+        path = path.resolve()
+        return self._entry(Found(id or path.name, path, "operator", path), kind)
+
+    def _named(self, name: str) -> CatalogEntry:
+        entry = self._exact(name, self._recent())
+        if entry is not None and entry.stamp == stamp_of(entry.found.folder):
+            return entry
+        view = self._look()
+        entry = self._exact(name, view)
+        if entry is not None:
+            return entry
+        by_id = view.entries
+        if name == SCRIPTED:
+            return scripted(name, None)
+        matches = match_partial(name, by_id)
+        if len(matches) == 1:
+            return by_id[matches[0]]
+        if matches:
+            raise ambiguous(name, matches)
+        claude = self._options.claude_model
+        if claude is not None and name.startswith("claude-") and not claude.startswith("claude-"):
+            return self._named(claude)
+        raise not_found(name, by_id, self._hint(name))
+
+    def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
+        target = self._repository(name) or name
+        for candidate in (name, view.other_names.get(name), target, view.other_names.get(target)):
+            if candidate is not None and candidate in view.entries:
+                return view.entries[candidate]
+        return None
+
+    def _repository(self, name: str) -> str | None:
+        """The repository that a name stands for: by the user's aliases, by Pippin's, or by its form."""
+        target = self._options.aliases.get(name) or ALIASES.get(name) or name
+        return target if is_repository(target) or name in self._options.aliases else None
+
+    def _hint(self, name: str) -> str:
+        repository = self._repository(name)
+        if repository is None:
+            return "GET /v1/models and `pippin list` name the models that are here."
+        if self._options.offline:
+            return "Downloads are off (--offline)."
+        return f"Fetch it with `pippin pull {repository}`."
+
+    def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
+        """What is known of a folder, read again only if its files have changed."""
+        stamp = stamp_of(found.folder)
+        key = (found, kind)
+        with self._lock:
+            remembered = self._read.get(key)
+        if remembered is not None and remembered.stamp == stamp:
+            return remembered
+        try:
+            entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None, stamp)
+        except ServerError as error:
+            entry = CatalogEntry(found, None, error.report, stamp)
+        with self._lock:
+            self._read[key] = entry
+        return entry
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a look at the disk showed, by id."""
+
+    made: float  # monotonic seconds
+    entries: dict[str, CatalogEntry]
+    operators: dict[str, ModelEntry]
+    other_names: dict[str, str]  # what else a served model is called: its path as written, its id on disk

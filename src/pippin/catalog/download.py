@@ -1,0 +1,114 @@
+"""Downloads a model from the Hugging Face Hub in a child process that can be stopped at any time.
+
+A child, because a stalled transfer inside a library cannot be cut short in a thread, and because the library takes
+longer to import than the whole server.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from pippin.core.errors import ErrorKind, ServerError
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT: Final = 1.0  # seconds before the second try; doubled each time
+LONGEST_LINE: Final = 1024 * 1024
+
+
+class Download(Struct, frozen=True):
+    repository: str
+    cache: str  # folder of the Hub's cache
+    timeout: float = 300.0  # seconds without data
+    retries: int = 3
+    first_wait: float = FIRST_WAIT
+
+
+class Progressed(Struct, frozen=True, tag=True):
+    """What the child says while it works; bytes."""
+
+    done: int
+    total: int
+
+
+class Fetched(Struct, frozen=True, tag=True):
+    folder: str
+
+
+class Refused(Struct, frozen=True, tag=True):
+    kind: ErrorKind
+    message: str
+    again: bool  # another try may help
+
+
+Line = Progressed | Fetched | Refused
+_line: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
+
+
+async def download(wanted: Download, on_progress: Callable[[int, int, str], None]) -> str:
+    """The snapshot's folder, once all of it is there. What an earlier try fetched is kept and used.
+
+    Raises `ServerError`; when cancelled, the child ends at once.
+    """
+    wait = wanted.first_wait
+    for left in range(wanted.retries, -1, -1):
+        outcome = await _attempt(wanted, on_progress)
+        if isinstance(outcome, Fetched):
+            return outcome.folder
+        if not outcome.again or left == 0:
+            raise ServerError(outcome.kind, outcome.message, "model")
+        logger.warning("%s Trying again in %.0f s.", outcome.message, wait)
+        on_progress(0, 0, f"{outcome.message} Trying again in {wait:.0f} s.")
+        await asyncio.sleep(wait)
+        wait *= 2
+    raise AssertionError("the last try returns or raises")
+
+
+async def _attempt(wanted: Download, on_progress: Callable[[int, int, str], None]) -> Fetched | Refused:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "pippin.catalog.hub_child",
+        msgspec.json.encode(wanted).decode(),
+        stdin=asyncio.subprocess.PIPE,  # closes when this process ends, and then the child leaves
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=LONGEST_LINE,
+    )
+    try:
+        return await _follow(child, wanted, on_progress)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+
+
+async def _follow(
+    child: asyncio.subprocess.Process, wanted: Download, on_progress: Callable[[int, int, str], None]
+) -> Fetched | Refused:
+    assert child.stdout is not None
+    done, clock = -1, asyncio.get_running_loop().time
+    deadline = clock() + wanted.timeout
+    while True:
+        try:
+            text = await asyncio.wait_for(child.stdout.readline(), deadline - clock())
+        except TimeoutError:
+            message = f"The download of {wanted.repository} stood still for {wanted.timeout:.0f} s."
+            return Refused("timeout", message, again=True)
+        if not text:
+            message = f"The download of {wanted.repository} ended without a word."
+            return Refused("internal", message, again=True)
+        line: Line = _line.decode(text)
+        match line:
+            case Progressed(so_far, total):
+                if so_far != done:
+                    done, deadline = so_far, clock() + wanted.timeout
+                    on_progress(so_far, total, wanted.repository)
+            case Fetched() | Refused():
+                return line

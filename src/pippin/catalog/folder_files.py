@@ -1,0 +1,61 @@
+"""Reads the small JSON files of a model folder, whose contents nobody vouches for."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from pippin.core.errors import ServerError
+
+Json = dict[str, Any]
+LARGEST: Final = 32 * 1024 * 1024  # bytes
+
+
+def find_json(path: Path) -> Json | None:
+    """The object in a JSON file, or None if there is no such file. Raises `ServerError` for any other content."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise broken(path, "is too large to be read")
+        document = msgspec.json.decode(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise broken(path, f"cannot be read ({error.strerror})") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise broken(path, "is not JSON") from error
+    if not isinstance(document, dict):
+        raise broken(path, "does not hold a JSON object")
+    return document
+
+
+def find_text(path: Path) -> str | None:
+    """The text of a file, or None if it is not there or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8") if path.stat().st_size <= LARGEST else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def broken(path: Path, what: str) -> ServerError:
+    message = (
+        f"{path.name} of the model {path.parent.name} {what}. Delete the model's folder and fetch it again."
+    )
+    return ServerError("load_failed", message)
+
+
+def whole(value: object) -> int | None:
+    """A whole number above 0, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def real(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def table(value: object) -> Json:
+    """A JSON object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}

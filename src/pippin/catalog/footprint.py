@@ -1,0 +1,102 @@
+"""Estimates the memory that a loaded model takes, from the headers of its weight files."""
+
+import struct
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from pippin.catalog.folder_files import Json, find_json, table, whole
+from pippin.config.model_options import ModelOptions
+from pippin.core.models import ModelInfo
+
+AutoDtype = Literal["stored", "float32"]
+"""What `dtype: auto` comes to: "float32" on the CPU of Linux, where weights are dequantised, else "stored"."""
+
+PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
+LARGEST_HEADER: Final = 64 * 1024**2
+BYTES: Final = {
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I16": 2,
+    "U16": 2,
+}
+FLOATS: Final = ("F64", "F32", "F16", "BF16")
+
+
+def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = None) -> int:
+    """Bytes in memory of the weights and the process that holds them; the KV cache comes on top.
+
+    `auto` is what the device makes of `dtype: auto`; without it the platform decides, and Linux is taken for a CPU.
+    """
+    if info.path is None or info.kind == "scripted":
+        return PROCESS_BYTES // 4
+    weights = weight_bytes(Path(info.path), _value_bytes(options, auto))
+    return PROCESS_BYTES + (weights or info.size_bytes)
+
+
+def weight_bytes(folder: Path, value_bytes: int | None) -> int:
+    """Bytes of all arrays: as stored, or with each weight in `value_bytes`, quantised ones unpacked.
+
+    Files that cannot be read count nothing.
+    """
+    config = find_json(folder / "config.json") or {}
+    settings = table(config.get("quantization")) or table(config.get("quantization_config"))
+    total = 0
+    for pattern in ("*.safetensors", "*/*.safetensors"):
+        for path in folder.glob(pattern):
+            for name, array in tensors(path).items():
+                total += _array_bytes(name, table(array), settings, value_bytes)
+    return total
+
+
+def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
+    match options.dtype:
+        case "float32":
+            return 4
+        case "auto":
+            decided = auto or ("float32" if sys.platform == "linux" else "stored")
+            return 4 if decided == "float32" else None
+        case _:
+            # Quantised weights stay packed, and dense ones are 16 bits wide in nearly all checkpoints.
+            return None
+
+
+def _array_bytes(name: str, array: Json, settings: Json, value_bytes: int | None) -> int:
+    shape, dtype = array.get("shape"), array.get("dtype")
+    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        return 0
+    count = 1
+    for size in shape:
+        count *= size
+    stored = count * BYTES.get(str(dtype), 1)
+    if value_bytes is None:
+        return stored
+    module, _, leaf = name.rpartition(".")
+    if settings and dtype == "U32" and leaf == "weight":
+        bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
+        return count * 32 // bits * value_bytes
+    if settings and leaf in ("scales", "biases"):
+        return 0
+    return count * value_bytes if dtype in FLOATS else stored
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file: dtype and shape by name; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > LARGEST_HEADER:
+                return {}
+            header = msgspec.json.decode(file.read(length), type=dict[str, Any])
+    except (OSError, struct.error, msgspec.DecodeError):
+        return {}
+    header.pop("__metadata__", None)
+    return header

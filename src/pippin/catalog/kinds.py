@@ -1,0 +1,117 @@
+"""Tells from a model's configuration what kind of model it is."""
+
+from pathlib import Path
+from typing import Final
+
+from pippin.catalog.folder_files import Json, table, text
+from pippin.core.models import ModelKind
+
+ENCODERS: Final = frozenset(
+    {
+        "bert",
+        "distilbert",
+        "embedding_gemma2",
+        "gemma3_embedding",
+        "gte",
+        "lfm2_embedding",
+        "lfm2_encoder",
+        "llama_bidirec",
+        "ministral3_embedding",
+        "modernbert",
+        "mpnet",
+        "new",
+        "nomic_bert",
+        "qwen3_embedding",
+        "qwen3_vl_embedding",
+        "roberta",
+        "siglip",
+        "xlm-roberta",
+    }
+)
+TRANSCRIBERS: Final = frozenset(
+    {
+        "canary",
+        "cohere_asr",
+        "glmasr",
+        "mms",
+        "moonshine",
+        "parakeet",
+        "qwen3_asr",
+        "sensevoice",
+        "voxtral",
+        "voxtral_realtime",
+        "wav2vec",
+        "wav2vec2",
+        "whisper",
+    }
+)
+SPEAKERS: Final = frozenset(
+    {
+        "bark",
+        "chatterbox",
+        "csm",
+        "dia",
+        "fish_speech",
+        "indextts",
+        "kitten_tts",
+        "kokoro",
+        "melotts",
+        "outetts",
+        "pocket_tts",
+        "qwen3_tts",
+        "sesame",
+        "soprano",
+        "spark",
+        "vibevoice",
+        "voxcpm",
+    }
+)
+SPOKEN_NAMES: Final = ("kokoro", "orpheus", "outetts", "-tts", "_tts")
+"""Speech models that reuse a language model's `model_type` are told by their names, as mlx-audio does."""
+
+
+def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
+    """The kind of the model in `folder`, called `name`; None if nothing there says what it is."""
+    if (folder / "model_index.json").is_file() or (
+        (folder / "transformer").is_dir() and (folder / "vae").is_dir()
+    ):
+        return "images"
+    model_type = text(config.get("model_type")) or ""
+    architectures = config.get("architectures")
+    named = (
+        [item for item in architectures if isinstance(item, str)] if isinstance(architectures, list) else []
+    )
+    lower = name.rpartition("/")[2].lower()
+    if any(item.endswith("ForSequenceClassification") for item in named) or "reranker" in lower:
+        return "reranking"
+    if _sentence_transformer(folder) or model_type in ENCODERS or "embedding" in lower:
+        return "embeddings"
+    if model_type in SPEAKERS or "istftnet" in config or any(part in lower for part in SPOKEN_NAMES):
+        return "speech"
+    if (
+        model_type in TRANSCRIBERS
+        or "n_audio_ctx" in config
+        or "nemo.collections.asr" in str(config.get("target"))
+    ):
+        return "transcription"
+    if model_type or named:
+        return "language"
+    return None
+
+
+def _sentence_transformer(folder: Path) -> bool:
+    return (folder / "modules.json").is_file() or (folder / "config_sentence_transformers.json").is_file()
+
+
+def sees(config: Json) -> bool:
+    """Whether the model takes images."""
+    return bool(table(config.get("vision_config"))) or "vision_tower" in config or "mm_vision_tower" in config
+
+
+def hears(config: Json) -> bool:
+    return bool(table(config.get("audio_config")))
+
+
+def watches(config: Json) -> bool:
+    """Whether the model takes video."""
+    return sees(config) and ("video_token_id" in config or "video_token_index" in config)

@@ -1,0 +1,68 @@
+"""Matches the names that requests and people use against the names of models."""
+
+import difflib
+import re
+from collections.abc import Collection
+from typing import Final
+
+from pippin.core.errors import ServerError
+
+LONGEST: Final = 512
+LEAST_PARTIAL: Final = 3  # characters; fewer would match by chance
+REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+
+
+def is_repository(name: str) -> bool:
+    """Whether the name is of the form org/name, as the Hub has it."""
+    return REPOSITORY.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def check_name(name: str) -> None:
+    """Raise for names that no model has, such as paths out of the model folders."""
+    if not name or len(name) > LONGEST or any(ord(character) < 32 for character in name):
+        raise ServerError(
+            "model_not_found",
+            f"`model` must be a model's name of 1 to {LONGEST} printable characters.",
+            "model",
+        )
+    if name.startswith(("/", "~")) or "\\" in name or ".." in name.split("/"):
+        raise ServerError(
+            "model_not_found",
+            "`model` must be the name of a model, not a path. GET /v1/models lists the names; the operator can add "
+            "folders with --model-dir.",
+            "model",
+        )
+
+
+def match_partial(name: str, ids: Collection[str]) -> list[str]:
+    """The ids meant by a name that is not one of them, the closest sort of match only: same but for case,
+    the part behind the slash, then any part. A repository's name is whole: it never means a longer one."""
+    wanted = name.lower()
+    for matches in (
+        [known for known in ids if known.lower() == wanted],
+        [known for known in ids if known.lower().rpartition("/")[2] == wanted],
+        [known for known in ids if wanted in known.lower()]
+        if len(wanted) >= LEAST_PARTIAL and "/" not in wanted
+        else [],
+    ):
+        if matches:
+            return sorted(matches)
+    return []
+
+
+def ambiguous(name: str, candidates: Collection[str]) -> ServerError:
+    listed = ", ".join(candidates)
+    return ServerError(
+        "invalid_request", f"`model` {name!r} could mean any of: {listed}. Give the whole name.", "model"
+    )
+
+
+def not_found(name: str, ids: Collection[str], hint: str) -> ServerError:
+    """The error for an unknown name, with the names that look like it."""
+    known = {item.lower(): item for item in ids} | {item.lower().rpartition("/")[2]: item for item in ids}
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    nearest = list(dict.fromkeys(known[match] for match in close))
+    sentence = f" Close to it: {', '.join(nearest)}." if nearest else ""
+    return ServerError(
+        "model_not_found", f"The model {name!r} does not exist here.{sentence} {hint}", "model"
+    )

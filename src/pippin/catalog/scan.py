@@ -1,0 +1,92 @@
+"""Finds model folders on disk: in the Hugging Face cache, in folders of models, among Pippin's imports."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pippin.catalog.folder_files import find_text
+
+Source = Literal["hub", "folder", "import", "operator"]
+HUB_PREFIX: Final = "models--"
+MARKS: Final = ("config.json", "model_index.json")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder that looks like a model. `root` is what may be deleted with it."""
+
+    id: str
+    folder: Path
+    source: Source
+    root: Path
+
+
+def scan_hub(hub: Path) -> Iterator[Found]:
+    """Models in the layout of huggingface_hub: models--org--name/{refs,snapshots,blobs}. No network."""
+    for entry in _folders(hub):
+        if not entry.name.startswith(HUB_PREFIX):
+            continue
+        root = Path(entry.path)
+        snapshot = _snapshot(root)
+        if snapshot is not None and (_is_model(snapshot) or _unfinished(root)):
+            yield Found(entry.name.removeprefix(HUB_PREFIX).replace("--", "/"), snapshot, "hub", root)
+
+
+def scan_folder(folder: Path, source: Source) -> Iterator[Found]:
+    """The folder itself if it is a model, else models one or two levels below (name, or org/name)."""
+    if _is_model(folder):
+        yield Found(folder.name, folder, source, folder)
+        return
+    for entry in _folders(folder):
+        path = Path(entry.path)
+        if _is_model(path):
+            yield Found(entry.name, path, source, path)
+            continue
+        for inner in _folders(path):
+            if _is_model(Path(inner.path)):
+                yield Found(f"{entry.name}/{inner.name}", Path(inner.path), source, Path(inner.path))
+
+
+def hub_folder(hub: Path, repository: str) -> Path:
+    return hub / (HUB_PREFIX + repository.replace("/", "--"))
+
+
+def _snapshot(root: Path) -> Path | None:
+    """The snapshot that `main` points to, else the newest."""
+    snapshots = root / "snapshots"
+    commit = (find_text(root / "refs" / "main") or "").strip()
+    if commit and commit.isalnum() and (snapshots / commit).is_dir():
+        return snapshots / commit
+    newest = max(_folders(snapshots), key=lambda entry: entry.stat().st_mtime, default=None)
+    return None if newest is None else Path(newest.path)
+
+
+def _unfinished(root: Path) -> bool:
+    return any(entry.name.endswith(".incomplete") for entry in _entries(root / "blobs"))
+
+
+def _is_model(folder: Path) -> bool:
+    # lexists: a config.json that is a dangling link belongs to a damaged model, which is to be named.
+    return any(os.path.lexists(folder / mark) for mark in MARKS)
+
+
+def _folders(folder: Path) -> list[os.DirEntry[str]]:
+    return [entry for entry in _entries(folder) if not entry.name.startswith(".") and _is_folder(entry)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, by name; nothing if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []

@@ -1,0 +1,116 @@
+"""The parsers of the verbs: one that speaks in single lines, and one made from the options."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from pippin.config.declaration import Option, options
+from pippin.config.errors import ConfigError, nearest
+from pippin.config.flags import POSITIONAL, Flag, flags
+from pippin.config.settings import GivenFlag
+
+WIDTH: Final = 100
+
+FOREIGN = (
+    "The flags of mlx_vlm.server, MLX Server, mlx-openai-server and vllm-mlx are understood too: "
+    "see docs/migrating.md. Every option is also a variable (PIPPIN_PORT) and a key of the YAML file (port)."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, with the nearest name that is right."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_formatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message[:1].upper()}{message[1:].rstrip('.')}. See `{self.prog} --help`.")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The arguments, all of them understood."""
+        parsed, unknown = self.parse_known_intermixed_args(list(arguments))
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            raise ConfigError(f"{word}: no such flag.{nearest(word, known)} See `{self.prog} --help`.")
+        return parsed
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """The same on every terminal, so that docs/cli.md shows what people see."""
+    return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
+
+
+class Collect(argparse.Action):
+    """Keeps a flag as it was given, in order, for config to read."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        given: list[GivenFlag] = namespace.given
+        name = option_string or POSITIONAL
+        if isinstance(values, str):
+            given.append(GivenFlag(name, values))
+        elif values:
+            given.extend(GivenFlag(name, str(value)) for value in values)
+        elif option_string:
+            given.append(GivenFlag(name))
+
+
+def option_parser(program: str, description: str, *, models: bool = True) -> Parser:
+    """A parser of every option's flag, and of the flags of the replaced servers, which its help leaves out."""
+    parser = Parser(prog=program, description=description, epilog=FOREIGN)
+    parser.set_defaults(given=[])
+    if models:
+        parser.add_argument(
+            "models",
+            metavar=POSITIONAL,
+            nargs="*",
+            action=Collect,
+            help="models to serve: folders, repository ids, aliases or names; none loads what requests name",
+        )
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for flag in flags().values():
+        if flag.option is None:
+            _add(parser, flag, argparse.SUPPRESS)
+            continue
+        if flag.option.section not in groups:
+            groups[flag.option.section] = parser.add_argument_group(flag.option.section)
+        negative = flag.name.startswith("--no-") and flag.option.flag != flag.name
+        _add(groups[flag.option.section], flag, argparse.SUPPRESS if negative else _help(flag.option))
+    return parser
+
+
+def some_options(parser: Parser, names: Sequence[str]) -> None:
+    """Add the flags of a few options, for verbs that need no more."""
+    parser.set_defaults(given=[])
+    for name in names:
+        option = options()[name]
+        _add(parser, flags()[option.flag], _help(option))
+
+
+def _add(group: argparse._ActionsContainer, flag: Flag, help: str) -> None:
+    nargs = 0 if flag.takes == "switch" else None
+    metavar = None if flag.takes == "switch" else _metavar(flag)
+    group.add_argument(flag.name, nargs=nargs, action=Collect, dest="given", help=help, metavar=metavar)
+
+
+def _metavar(flag: Flag) -> str:
+    if flag.option is None:
+        return "VALUE"
+    if flag.option.choices:
+        return "{" + ",".join(flag.option.choices) + "}"
+    return "NAME=VALUE" if flag.option.shape == "mapping" else flag.name.rpartition("-")[2].upper()
+
+
+def _help(option: Option) -> str:
+    default = option.default
+    if default in (None, (), {}) or option.shape == "switch":
+        shown = " (default: on; --no-... switches it off)" if default is True else ""
+    else:
+        shown = f" (default: {default})"
+    return (option.help + shown).replace("%", "%%")

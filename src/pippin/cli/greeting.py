@@ -1,0 +1,98 @@
+"""What a starting server tells the person who started it: where it is, what to try, how loading goes."""
+
+import asyncio
+import json
+import shlex
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pippin
+from pippin.cli.terminal import Progress, progress, size
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    from pippin.catalog import Catalog
+    from pippin.core.models import ModelState
+    from pippin.service import Service
+
+LOOK_EVERY: Final = 0.25  # seconds
+
+
+def reachable(address: str) -> str:
+    """The address as this machine can use it."""
+    for host in ("//0.0.0.0:", "//[::]:"):
+        address = address.replace(host, "//127.0.0.1:")
+    return address
+
+
+def curl_line(address: str, model: str, *, key: bool) -> str:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}]})
+    auth = ' -H "Authorization: Bearer $PIPPIN_API_KEY"' if key else ""
+    return (
+        f"curl {reachable(address)}/v1/chat/completions -H 'Content-Type: application/json'{auth} "
+        f"-d {shlex.quote(body)}"
+    )
+
+
+def name_of(entry: ModelEntry) -> str:
+    return entry.name or entry.path
+
+
+def greet(options: ServerOptions, address: str, models: list[str]) -> None:
+    """The first lines, once the server answers."""
+    print(f"Pippin {pippin.__version__} serves at {address}")
+    if models:
+        print(f"Model: {', '.join(models)}")
+    else:
+        print("No model is named: requests load them. `pippin list` shows what is here.")
+    key = bool(options.api_keys or options.api_key_file)
+    print(f"Try it:\n  {curl_line(address, models[0] if models else 'MODEL', key=key)}", flush=True)
+
+
+@dataclass
+class Preparation:
+    """Downloads and loads the models named at the start, telling how it goes."""
+
+    options: ServerOptions
+    catalog: "Catalog"
+    service: "Service"
+    started: float = field(default_factory=time.monotonic)
+
+    async def run(self) -> None:
+        """A model that cannot be had is one line, and stops nothing: requests may ask for it again."""
+        for entry in self.options.models:
+            if entry.preload:
+                try:
+                    await self._prepare(entry)
+                except ServerError as error:
+                    print(
+                        f"{name_of(entry)} is not ready: {error.report.message}", file=sys.stderr, flush=True
+                    )
+
+    async def _prepare(self, entry: ModelEntry) -> None:
+        name = name_of(entry)
+        with progress(f"Downloading {name}:", bytes_counted=True) as tell:
+            await self.catalog.ensure(entry.path, tell, by_operator=True)
+        loading = asyncio.ensure_future(self.service.pool.load(name))
+        try:
+            with progress(f"Loading {name}:", bytes_counted=True) as tell:
+                while not loading.done():
+                    self._look(name, tell)
+                    await asyncio.wait([loading], timeout=LOOK_EVERY)
+            state = await loading
+        finally:
+            loading.cancel()
+        seconds = time.monotonic() - self.started
+        print(f"{state.id} is ready after {seconds:.1f} s ({size(state.footprint)} in memory).", flush=True)
+
+    def _look(self, name: str, tell: Progress) -> None:
+        state = self._state(name)
+        if state is not None and state.progress is not None:
+            tell(*state.progress)
+
+    def _state(self, name: str) -> "ModelState | None":
+        known = self.catalog.resolve(name, by_operator=True)
+        return next((state for state in self.service.pool.states() if state.id == known.id), None)

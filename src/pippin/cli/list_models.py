@@ -1,0 +1,66 @@
+"""`pippin list`: the models on this machine."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.terminal import ago, size, table
+
+if TYPE_CHECKING:
+    from pippin.catalog import CatalogEntry
+
+
+def run(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="pippin list", description="List the models on this machine.")
+    parser.add_argument("name", nargs="?", default="", help="only models whose name contains this")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("-q", "--quiet", action="store_true", help="names alone")
+    some_options(parser, OPTIONS)
+    parsed = parser.parse(arguments)
+    catalog = open_catalog(settings_of(parsed))
+    entries = [entry for entry in catalog.entries() if parsed.name.lower() in entry.found.id.lower()]
+    if parsed.json:
+        print(json.dumps([_facts(entry) for entry in entries], indent=2))
+    elif parsed.quiet:
+        print("\n".join(entry.found.id for entry in entries))
+    elif entries:
+        print(
+            table(
+                ("NAME", "KIND", "SIZE", "WEIGHTS", "WINDOW", "CHANGED"), [_row(entry) for entry in entries]
+            )
+        )
+    else:
+        print("No models here. Fetch one with `pippin pull REPOSITORY`, or serve a folder: pippin serve PATH")
+    return 0
+
+
+def _row(entry: "CatalogEntry") -> tuple[str, ...]:
+    info = entry.info
+    if info is None:
+        reason = entry.error.message if entry.error else "not usable"
+        return (entry.found.id, "-", "-", "-", "-", f"not usable: {reason}")
+    return (
+        info.id,
+        info.kind,
+        size(info.size_bytes),
+        info.quantization or info.dtype or "-",
+        str(info.context_window or "-"),
+        ago(time.time() - info.created) if info.created else "-",
+    )
+
+
+def _facts(entry: "CatalogEntry") -> dict[str, object]:
+    if entry.info is None:
+        return {"id": entry.found.id, "error": entry.error.message if entry.error else None}
+    info = entry.info
+    return {
+        "id": info.id,
+        "kind": info.kind,
+        "path": info.path,
+        "size_bytes": info.size_bytes,
+        "quantization": info.quantization,
+        "context_window": info.context_window,
+    }

@@ -1,0 +1,18 @@
+"""`pippin load`: loads a model into the running server."""
+
+import json
+from collections.abc import Sequence
+
+from pippin.cli.running import ask, client_parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    parser = client_parser("pippin load", "Load a model into the running server, and wait until it is ready.")
+    parser.add_argument("model", help="the model's name")
+    parser.add_argument("--pin", action="store_true", help="keep it: never unload it to make room")
+    parsed = parser.parse(arguments)
+    answer = ask(parsed, "POST", "/v1/models/load", {"model": parsed.model})
+    if parsed.pin:
+        answer = ask(parsed, "POST", f"/v1/models/{parsed.model}/pin", {"pinned": True})
+    print(json.dumps(answer, indent=2) if parsed.json else f"{parsed.model} is loaded.")
+    return 0

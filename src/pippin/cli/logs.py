@@ -1,0 +1,47 @@
+"""The form of the server's log: text for people or one JSON object a line, on stderr and in a file."""
+
+import json
+import logging
+import sys
+import time
+from logging.handlers import RotatingFileHandler
+from typing import Final
+
+from pippin.config.server_options import ServerOptions
+
+FILE_BYTES: Final = 50_000_000
+FILES_KEPT: Final = 5
+EXTRAS: Final = ("request_id", "model")
+"""What records carry beside their message."""
+
+
+class TextFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: record.__dict__[name] for name in EXTRAS if record.__dict__.get(name) is not None}
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure_logging(options: ServerOptions) -> None:
+    """Log to stderr, and to the file that the options name. Raises `OSError` if that cannot be opened."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if options.log_file:
+        handlers.append(RotatingFileHandler(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
+    for handler in handlers:
+        handler.setFormatter(JsonFormatter() if options.log_format == "json" else TextFormatter())
+    logging.basicConfig(level=options.log_level.upper(), handlers=handlers, force=True)
+    for chatty in ("httpx", "httpcore", "asyncio", "filelock", "huggingface_hub"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

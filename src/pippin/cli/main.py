@@ -1,0 +1,92 @@
+"""The command `pippin`: finds the verb and runs it. Imports a verb's module only when it is called."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+USAGE_ERROR: Final = 2
+INTERRUPTED: Final = 130
+
+
+class Verb(Protocol):
+    """A module of this room: `pippin VERB ARGUMENTS...`."""
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """The exit status: 0 done, 1 failed, 2 not understood."""
+        ...
+
+
+VERBS: Final[dict[str, tuple[str, str]]] = {
+    "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
+    "launch": ("launch", "serve, with the flags and defaults of mlx-openai-server"),
+    "list": ("list_models", "List the models on this machine"),
+    "show": ("show", "Show what is known of a model"),
+    "pull": ("pull", "Download a model"),
+    "rm": ("remove", "Delete a model"),
+    "import": ("import_model", "Turn a GGUF file into an MLX model"),
+    "ps": ("ps", "List the models in memory of the running server"),
+    "load": ("load", "Load a model into the running server"),
+    "unload": ("unload", "Unload a model from the running server"),
+    "stop": ("stop", "Stop the running server"),
+    "config": ("config", "Show the configuration and where each value came from"),
+    "doctor": ("doctor", "Check that this machine can run models"),
+    "service": ("service", "Install, look at or remove a service that runs at login"),
+    "version": ("version", "Show the version"),
+}
+"""Module and help of each verb."""
+
+ALIASES: Final[dict[str, str]] = {"ls": "list", "download": "pull", "--version": "version", "-V": "version"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and give the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if words else USAGE_ERROR
+    name = ALIASES.get(words[0], words[0])
+    if name not in VERBS:
+        return _unknown(words[0])
+    verb: Verb = importlib.import_module(f"pippin.cli.{VERBS[name][0]}")
+    return _guarded(verb, words[1:])
+
+
+def overview() -> str:
+    width = max(map(len, VERBS)) + 2
+    lines = "\n".join(f"  {name:<{width}}{text}" for name, (_, text) in VERBS.items())
+    return (
+        "Pippin serves MLX models behind the OpenAI and Anthropic APIs.\n\n"
+        f"usage: pippin COMMAND ...\n\n{lines}\n\n"
+        "`pippin COMMAND --help` tells more of one. To begin: pippin serve MODEL"
+    )
+
+
+def _unknown(word: str) -> int:
+    from pippin.config.errors import nearest
+
+    print(
+        f"pippin: there is no command `{word}`.{nearest(word, [*VERBS, *ALIASES])} See `pippin --help`.",
+        file=sys.stderr,
+    )
+    return USAGE_ERROR
+
+
+def _guarded(verb: Verb, arguments: Sequence[str]) -> int:
+    """What a person can mend becomes one line on stderr."""
+    from pippin.config.errors import ConfigError
+    from pippin.core.errors import ServerError
+
+    try:
+        return verb.run(arguments)
+    except ConfigError as error:
+        print(f"pippin: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except ServerError as error:
+        print(f"pippin: {error.report.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left: say nothing more
+        return 1

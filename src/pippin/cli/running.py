@@ -1,0 +1,98 @@
+"""The running server: where it listens, and requests to it."""
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from pippin.cli.arguments import Parser
+from pippin.config import environment
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    import httpx
+
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:8000"
+LOAD_SECONDS: Final = 3600.0  # loading may include a download
+
+
+class RunningServer(Struct, frozen=True, kw_only=True):
+    """What a server leaves in Pippin's folder while it runs."""
+
+    pid: int
+    address: str
+    started: float  # seconds since the epoch
+
+
+def announce(server: RunningServer) -> Path:
+    """Leave word of a server; the file is to be removed when it ends."""
+    folder = environment.home() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{server.pid}.json"
+    path.write_bytes(msgspec.json.encode(server))
+    return path
+
+
+def running_servers() -> list[RunningServer]:
+    """Those that live, the newest first. Word of dead ones is removed."""
+    found: list[RunningServer] = []
+    for path in (environment.home() / "run").glob("*.json"):
+        try:
+            server = msgspec.json.decode(path.read_bytes(), type=RunningServer)
+            os.kill(server.pid, 0)
+        except (OSError, msgspec.DecodeError):
+            path.unlink(missing_ok=True)
+        else:
+            found.append(server)
+    return sorted(found, key=lambda server: -server.started)
+
+
+def client_parser(program: str, description: str) -> Parser:
+    parser = Parser(prog=program, description=description)
+    parser.add_argument("--server", help="address of the server; the one running here if not given")
+    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
+    parser.add_argument("--json", action="store_true", help="print the server's answer")
+    return parser
+
+
+def address(parsed: Namespace) -> str:
+    named = parsed.server or environment.server_address()
+    if named:
+        text = str(named).rstrip("/")
+        return text if "://" in text else f"http://{text}"
+    servers = running_servers()
+    return servers[0].address if servers else DEFAULT_ADDRESS
+
+
+def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
+    """The server's answer to one request. Raises `ServerError` with its message where it refuses."""
+    import httpx
+
+    base = address(parsed)
+    key = parsed.api_key or environment.client_key()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx.Client(base_url=base, headers=headers, timeout=LOAD_SECONDS, trust_env=False) as client:
+            response = client.request(method, path, json=body)
+    except httpx.TransportError as error:
+        raise ServerError(
+            "not_found", f"No server answers at {base} ({type(error).__name__}). Start one: pippin serve"
+        ) from None
+    if response.is_error:
+        raise ServerError("internal", _message(response))
+    return response.json() if response.content else None
+
+
+def _message(response: "httpx.Response") -> str:
+    """The sentence in an error's body, whatever its shape."""
+    try:
+        body = response.json()
+    except json.JSONDecodeError:
+        body = None
+    error = body.get("error", body.get("detail")) if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message) if message else f"The server answered {response.status_code}."

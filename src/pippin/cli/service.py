@@ -1,0 +1,122 @@
+"""`pippin service`: a launchd agent or systemd user unit that runs `pippin serve` at login."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pippin.cli.arguments import Parser, option_parser
+from pippin.cli.service_files import LAUNCHD, SYSTEMD, Manager
+from pippin.config import environment
+from pippin.config.errors import ConfigError
+from pippin.config.load import load
+from pippin.config.settings import Sources
+from pippin.core.errors import ServerError
+
+USAGE: Final = """usage: pippin service install [--dry-run] [the arguments of `pippin serve`]
+       pippin service status
+       pippin service uninstall [--dry-run]
+
+Runs `pippin serve` at login and again if it ends: as a launchd agent on macOS, as a systemd user unit on Linux.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    match list(arguments):
+        case ["install", *rest]:
+            return _install(rest)
+        case ["status", *rest]:
+            return _status(rest)
+        case ["uninstall", *rest]:
+            return _uninstall(rest)
+        case [] | ["-h" | "--help", *_]:
+            print(USAGE, end="")
+            return 0 if arguments else 2
+        case [word, *_]:
+            raise ConfigError(f"`pippin service {word}`: there are install, status and uninstall.")
+    return 2
+
+
+def manager() -> Manager:
+    return LAUNCHD if sys.platform == "darwin" else SYSTEMD
+
+
+def _install(words: Sequence[str]) -> int:
+    """The arguments are checked now, so that the service does not fail at the next login."""
+    dry = "--dry-run" in words
+    arguments = [word for word in words if word != "--dry-run"]
+    parsed = option_parser("pippin service install", "Run `pippin serve` at login.").parse(arguments)
+    load(Sources(flags=tuple(parsed.given)))
+    own = manager()
+    path = own.path(Path.home())
+    command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
+    text = own.text(command, Path.home(), environment.places())
+    if dry:
+        print(f"# {path}\n{text}", end="")
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600, exist_ok=True)  # its arguments may hold a key
+    path.write_text(text)
+    for command in own.start(path):
+        _do(command)
+    print(f"The service is installed and started: {path}")
+    return 0
+
+
+def _status(words: Sequence[str]) -> int:
+    Parser(prog="pippin service status", description="Whether the service is installed and runs.").parse(
+        words
+    )
+    own = manager()
+    path = own.path(Path.home())
+    if not path.is_file():
+        print("The service is not installed. Install it: pippin service install MODEL")
+        return 1
+    print(f"The service is installed: {path}")
+    return _ask(own.status())
+
+
+def _uninstall(words: Sequence[str]) -> int:
+    parser = Parser(prog="pippin service uninstall", description="Stop the service and remove it.")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parsed = parser.parse(words)
+    own = manager()
+    path = own.path(Path.home())
+    if parsed.dry_run:
+        print("\n".join([*(" ".join(command) for command in own.stop(path)), f"rm {path}"]))
+        return 0
+    if not path.is_file():
+        print("The service is not installed.")
+        return 0
+    for command in own.stop(path):
+        _ask(command)  # it may have stopped by itself
+    path.unlink()
+    print("The service is removed.")
+    return 0
+
+
+def _absolute(arguments: Sequence[str]) -> list[str]:
+    """Paths as seen from here: a service starts in another folder."""
+    found = []
+    for word in arguments:
+        name, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+        found.append(name + equals + (str(Path(value).resolve()) if Path(value).exists() else value))
+    return found
+
+
+def _do(command: Sequence[str]) -> None:
+    if shutil.which(command[0]) is None:
+        raise ServerError("not_found", f"{command[0]} is not on this machine: the service cannot be started.")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ServerError(
+            "internal", f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}"
+        )
+
+
+def _ask(command: Sequence[str]) -> int:
+    if shutil.which(command[0]) is None:
+        raise ServerError("not_found", f"{command[0]} is not on this machine.")
+    return subprocess.run(command, check=False).returncode

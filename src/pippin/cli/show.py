@@ -1,0 +1,64 @@
+"""`pippin show`: what is known of a model, and the defaults that its requests get."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.terminal import size
+from pippin.core.requests import Sampling
+
+if TYPE_CHECKING:
+    from pippin.catalog import Catalog
+    from pippin.config.settings import Settings
+    from pippin.core.models import ModelInfo
+
+
+def run(arguments: Sequence[str]) -> int:
+    parser = Parser(prog="pippin show", description="Show what is known of a model.")
+    parser.add_argument("model", help="a name, a part of one, an alias or a folder")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    some_options(parser, OPTIONS)
+    parsed = parser.parse(arguments)
+    settings = settings_of(parsed)
+    catalog = open_catalog(settings)
+    info = catalog.resolve(parsed.model, by_operator=True)
+    if parsed.json:
+        print(json.dumps(msgspec.to_builtins(info), indent=2))
+        return 0
+    facts = {**_facts(catalog, info), "sampling": _sampling(settings, catalog, info)}
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        print(f"{name:<{width}}{value}")
+    return 0
+
+
+def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
+    from pippin.catalog import footprint
+
+    able = [name for name, can in msgspec.structs.asdict(info.capabilities).items() if can]
+    needed = footprint(info, catalog.options_for(info)) if info.path else 0
+    return {
+        "id": info.id,
+        "kind": info.kind,
+        "path": info.path or "-",
+        "architecture": info.architecture or "-",
+        "size": size(info.size_bytes),
+        "weights": info.quantization or info.dtype or "-",
+        "in memory": f"about {size(needed)}" if needed else "-",
+        "window": f"{info.context_window} tokens" if info.context_window else "-",
+        "capabilities": ", ".join(able) or "-",
+        "tool calls": info.tool_format or "-",
+        "reasoning": info.reasoning_format or "-",
+    }
+
+
+def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
+    """The defaults that a request gets, each with who gave it."""
+    from pippin.service.defaults import explain_sampling
+
+    defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
+    return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

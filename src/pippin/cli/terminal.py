@@ -1,0 +1,87 @@
+"""What people see: tables, sizes, times, and progress on a terminal or in a log."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+Progress = Callable[[int, int, str], None]
+"""Told of `done` of `total` units, and what they are."""
+
+SECONDS_BETWEEN_LINES: Final = 2.0
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns, as wide as they need."""
+    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [headings, *rows]
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def size(count: int) -> str:
+    """Bytes for people, in decimal units as shops and file managers count."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def ago(seconds: float) -> str:
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        count = int(seconds // length)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
+@contextmanager
+def progress(title: str, *, bytes_counted: bool = False) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line every few seconds."""
+    if sys.stderr.isatty():
+        with _bar(title, bytes_counted=bytes_counted) as tell:
+            yield tell
+    else:
+        yield _lines(title, bytes_counted=bytes_counted)
+
+
+@contextmanager
+def _bar(title: str, *, bytes_counted: bool) -> Iterator[Progress]:
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    amount = rich_progress.DownloadColumn() if bytes_counted else rich_progress.MofNCompleteColumn()
+    with rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        amount,
+        rich_progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bars:
+        task = bars.add_task(title, total=None)
+
+        def tell(done: int, total: int, what: str) -> None:
+            bars.update(task, completed=done, total=total or None, description=f"{title} {what}".strip())
+
+        yield tell
+
+
+def _lines(title: str, *, bytes_counted: bool) -> Progress:
+    last, shown = -SECONDS_BETWEEN_LINES, (0, 0)
+
+    def tell(done: int, total: int, what: str) -> None:
+        nonlocal last, shown
+        now = time.monotonic()
+        if shown == (done, total) or (now - last < SECONDS_BETWEEN_LINES and done < total):
+            return
+        last, shown = now, (done, total)
+        amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
+        print(f"{title} {amount} {what}".strip(), file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,1 @@
+"""What the flags, variables and keys of the four replaced servers do in Pippin: one file each."""

@@ -1,0 +1,173 @@
+"""Values of the replaced servers in Pippin's words."""
+
+import json
+import os
+from typing import Any
+
+from pippin.config.compat.terms import Convert, Converted, Refused
+from pippin.config.values import FALSE, TRUE
+
+KINDS = {
+    "lm": "language",
+    "multimodal": "language",
+    "image-generation": "images",
+    "image-edit": "images",
+    "embeddings": "embeddings",
+    "whisper": "transcription",
+}
+LOG_LEVELS = {"trace": "debug", "success": "info", "critical": "error", "fatal": "error", "warn": "warning"}
+
+
+def number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Refused("a number") from None
+
+
+def truth(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in TRUE | FALSE:
+        raise Refused("true or false")
+    return text in TRUE
+
+
+def set_to(option: str, value: Any) -> Convert:
+    """A switch that stands for a fixed value; as a key or variable, only where it is true."""
+
+    def convert(given: Any) -> Converted:
+        return Converted({option: value} if truth(given) else {})
+
+    return convert
+
+
+def opposite(option: str) -> Convert:
+    return lambda value: Converted({option: not truth(value)})
+
+
+def off_at_zero(option: str) -> Convert:
+    """0 meant that there is no limit, or that nothing is done: Pippin's word for it is to leave it unset."""
+    return lambda value: Converted({} if number(value) == 0 else {option: value})
+
+
+def kv_bits(value: Any) -> Converted:
+    """Pippin stores KV caches in 4 or 8 bits: take the next that keeps at least the precision asked for."""
+    bits = number(value)
+    if bits == 0:
+        return Converted({"kv_bits": None})
+    if not 0 < bits <= 16:
+        raise Refused("a number of bits from 2 to 8")
+    if bits in (4, 8):
+        return Converted({"kv_bits": int(bits)})
+    if bits > 8:
+        return Converted({"kv_bits": None}, f"a KV cache of {value} bits is not quantised at all")
+    nearest = 4 if bits < 5 else 8
+    return Converted({"kv_bits": nearest}, f"KV caches have 4 or 8 bits here: {nearest} is used for {value}")
+
+
+def kv_scheme(value: Any) -> Converted:
+    scheme = str(value).strip().lower()
+    if scheme == "uniform":
+        return Converted({})
+    if scheme == "turboquant":
+        return Converted({}, "TurboQuant is not built in: KV caches are quantised uniformly")
+    raise Refused("uniform or turboquant")
+
+
+def repetition_penalty(value: Any) -> Converted:
+    """Pippin's neutral value is 1; mlx-openai-server's is 0."""
+    return Converted({"repetition_penalty": 1.0 if number(value) == 0 else value})
+
+
+def log_level(value: Any) -> Converted:
+    level = str(value).strip().lower()
+    return Converted({"log_level": LOG_LEVELS.get(level, level)})
+
+
+def model_kind(option: str) -> Convert:
+    def convert(value: Any) -> Converted:
+        kind = str(value).strip().lower()
+        if kind not in KINDS:
+            raise Refused("one of " + ", ".join(KINDS))
+        return Converted({option: KINDS[kind]})
+
+    return convert
+
+
+def max_bytes(value: Any) -> Converted:
+    """Bytes of a prompt cache as MiB; astronomical ones meant that there is no limit."""
+    size = number(value)
+    return Converted({} if size >= 1 << 60 else {"cache_memory_mb": int(size) >> 20})
+
+
+def cache_percent(value: Any) -> Converted:
+    share = number(value)
+    return Converted({"cache_memory_percent": share / 100 if share > 1 else share})
+
+
+def no_log_file(value: Any) -> Converted:
+    return Converted({"log_file": None} if truth(value) else {})
+
+
+def idle_seconds(value: Any) -> Converted:
+    """0 meant never."""
+    return Converted({} if number(value) == 0 else {"idle_timeout": value})
+
+
+def cache_entries(value: Any) -> Converted:
+    """No entries meant no cache."""
+    return Converted({"prefix_cache": False} if number(value) == 0 else {"prompt_cache_size": value})
+
+
+def cap_to_window(option: str) -> Convert:
+    """Limits far beyond any window meant the window itself."""
+    return lambda value: Converted({option: None if number(value) >= 1_000_000 else value})
+
+
+def json_object(option: str) -> Convert:
+    def convert(value: Any) -> Converted:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise Refused("a JSON object") from None
+        if not isinstance(value, dict):
+            raise Refused("a JSON object")
+        return Converted({option: value})
+
+    return convert
+
+
+def debug(value: Any) -> Converted:
+    return Converted({"log_level": "debug"} if truth(value) else {})
+
+
+def gibibytes(option: str) -> Convert:
+    """GB as MiB; `auto` leaves the size to Pippin."""
+    return lambda value: Converted(
+        {} if str(value).strip().lower() == "auto" else {option: int(number(value) * 1024)}
+    )
+
+
+def unless_auto(option: str) -> Convert:
+    """`auto` and 0 leave it to Pippin."""
+    return lambda value: Converted({} if str(value).strip().lower() in ("auto", "0") else {option: value})
+
+
+def disk_enabled(value: Any) -> Converted:
+    return Converted({} if truth(value) else {"cache_dir": None})
+
+
+def folders(value: Any) -> Converted:
+    """A search path, parted as the system parts them, or by commas."""
+    parts = str(value).replace(os.pathsep, ",").split(",")
+    return Converted({"model_dirs": [part.strip() for part in parts if part.strip()]})
+
+
+def on_demand(value: Any) -> Converted:
+    """Loaded at the first request, and unloaded after a minute if the entry says nothing else."""
+    return Converted({"preload": False, "idle_timeout": 60.0} if truth(value) else {"preload": True})
+
+
+def one_at_a_time(value: Any) -> Converted:
+    return Converted({"max_num_seqs": 1} if truth(value) else {})

@@ -1,0 +1,50 @@
+"""The four replaced servers, and what a name means under the profile of one of them or of none."""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+from pippin.config.compat import mlx_openai_server, mlx_server, mlx_vlm, vllm_mlx
+from pippin.config.compat.terms import Server, Term
+from pippin.config.start_options import Compat
+
+SERVERS: Final[dict[Compat, Server]] = {
+    "mlx-vlm": mlx_vlm.SERVER,
+    "mlx-server": mlx_server.SERVER,
+    "mlx-openai-server": mlx_openai_server.SERVER,
+    "vllm-mlx": vllm_mlx.SERVER,
+}
+
+
+def in_order(compat: Compat | None) -> Iterable[Server]:
+    """The profile's server first: where two give a name different meanings, its meaning counts."""
+    return sorted(SERVERS.values(), key=lambda server: server.name != compat)
+
+
+@cache
+def flag_terms(compat: Compat | None) -> dict[str, Term]:
+    """What each foreign flag does. Where several know it, a term that converts is preferred."""
+    terms: dict[str, Term] = {}
+    for server in in_order(compat):
+        for term in server.flags:
+            known = terms.get(term.name)
+            if known is None or (server.name != compat and _says_more(term, known, compat)):
+                terms[term.name] = term
+    return terms
+
+
+def _says_more(term: Term, known: Term, compat: Compat | None) -> bool:
+    if compat is not None and any(known is own for own in SERVERS[compat].flags):
+        return False
+    return term.convert is not None and known.convert is None
+
+
+@cache
+def variable_terms(compat: Compat | None) -> dict[str, Term]:
+    """What each foreign variable does. Common names (`PORT`) are read under their server's profile alone."""
+    return {
+        term.name: term
+        for server in reversed(list(in_order(compat)))
+        for term in server.variables
+        if server.name == compat or term.name not in server.general_variables
+    }

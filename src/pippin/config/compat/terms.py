@@ -1,0 +1,100 @@
+"""The words in which a replaced server's configuration is described."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+Effect = Literal["same", "equivalent", "needless", "unsupported"]
+Takes = Literal["value", "switch", "list"]
+
+
+class Converted(Struct, frozen=True):
+    """Options that a foreign value stands for, and a warning where it is not quite what was asked."""
+
+    options: Mapping[str, Any]
+    warning: str | None = None
+
+
+class Refused(ValueError):
+    """The replaced server would have refused the value too. The message is what it should have been."""
+
+
+Convert = Callable[[Any], Converted]
+
+
+class Term(Struct, frozen=True, kw_only=True):
+    """One flag, variable or YAML key: what it does in Pippin.
+
+    `same`: it is Pippin's option, perhaps under another name (without one, it is read where it is used).
+    `equivalent`: an option that does the same job in another way. `needless`: Pippin always does it, or needs
+    no setting; one line in the log. `unsupported`: Pippin does not have it and warns; nothing else changes.
+    """
+
+    name: str
+    effect: Effect
+    option: str | None = None
+    note: str = ""
+    default: str = ""  # of the replaced server
+    takes: Takes = "value"
+    convert: Convert | None = None
+    requires: str | None = None  # another name without which this one had no effect there
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    name: str  # as --compat takes it
+    title: str
+    command: str  # how it was started, and how Pippin is
+    flags: tuple[Term, ...]
+    variables: tuple[Term, ...]
+    keys: tuple[Term, ...]
+    settings: tuple[Term, ...] = ()  # names that its PATCH /v1/settings took
+    mcp_keys: tuple[Term, ...] = ()  # of its MCP file, which Pippin reads as it is
+    profile: Mapping[str, Any]  # defaults that differ from Pippin's
+    profile_notes: tuple[str, ...] = ()
+    general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
+    other: tuple[tuple[str, str], ...] = ()  # further commands, and what takes their place
+
+
+def same(
+    name: str,
+    option: str | None,
+    default: str = "",
+    note: str = "",
+    *,
+    takes: Takes = "value",
+    convert: Convert | None = None,
+    requires: str | None = None,
+) -> Term:
+    return Term(
+        name=name,
+        effect="same",
+        option=option,
+        default=default,
+        note=note,
+        takes=takes,
+        convert=convert,
+        requires=requires,
+    )
+
+
+def equivalent(
+    name: str, option: str, default: str, note: str, convert: Convert | None = None, takes: Takes = "value"
+) -> Term:
+    return Term(
+        name=name,
+        effect="equivalent",
+        option=option,
+        default=default,
+        note=note,
+        takes=takes,
+        convert=convert,
+    )
+
+
+def needless(name: str, default: str, note: str, takes: Takes = "value") -> Term:
+    return Term(name=name, effect="needless", default=default, note=note, takes=takes)
+
+
+def unsupported(name: str, default: str, note: str, takes: Takes = "value") -> Term:
+    return Term(name=name, effect="unsupported", default=default, note=note, takes=takes)

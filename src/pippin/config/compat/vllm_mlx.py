@@ -1,0 +1,157 @@
+"""vllm-mlx 0.6.0: the flags of `serve`. Its variables and registry are in `vllm_mlx_registry`."""
+
+from typing import Final
+
+from pippin.config.compat import conversions as to
+from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
+from pippin.config.compat.vllm_mlx_registry import KEYS, MCP_KEYS, OTHER, VARIABLES
+
+BATCHED = "requests are always batched continuously"
+PAGED = "the prefix cache is always made of shared blocks"
+BY_BYTES = "the prefix cache is always sized in bytes"
+NO_MTP = "multi-token prediction heads are not built in"
+NO_SPECPREFILL = "sparse prefill changes answers: every prompt token is computed"
+NO_DRAFTER = "its assistant drafters are not built in; see `draft_model_path` and `prompt_lookup`"
+TRIE = "all requests share one prefix cache"
+
+FLAGS = (
+    same("--models-config", "models_config", "-"),
+    same("--memory-budget-gb", "memory_budget_gb", "-"),
+    same("--served-model-name", "served_model_name", "the model argument"),
+    same("--host", "host", "127.0.0.1"),
+    same("--port", "port", "8000"),
+    same("--max-num-seqs", "max_num_seqs", "256"),
+    needless("--prefill-batch-size", "8", "prompts are computed in chunks between decode steps"),
+    needless("--completion-batch-size", "32", "rows decode together up to `max_num_seqs`"),
+    same("--mllm-prefill-step-size", "prefill_step_size", "0", convert=to.off_at_zero("prefill_step_size")),
+    same("--enable-prefix-cache", "prefix_cache", "on", takes="switch"),
+    equivalent(
+        "--disable-prefix-cache", "prefix_cache", "off", "sets it off", to.opposite("prefix_cache"), "switch"
+    ),
+    same("--prefix-cache-size", "prompt_cache_size", "100", convert=to.cache_entries),
+    same("--cache-memory-mb", "cache_memory_mb", "-"),
+    same("--cache-memory-percent", "cache_memory_percent", "0.2", convert=to.cache_percent),
+    needless("--no-memory-aware-cache", "off", BY_BYTES, "switch"),
+    equivalent(
+        "--kv-cache-quantization",
+        "kv_bits",
+        "off",
+        "sets 8, for live rows too",
+        to.set_to("kv_bits", 8),
+        "switch",
+    ),
+    same(
+        "--kv-cache-quantization-bits",
+        "kv_bits",
+        "8",
+        convert=to.kv_bits,
+        requires="--kv-cache-quantization",
+    ),
+    same("--kv-cache-quantization-group-size", "kv_group_size", "64"),
+    same("--kv-cache-min-quantize-tokens", "quantized_kv_start", "256", requires="--kv-cache-quantization"),
+    same("--ssd-cache-dir", "cache_dir", "-"),
+    same("--ssd-cache-max-gb", "cache_disk_max_gb", "10.0"),
+    same("--warm-prompts", "warm_prompts", "-"),
+    same("--stream-interval", "stream_interval", "1"),
+    equivalent(
+        "--max-kv-size",
+        "context_length",
+        "-",
+        "the window of the model; old tokens are never lost silently",
+        to.off_at_zero("context_length"),
+    ),
+    same("--max-tokens", "max_tokens", "32768"),
+    same("--max-request-tokens", "max_request_tokens", "32768"),
+    needless("--continuous-batching", "off", BATCHED, "switch"),
+    equivalent("--gpu-memory-utilization", "memory_percent", "0.9", "the share of memory for all models"),
+    needless("--use-paged-cache", "off", PAGED, "switch"),
+    same("--paged-cache-block-size", "cache_block_tokens", "64"),
+    needless("--max-cache-blocks", "1000", BY_BYTES),
+    same("--chunked-prefill-tokens", "prefill_step_size", "0", convert=to.off_at_zero("prefill_step_size")),
+    unsupported("--enable-mtp", "off", NO_MTP, "switch"),
+    unsupported("--mtp-num-draft-tokens", "1", NO_MTP),
+    unsupported("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
+    same("--prefill-step-size", "prefill_step_size", "2048"),
+    unsupported("--specprefill", "off", NO_SPECPREFILL, "switch"),
+    unsupported("--specprefill-threshold", "8192", NO_SPECPREFILL),
+    unsupported("--specprefill-keep-pct", "0.3", NO_SPECPREFILL),
+    unsupported("--specprefill-backbone-pct", "0.0", NO_SPECPREFILL),
+    unsupported("--specprefill-draft-model", "-", NO_SPECPREFILL),
+    needless("--prefix-trie-cache", "off", TRIE, "switch"),
+    needless("--prefix-trie-cache-size", "32", TRIE),
+    needless("--prefix-trie-cache-memory-mb", "-", TRIE),
+    unsupported("--mllm-draft-model", "-", NO_DRAFTER),
+    unsupported("--mllm-draft-kind", "-", NO_DRAFTER),
+    unsupported("--mllm-draft-block-size", "-", NO_DRAFTER),
+    unsupported("--default-mllm-draft", "off", NO_DRAFTER, "switch"),
+    same("--mcp-config", "mcp_config", "-"),
+    same("--api-key", "api_keys", "-"),
+    same("--rate-limit", "rate_limit", "0"),
+    same("--timeout", "timeout", "300.0", convert=to.off_at_zero("timeout")),
+    same("--enable-metrics", "enable_metrics", "off", takes="switch"),
+    same("--auto-unload-idle-seconds", "idle_timeout", "0.0", "0 is never", convert=to.idle_seconds),
+    same("--lazy-load-model", "lazy_load", "off", takes="switch"),
+    same("--max-audio-upload-mb", "max_upload_mb", "25"),
+    unsupported("--max-tts-input-chars", "4096", "the length of a request is bounded by `max_body_mb`"),
+    needless(
+        "--enable-auto-tool-choice", "off", "tools are honoured wherever the template knows them", "switch"
+    ),
+    same("--tool-call-parser", "tool_call_parser", "-", "its names are known"),
+    same("--reasoning-parser", "reasoning_parser", "-", "its names are known"),
+    needless("--mllm", "off", "what a model can do is read from its files", "switch"),
+    same("--trust-remote-code", "trust_remote_code", "off", takes="switch"),
+    same("--default-temperature", "temperature", "-"),
+    same("--default-top-p", "top_p", "-"),
+    same("--default-thinking-token-budget", "thinking_budget", "-"),
+    same(
+        "--default-chat-template-kwargs",
+        "chat_template_kwargs",
+        "-",
+        convert=to.json_object("chat_template_kwargs"),
+    ),
+    same("--default-top-k", "top_k", "-"),
+    same("--default-min-p", "min_p", "-"),
+    same("--default-presence-penalty", "presence_penalty", "-"),
+    same("--default-repetition-penalty", "repetition_penalty", "-", convert=to.repetition_penalty),
+    same("--embedding-model", "embedding_model", "-"),
+    same(
+        "--embedding-max-length",
+        "embedding_max_length",
+        "auto",
+        convert=to.unless_auto("embedding_max_length"),
+    ),
+    same("--embedding-overflow-policy", "embedding_overflow", "truncate"),
+    same("--rerank-model", "reranker_model", "-"),
+    same("--download-timeout", "download_timeout", "300"),
+    same("--download-retries", "download_retries", "3"),
+    same("--offline", "offline", "off", takes="switch"),
+    unsupported(
+        "--moe-top-k", "-", "in its documents, not in its code; experts are those that the model asks for"
+    ),
+)
+
+SERVER: Final = Server(
+    name="vllm-mlx",
+    title="vllm-mlx",
+    command="`vllm-mlx serve M ...` becomes `pippin serve --compat vllm-mlx M ...`",
+    flags=FLAGS,
+    variables=VARIABLES,
+    keys=KEYS,
+    mcp_keys=MCP_KEYS,
+    profile={
+        "host": "127.0.0.1",
+        "port": 8000,
+        "max_tokens": 32768,
+        "max_request_tokens": 32768,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_num_seqs": 256,
+        "timeout": 300.0,
+        "cache_block_tokens": 64,
+        "embedding_overflow": "truncate",
+        "max_upload_mb": 25.0,
+        "allow_downloads": False,
+    },
+    profile_notes=("A request's `model` may be any model that is known, not only the served name.",),
+    other=OTHER,
+)

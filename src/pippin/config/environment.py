@@ -1,0 +1,72 @@
+"""The environment: Pippin's variables and those of the replaced servers. The only reader of `os.environ`."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pippin.config.compat.servers import variable_terms
+from pippin.config.declaration import Option, options
+from pippin.config.errors import nearest
+from pippin.config.foreign import translate
+from pippin.config.settings import Given, Note, Origin, Reading
+from pippin.config.start_options import Compat
+from pippin.config.values import parse
+
+OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER")
+"""Variables of Pippin that are no options of the server."""
+
+
+def variables() -> Mapping[str, str]:
+    return os.environ
+
+
+def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Reading:
+    """What the environment says. Pippin's own variables win over foreign ones for the same option."""
+    given: dict[str, Given] = {}
+    notes: list[Note] = []
+    for name, term in variable_terms(compat).items():
+        if text := variables.get(name):
+            values, more = translate(term, text, name)
+            notes += more
+            given |= {option: Given(value, Origin("environment", name)) for option, value in values.items()}
+    own = own_variables()
+    for name, option in own.items():
+        if text := variables.get(name):
+            value = parse(option, [text], name)
+            given[option.name] = Given(value, Origin("environment", name))
+    for name in sorted(set(variables) - set(own) - set(OTHERS)):
+        if name.startswith("PIPPIN_"):
+            notes.append(Note("warning", f"No option has the variable {name}.{nearest(name, own)}"))
+    return Reading(given, [], notes)
+
+
+def own_variables() -> dict[str, Option]:
+    """Pippin's variables. One of a list may be named in the singular, as its flag; the plural wins."""
+    singular = {
+        "PIPPIN_" + option.flag.strip("-").replace("-", "_").upper(): option for option in options().values()
+    }
+    return singular | {option.variable: option for option in options().values()}
+
+
+def home(variables: Mapping[str, str] = os.environ) -> Path:
+    """Pippin's own folder: imported models, caches, and what a running server says of itself."""
+    if folder := variables.get("PIPPIN_HOME"):
+        return Path(folder).expanduser()
+    cache = variables.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
+
+
+def places(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that say where models lie: another process needs them to find the same ones."""
+    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    return {name: variables[name] for name in names if variables.get(name)}
+
+
+def server_address(variables: Mapping[str, str] = os.environ) -> str | None:
+    """Address of the running server that commands talk to."""
+    return variables.get("PIPPIN_SERVER") or None
+
+
+def client_key(variables: Mapping[str, str] = os.environ) -> str | None:
+    """Key that commands show to the running server."""
+    return variables.get("PIPPIN_API_KEY") or variables.get("PIPPIN_API_KEYS", "").split(",")[0] or None

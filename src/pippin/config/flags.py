@@ -1,0 +1,96 @@
+"""The flags of the command line: Pippin's own and those of the replaced servers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from pippin.config.compat.servers import flag_terms
+from pippin.config.compat.terms import Takes, Term
+from pippin.config.declaration import Option, options
+from pippin.config.foreign import translate, without_effect
+from pippin.config.settings import Given, GivenFlag, Note, Origin, Reading
+from pippin.config.start_options import Compat
+from pippin.config.values import parse
+
+POSITIONAL = "MODEL"
+
+
+class Flag(Struct, frozen=True, kw_only=True):
+    """A flag as a command-line parser needs it. `option` is None for a foreign name."""
+
+    name: str
+    takes: Takes
+    option: Option | None = None
+
+
+def flags() -> dict[str, Flag]:
+    """Every flag that `pippin serve` takes, Pippin's own first."""
+    known: dict[str, Flag] = {}
+    for option in options().values():
+        takes: Takes = "switch" if option.shape == "switch" else "value"
+        known[option.flag] = Flag(name=option.flag, takes=takes, option=option)
+        if option.shape == "switch":
+            off = "--no-" + option.flag.removeprefix("--")
+            known[off] = Flag(name=off, takes="switch", option=option)
+    for term in flag_terms(None).values():
+        known.setdefault(term.name, Flag(name=term.name, takes=term.takes))
+    return known
+
+
+def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
+    """What the command line says. The last of several wins, but those of lists add up."""
+    reading = Reading()
+    own = {option.flag: option for option in options().values()}
+    terms = flag_terms(compat)
+    texts: dict[str, list[str]] = {}
+    for flag in given:
+        texts.setdefault(flag.name, []).append(flag.text or "")
+    for name in sorted(texts, key=lambda name: bool(name in terms and terms[name].requires)):
+        values, notes = _values(name, texts, own, terms)
+        reading.notes.extend(notes)
+        for option, value in values.items():
+            _add(reading.options, option, value, name)
+    return reading
+
+
+def _values(
+    name: str,
+    texts: Mapping[str, list[str]],
+    own: Mapping[str, Option],
+    terms: Mapping[str, Term],
+) -> tuple[dict[str, Any], list[Note]]:
+    if name == POSITIONAL:
+        return {"model": tuple(texts[name])}, []
+    term = terms.get(name)
+    if term is not None and (name not in own or _means_more(term)):
+        if term.requires and term.requires not in texts:
+            return {}, [without_effect(term, name)]
+        if term.takes == "switch":
+            return translate(term, True, name)
+        if term.convert is None and term.option is not None:
+            option = options()[term.option]
+            return {option.name: parse(option, texts[name], name)}, _told(term, name)
+        return translate(term, texts[name][-1], name)
+    if name in own:
+        option = own[name]
+        return {option.name: True if option.shape == "switch" else parse(option, texts[name], name)}, []
+    option = own["--" + name.removeprefix("--no-")]
+    return {option.name: False}, []
+
+
+def _means_more(term: Term) -> bool:
+    """The foreign flag of the same name takes values that the option alone would refuse."""
+    return term.convert is not None or term.effect != "same"
+
+
+def _told(term: Term, name: str) -> list[Note]:
+    if term.effect != "equivalent":
+        return []
+    return [Note("info", f"{name} is `{term.option}` in Pippin: {term.note}.")]
+
+
+def _add(given: dict[str, Given], option: str, value: Any, name: str) -> None:
+    if isinstance(value, tuple) and option in given:
+        value = (*given[option].value, *value)
+    given[option] = Given(value, Origin("flag", name))

@@ -1,0 +1,81 @@
+"""The configuration as it was resolved: every option's value, and who gave it."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from pippin.config.server_options import ServerOptions
+from pippin.config.start_options import Compat
+
+Source = Literal["default", "profile", "file", "environment", "flag", "request"]
+
+
+class Origin(Struct, frozen=True):
+    """Who gave a value: `name` is the flag, the variable, the file and key, or the profile."""
+
+    source: Source
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.source
+
+
+DEFAULT = Origin("default")
+
+
+class Note(Struct, frozen=True):
+    """A line for the log: something that was given and is not needed here, or means something else."""
+
+    severity: Literal["info", "warning"]
+    text: str
+
+
+class Given(Struct, frozen=True):
+    value: Any
+    origin: Origin
+
+
+class GivenModel(Struct, frozen=True, kw_only=True):
+    """A model of a YAML file. `preload` is None where the file does not say."""
+
+    path: str
+    origin: Origin
+    name: str | None = None
+    kind: str | None = None
+    preload: bool | None = None
+    options: dict[str, Given] = field(default_factory=dict)
+
+
+class Reading(Struct, frozen=True):
+    """What one source gave."""
+
+    options: dict[str, Given] = field(default_factory=dict)
+    models: list[GivenModel] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+class GivenFlag(Struct, frozen=True):
+    """A flag as it stood on the command line; a positional model has the name `MODEL`."""
+
+    name: str
+    text: str | None = None
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """Where to read again on a reload. `compat` is what the verb implies."""
+
+    flags: tuple[GivenFlag, ...] = ()
+    compat: Compat | None = None
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """`provenance` is keyed by option, and `models[0].OPTION` for what a model's own entry says."""
+
+    server: ServerOptions
+    compat: Compat | None = None
+    provenance: dict[str, Origin] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    sources: Sources = field(default_factory=Sources)
+
+    def origin(self, name: str) -> Origin:
+        return self.provenance.get(name, DEFAULT)

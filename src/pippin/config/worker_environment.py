@@ -1,0 +1,21 @@
+"""The environment that worker processes are started with."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pippin
+
+# A worker runs model code and needs no secret of the server.
+SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "API_KEY", "MLX_VLM_API_KEY")
+
+
+def worker_environment() -> dict[str, str]:
+    """This process's environment without the server's secrets, so that the child imports the same Pippin."""
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    source = str(Path(pippin.__file__).parent.parent)
+    inherited = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = source if not inherited else source + os.pathsep + inherited
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment["TOKENIZERS_PARALLELISM"] = "true"
+    return environment

@@ -1,0 +1,161 @@
+"""The YAML file: Pippin's own form, mlx-openai-server's, and vllm-mlx's registry."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.terms import Term
+from pippin.config.declaration import Option, options
+from pippin.config.errors import ConfigError, nearest
+from pippin.config.foreign import ENTRY_FIELDS, translate, without_effect
+from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
+from pippin.config.start_options import Compat
+from pippin.config.values import convert
+
+ENTRY_ALIASES = {"model": "path", "served_model_name": "name", "model_kind": "kind"}
+MODEL = "models[]."
+
+
+def load_document(path: str) -> dict[str, Any]:
+    """The file as a mapping, keys as they stand."""
+    try:
+        text = Path(path).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigError(f"{path}: cannot be read ({reason}).") from None
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML ({error}).") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply.") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise ConfigError(f"{path}: the file must be a mapping of options.")
+    return document
+
+
+def form_of(document: Mapping[str, Any]) -> Compat | None:
+    """Whose file it is, by the keys that only one of the servers has."""
+    entries = document.get("models")
+    entries = entries if isinstance(entries, list) else []
+    if "server" in document or any(isinstance(entry, dict) and "model_path" in entry for entry in entries):
+        return "mlx-openai-server"
+    return "vllm-mlx" if "manager" in document else None
+
+
+def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -> Reading:
+    """What the file says. Raises `ConfigError` for a key that nobody knows."""
+    terms = {term.name: term for term in SERVERS[form].keys} if form else {}
+    reading = Reading()
+    plain = {key: value for key, value in document.items() if key not in ("models", "model_defaults")}
+    defaults = document.get("model_defaults") or {}
+    if not isinstance(defaults, dict):
+        raise ConfigError(f"{path}: model_defaults must be a mapping of options.")
+    for name, value in [*_leaves(plain, terms), *defaults.items()]:
+        key = str(name)
+        values, notes = _option(key, value, f"{path}: {key}", terms)
+        reading.notes.extend(notes)
+        reading.options.update(_given(values, f"{path}: {key}"))
+    entries = document.get("models") or []
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: models must be a list.")
+    for number, entry in enumerate(entries):
+        reading.models.append(_entry(entry, f"{path}: models[{number}]", terms, form, reading.notes))
+    return reading
+
+
+def _leaves(
+    node: Mapping[str, Any], terms: Mapping[str, Term], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if any(name.startswith(f"{path}.") for name in terms):
+            if value is not None and not isinstance(value, dict):
+                raise ConfigError(f"{path} must be a mapping.")
+            yield from _leaves(value or {}, terms, f"{path}.")
+        else:
+            yield path, value
+
+
+def _option(key: str, value: Any, where: str, terms: Mapping[str, Term]) -> tuple[dict[str, Any], list[Note]]:
+    if key in terms:
+        return translate(terms[key], value, where) if value is not None else ({}, [])
+    known = _known(key)
+    if known is None or known.name == "config":
+        names = [name for name in options() if name != "config"]
+        raise ConfigError(f"{where}: no such option.{nearest(key, [*names, *terms, 'models'])}")
+    return {known.name: convert(known, value, where)}, []
+
+
+def _known(key: str) -> Option | None:
+    return options().get(key.replace("-", "_"))
+
+
+def _given(values: Mapping[str, Any], where: str) -> dict[str, Given]:
+    return {name: Given(value, Origin("file", where)) for name, value in values.items()}
+
+
+def _entry(
+    entry: Any, where: str, terms: Mapping[str, Term], form: Compat | None, notes: list[Note]
+) -> GivenModel:
+    if isinstance(entry, str):
+        entry = {"path": entry}
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where} must be a mapping with `path`, or the path itself.")
+    nested = entry.get("options") or {}
+    if not isinstance(nested, dict):
+        raise ConfigError(f"{where}.options must be a mapping of options.")
+    entry = {key: value for key, value in {**entry, **nested}.items() if key != "options"}
+    found: dict[str, Given] = {}
+    for key in sorted(entry, key=lambda key: _rank(MODEL + str(key), terms)):
+        values, more = _model_option(str(key), entry[key], f"{where}.{key}", terms, entry)
+        notes.extend(more)
+        found |= _given(values, f"{where}.{key}")
+    fields = {name: found.pop(name).value for name in ENTRY_FIELDS if name in found}
+    if not fields.get("path"):
+        raise ConfigError(f"{where} needs `{'model_path' if form == 'mlx-openai-server' else 'path'}`.")
+    if form == "vllm-mlx":  # its registry loads models when they are asked for
+        fields.setdefault("preload", False)
+    return GivenModel(origin=Origin("file", where), options=found, **fields)
+
+
+def _rank(name: str, terms: Mapping[str, Term]) -> int:
+    """A key that refines another one is read after it."""
+    return 1 if name in terms and terms[name].requires else 0
+
+
+def _model_option(
+    key: str, value: Any, where: str, terms: Mapping[str, Term], entry: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Note]]:
+    if term := terms.get(MODEL + key):
+        if value is None:
+            return {}, []
+        if term.requires and not entry.get(term.requires.removeprefix(MODEL)):
+            return {}, [without_effect(term, where)]
+        return translate(term, value, where)
+    name = ENTRY_ALIASES.get(key, key)
+    if name in ENTRY_FIELDS:
+        return {name: _entry_field(name, value, where)}, []
+    known = _known(key)
+    if known is None or known.scope != "model":
+        own = [term.removeprefix(MODEL) for term in terms if term.startswith(MODEL)]
+        names = [option.name for option in options().values() if option.scope == "model"]
+        raise ConfigError(f"{where}: no such option.{nearest(key, [*own, *ENTRY_FIELDS, *names])}")
+    return {known.name: convert(known, value, where)}, []
+
+
+def _entry_field(name: str, value: Any, where: str) -> Any:
+    match name:
+        case "kind":
+            return convert(options()["model_kind"], value, where)
+        case "preload":
+            return convert(options()["lazy_load"], value, where)
+        case _:
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{where}: `{value}` is not text.")
+            return value

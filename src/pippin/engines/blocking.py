@@ -1,0 +1,156 @@
+"""Models whose library makes one long call: it runs on a thread of its own, and the step loop collects what it emits.
+
+MLX arrays belong to the thread that made them, so the same thread loads the model, runs every call and frees it.
+Calls run one after the other; a call is cancelled at the next point where it emits or asks.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import mlx.core as mx
+
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Accepted, Event, Failed
+from pippin.core.models import EngineStats
+from pippin.engines.base import Emission, Job
+
+logger = logging.getLogger(__name__)
+
+Model = TypeVar("Model")
+
+STEP_SECONDS = 0.05
+"""How long a step waits for something to collect: the most that an order to the engine can be late."""
+
+
+class Cancelled(Exception):
+    """Raised inside a call whose request is gone."""
+
+
+class Call:
+    """What a running call may do: emit events, and ask whether anybody still wants them."""
+
+    def __init__(self, id: str, outbox: "queue.SimpleQueue[Emission]") -> None:
+        self.id = id
+        self._outbox = outbox
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raises `Cancelled` if the request is gone."""
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def emit(self, event: Event) -> None:
+        self.check()
+        self._outbox.put((self.id, event))
+
+
+@dataclass(frozen=True)
+class BlockingJob(Generic[Model]):
+    """A prepared request: `run` does all the work on the model's thread and emits a terminal event at its end."""
+
+    id: str
+    accepted: Accepted
+    run: Callable[[Model, Call], None]
+
+
+class BlockingEngine(Generic[Model]):
+    """The five verbs over a loaded model and one thread. Raises what `load` raises."""
+
+    def __init__(self, load: Callable[[], Model]) -> None:
+        self._inbox: queue.SimpleQueue[tuple[BlockingJob[Model], Call] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Emission] = queue.SimpleQueue()
+        self._calls: dict[str, Call] = {}
+        self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._finished = 0
+        self._loaded: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._main, args=(load,), name="model", daemon=True)
+        self._thread.start()
+        if (error := self._loaded.get()) is not None:
+            raise error
+
+    def _main(self, load: Callable[[], Model]) -> None:
+        try:
+            model = load()
+        except BaseException as error:  # handed to the thread that waits for the load
+            self._loaded.put(error)
+            return
+        self._loaded.put(None)
+        while (item := self._inbox.get()) is not None:
+            self._run(model, *item)
+
+    def _run(self, model: Model, job: BlockingJob[Model], call: Call) -> None:
+        try:
+            call.check()
+            job.run(model, call)
+        except Cancelled:
+            pass
+        except ServerError as error:
+            self._outbox.put((job.id, Failed(error.report)))
+        except Exception:
+            logger.exception("request %s failed in its model", job.id)
+            report = ErrorReport(
+                kind="internal", message="The model failed on this request; the log says how."
+            )
+            self._outbox.put((job.id, Failed(report)))
+        self._ended.put(job.id)
+
+    def submit(self, job: Job) -> None:
+        assert isinstance(job, BlockingJob)
+        call = Call(job.id, self._outbox)
+        self._calls[job.id] = call
+        self._inbox.put((job, call))
+
+    def cancel(self, id: str) -> None:
+        if (call := self._calls.pop(id, None)) is not None:
+            call.cancel()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    def step(self) -> list[Emission]:
+        """Wait a moment for the running call, then take all that it emitted."""
+        emissions: list[Emission] = []
+        try:
+            emissions.append(self._outbox.get(timeout=STEP_SECONDS))
+            while True:
+                emissions.append(self._outbox.get_nowait())
+        except queue.Empty:
+            pass
+        wanted = [emission for emission in emissions if emission[0] in self._calls]
+        while not self._ended.empty() and self._outbox.empty():
+            self._calls.pop(self._ended.get(), None)
+            self._finished += 1
+        return wanted
+
+    def close(self) -> None:
+        for call in self._calls.values():
+            call.cancel()
+        self._calls.clear()
+        self._inbox.put(None)
+        self._thread.join(timeout=30)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=min(1, len(self._calls)),
+            waiting=max(0, len(self._calls) - 1),
+            steps=self._finished,
+            active_bytes=mx.get_active_memory(),
+            peak_bytes=mx.get_peak_memory(),
+        )
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        """Nothing is cached between requests."""
+
+    def reconfigure(self, options: dict[str, Any]) -> None:
+        if options:
+            raise ServerError(
+                "unsupported", f"These options need a restart of the model: {', '.join(sorted(options))}."
+            )

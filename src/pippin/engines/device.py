@@ -1,0 +1,193 @@
+"""Every decision that depends on the machine: how weights run, limits of memory, sizes of work.
+
+`DeviceFacts` is what was found, `DevicePlan` what follows from it; tests fake the first. Nothing here is
+measured on Metal or CUDA yet but the CPU of Linux (`docs/performance.md` says what was).
+"""
+
+import ctypes
+import logging
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from msgspec import Struct
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+
+log = logging.getLogger(__name__)
+
+Accelerator = Literal["metal", "cuda", "cpu"]
+RunType = Literal["float32", "float16", "bfloat16"]
+
+HEADROOM = 0.10  # of the working set, left to activations and to the system
+CPU_CHUNK = 256  # products of more rows than this gain nothing on a CPU (measured: full speed from 128)
+
+
+class DeviceFacts(Struct, frozen=True, kw_only=True):
+    """What the machine is. Sizes in bytes."""
+
+    system: str  # platform.system(): "Linux", "Darwin"
+    accelerator: Accelerator
+    memory: int  # of the device: what arrays live in
+    free: int  # of it, now
+    working_set: int  # the most that Metal wants to keep resident; `memory` elsewhere
+    cores: int = 1
+
+
+class DevicePlan(Struct, frozen=True, kw_only=True):
+    """What follows. `run_type` None: weights run as stored."""
+
+    run_type: RunType | None
+    dequantize: bool
+    prefill_chunk: int  # tokens
+    wired_limit: int | None  # bytes kept resident (Metal)
+    allocator_cache: int  # bytes that MLX keeps of freed buffers
+    memory_limit: int  # bytes for weights, rows and prefix cache together
+
+
+def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
+    """`memory_bytes` is the worker's share, when its parent set one."""
+    on_cpu = facts.accelerator == "cpu"
+    run_type: RunType | None
+    match options.dtype:
+        case "auto":
+            # Quantised and 16-bit products are 10 to 100 times slower than float32 ones on a CPU.
+            run_type = "float32" if on_cpu else None
+        case "stored":
+            run_type = None
+        case named:
+            run_type = named
+    limit = int(min(facts.working_set, facts.memory) * (1 - HEADROOM))
+    if on_cpu:
+        limit = int(facts.free * (1 - HEADROOM))
+    limit = min(limit, *(size for size in (memory_bytes, options.memory_bytes) if size is not None), limit)
+    return DevicePlan(
+        run_type=run_type,
+        dequantize=on_cpu and options.dtype in ("auto", "float32"),
+        prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
+        wired_limit=int(facts.working_set * (1 - HEADROOM)) if facts.accelerator == "metal" else None,
+        allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
+        memory_limit=limit,
+    )
+
+
+class MemoryShares(Struct, frozen=True, kw_only=True):
+    """How the memory beside the weights is shared out, in bytes."""
+
+    rows: int
+    prefixes: int
+
+
+def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> MemoryShares:
+    """Raises `ServerError` when the weights leave no room to work."""
+    room = plan.memory_limit - weight_bytes
+    if room <= 0:
+        raise ServerError(
+            "load_failed",
+            f"The model needs {weight_bytes / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
+            "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
+        )
+    prefixes = 0
+    if options.prefix_cache:
+        wanted = options.cache_memory_mb
+        prefixes = int(room * options.cache_memory_percent) if wanted is None else wanted * 2**20
+        prefixes = min(prefixes, room // 2) if wanted is None else min(prefixes, room)
+    return MemoryShares(rows=max(room - prefixes, room // 8), prefixes=prefixes)
+
+
+def find_facts() -> DeviceFacts:
+    """Ask MLX and the system. Imports mlx, so a BLAS must have been put in front before."""
+    import mlx.core as mx
+
+    memory = psutil.virtual_memory()
+    system = platform.system()
+    accelerator: Accelerator = "cpu"
+    total, free, working_set = memory.total, memory.available, memory.total
+    if mx.default_device().type == mx.DeviceType.gpu:
+        info = mx.device_info()
+        accelerator = "metal" if system == "Darwin" else "cuda"
+        if accelerator == "metal":
+            working_set = int(info.get("max_recommended_working_set_size", total))
+        else:
+            total = int(info.get("total_memory", info.get("memory_size", total)))
+            free = int(info.get("free_memory", total))
+            working_set = total
+    return DeviceFacts(
+        system=system,
+        accelerator=accelerator,
+        memory=total,
+        free=free,
+        working_set=working_set,
+        cores=os.cpu_count() or 1,
+    )
+
+
+def apply_limits(plan: DevicePlan) -> None:
+    import mlx.core as mx
+
+    mx.set_cache_limit(plan.allocator_cache)
+    if plan.wired_limit is not None:
+        mx.set_wired_limit(plan.wired_limit)
+
+
+def accelerate_blas(options: ModelOptions, threads: int | None) -> bool:
+    """Put OpenBLAS in front of the reference BLAS that MLX's wheel for Linux bundles.
+
+    Must run before the first import of mlx in the process: symbols resolve to the library loaded first. True if
+    it stands; a missing library is one line in the log and the slow path.
+    """
+    if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
+        return False
+    library = _packaged("cmeel-openblas", "libopenblas.so.0")
+    if library is None and not _packaged("mlx-cpu", "libmlx.so"):
+        return False  # a build for CUDA, which has no use for it
+    try:
+        _provide_gfortran()
+        blas = ctypes.CDLL(str(library or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        log.warning("no accelerated BLAS (%s): products run 3 to 50 times slower; install pippin[cpu]", error)
+        return False
+    if threads is not None:
+        blas.openblas_set_num_threads(ctypes.c_int(threads))
+    return True
+
+
+def _packaged(package: str, name: str) -> Path | None:
+    try:
+        listed = files(package) or []
+    except PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())) for file in listed if file.name == name), None)
+
+
+def _provide_gfortran() -> None:
+    """OpenBLAS needs `libgfortran.so.5`, which a bare machine lacks, and mlx-cpu bundles under a hashed name.
+
+    The loader matches needed libraries by the name that a loaded one states of itself, so a copy in memory that
+    states the plain name serves, without a file or an environment variable that children would inherit.
+    """
+    try:
+        ctypes.CDLL("libgfortran.so.5", ctypes.RTLD_GLOBAL)
+        return
+    except OSError:
+        pass
+    bundled = [Path(str(file.locate())) for file in files("mlx-cpu") or [] if ".libs/" in str(file)]
+    for path in bundled:
+        if path.name.startswith("libquadmath"):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    fortran = next((path for path in bundled if path.name.startswith("libgfortran")), None)
+    if fortran is None:
+        raise OSError("libgfortran.so.5 is missing")
+    stated = fortran.name.encode() + b"\0"
+    descriptor = os.memfd_create("libgfortran.so.5")
+    try:
+        image = fortran.read_bytes().replace(stated, b"libgfortran.so.5\0".ljust(len(stated), b"\0"))
+        os.write(descriptor, image)
+        ctypes.CDLL(f"/proc/self/fd/{descriptor}", ctypes.RTLD_GLOBAL)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,362 @@
+"""The caches of rows that decode together: one arena for each layer, a slot for each row.
+
+An arena is [slots, heads, capacity, dim]. A row lies in its slot from position 0, whatever its neighbours' lengths, so
+joining writes one slot, leaving writes nothing, and nobody else is copied but when an arena grows. Where the models
+of mlx-lm see one as their cache it answers as those do: `offset`, `update_and_fetch`, `make_mask`, items.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
+
+Mask = mx.array | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShape:
+    """How the arenas of a model are made."""
+
+    slack: int = 0  # tokens that a row may be taken back by
+    kv_bits: int | None = None  # of full attention, None to keep it as it comes
+    kv_group_size: int = 64
+
+
+class Window:
+    """The slots that a step computes, `low` to `high`, and where each of their rows stands.
+
+    A slot without a row stands at position 0 and computes what nobody reads.
+    """
+
+    def __init__(self) -> None:
+        self.low = 0
+        self.high = 0
+        self.count = 1  # tokens for each row in this step
+        self.tick = 0
+        self.capacity = 0
+        self.lengths: list[int] = []  # of each slot, before this step
+        self.before: int | mx.array = 0
+        self.after: int | mx.array = 0
+        self.longest = 0
+        self.level = True  # all rows stand at the same position
+        self.slots = mx.array([], dtype=mx.int32)
+        self._first = -1
+
+    def begin(self, count: int) -> None:
+        """Start a step of `count` tokens for each row."""
+        self.tick += 1
+        self.count = count
+        lengths = self.lengths[self.low : self.high]
+        self.level = min(lengths) == max(lengths)
+        self.longest = max(lengths)
+        if self.level:
+            self.before = lengths[0]
+        else:
+            self.before = mx.array(lengths, dtype=mx.int32)
+            if self.slots.size != len(lengths) or self._first != self.low:
+                self.slots = mx.arange(self.low, self.high, dtype=mx.int32)
+                self._first = self.low
+        self.after = self.before + count
+
+    @property
+    def rows(self) -> int:
+        return self.high - self.low
+
+    def positions(self) -> mx.array:
+        """Of this step's tokens, [rows, count]."""
+        starts = mx.array([self.before]) if isinstance(self.before, int) else self.before
+        return starts[:, None] + mx.arange(self.count)
+
+
+class AttentionArena:
+    """Keys and values of a layer of full attention."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.parts: list[mx.array] = []  # keys and values, [slots, heads, capacity, dim] each
+        self._tick = 0
+
+    @property
+    def offset(self) -> int | mx.array:
+        return self.window.after if self._tick == self.window.tick else self.window.before
+
+    def _reach(self) -> int:
+        return self.window.longest + self.window.count
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        self._tick = self.window.tick
+        new = self._encoded(keys, values)
+        self._allot(new)
+        for part, added in zip(self.parts, new, strict=True):
+            self._write(part, added)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> Any:
+        window, reach = self.window, self._reach()
+        return self._offered([part[window.low : window.high, :, :reach] for part in self.parts])
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        """What is stored of new keys and values."""
+        return [keys, values]
+
+    def _offered(self, parts: list[mx.array]) -> Any:
+        """What the model's attention is given."""
+        return parts[0], parts[1]
+
+    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+        return parts[0], parts[1]
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
+        window = self.window
+        if window_size is None or self._reach() <= window_size:
+            window_size = None
+            if window.level and not return_array:
+                return None if N == 1 else "causal"
+        queries = window.positions()[..., None]
+        keys = mx.arange(self._reach())
+        mask = keys <= queries
+        if window_size is not None:
+            mask = mask & (keys > queries - window_size)
+        return mask[:, None]
+
+    def _room(self, capacity: int) -> int:
+        return capacity
+
+    def _allot(self, new: list[mx.array]) -> None:
+        if not self.parts:
+            slots, capacity = len(self.window.lengths), self._room(self.window.capacity)
+            self.parts = [
+                mx.zeros((slots, part.shape[1], capacity, part.shape[3]), dtype=part.dtype) for part in new
+            ]
+
+    def _write(self, part: mx.array, new: mx.array) -> None:
+        window = self.window
+        if window.level:
+            start = window.longest
+            part[window.low : window.high, :, start : start + window.count] = new
+        elif window.count == 1:
+            part[window.slots, :, window.before] = new[:, :, 0]
+        else:
+            part[window.slots[:, None], :, window.positions()] = new.transpose(0, 2, 1, 3)
+
+    def grow(self, slots: int, capacity: int) -> None:
+        self.parts = [_enlarged(part, slots, self._room(capacity)) for part in self.parts]
+
+    def store(self, slot: int, cache: Any) -> None:
+        """Copy a row's private cache into its slot."""
+        if cache.keys is not None:
+            self._place(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
+
+    def _place(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
+        new = self._encoded(keys, values)
+        self._allot(new)
+        for part, added in zip(self.parts, new, strict=True):
+            part[slot : slot + 1, :, start : start + added.shape[2]] = added
+
+    def move(self, source: int, target: int) -> None:
+        for part in self.parts:
+            stop = min(self.window.lengths[source], part.shape[2])
+            part[target : target + 1, :, :stop] = part[source : source + 1, :, :stop]
+
+    def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
+        """Keys and values of a row up to position `stop`, [1, heads, n, dim], as views."""
+        return self._decoded([part[slot : slot + 1, :, :stop] for part in self.parts])
+
+    def arrays(self) -> list[mx.array]:
+        return self.parts
+
+
+class QuantizedArena(AttentionArena):
+    """As `AttentionArena`, in few bits: six parts, packed keys, their scales and biases, and so for values.
+
+    mlx-lm's attention tells by `bits` that it is given such.
+    """
+
+    def __init__(self, window: Window, bits: int, group_size: int) -> None:
+        super().__init__(window)
+        self.bits = bits
+        self.group_size = group_size
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        return [
+            part
+            for array in (keys, values)
+            for part in mx.quantize(array, group_size=self.group_size, bits=self.bits)
+        ]
+
+    def _offered(self, parts: list[mx.array]) -> Any:
+        return tuple(parts[:3]), tuple(parts[3:])
+
+    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+        keys, values = (
+            mx.dequantize(packed, scales, biases, self.group_size, self.bits)
+            for packed, scales, biases in (parts[:3], parts[3:])
+        )
+        return keys, values
+
+
+class SlidingArena(AttentionArena):
+    """Keys and values of a layer that attends to the last `size` tokens: position p lies at p modulo the ring.
+
+    `slack` more positions are kept, so that as many tokens can be added at once, and forgotten again.
+    """
+
+    def __init__(self, window: Window, size: int, slack: int = 0) -> None:
+        super().__init__(window)
+        self.size = size
+        self.ring = size + slack
+
+    def _room(self, capacity: int) -> int:
+        return min(capacity, self.ring)
+
+    def _reach(self) -> int:
+        return min(super()._reach(), self.ring)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
+        window = self.window
+        size = self.size if window_size is None else min(window_size, self.size)
+        total = window.longest + window.count
+        if window.level and not return_array and (total <= size or (N == 1 and self.ring == size)):
+            return None if N == 1 else "causal"
+        positions = window.positions()
+        last = positions[:, -1:]
+        ages = (
+            last - mx.arange(self._reach())
+        ) % self.ring  # of each place, in tokens since the last written
+        keys = (last - ages)[:, None]
+        queries = positions[..., None]
+        mask = (keys >= 0) & (keys <= queries) & (keys > queries - size)
+        return mask[:, None]
+
+    def _write(self, part: mx.array, new: mx.array) -> None:
+        window = self.window
+        if window.level and window.count == 1:
+            place = window.longest % self.ring
+            part[window.low : window.high, :, place : place + 1] = new
+        else:
+            slots = mx.arange(window.low, window.high)[:, None]
+            part[slots, :, window.positions() % self.ring] = new.transpose(0, 2, 1, 3)
+
+    def store(self, slot: int, cache: Any) -> None:
+        if cache.keys is None:
+            return
+        keys, values = cache._temporal_order(cache.keys), cache._temporal_order(cache.values)
+        kept = min(keys.shape[2], self.ring)
+        keys, values = keys[:, :, keys.shape[2] - kept :], values[:, :, values.shape[2] - kept :]
+        start = (cache.offset - kept) % self.ring
+        head = min(kept, self.ring - start)
+        self._place(slot, keys[:, :, :head], values[:, :, :head], start)
+        if head < kept:
+            self._place(slot, keys[:, :, head:], values[:, :, head:], 0)
+
+    def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
+        """What position `stop` of a row attends to, oldest first; `stop` may lie back from its end by the slack."""
+        places = mx.arange(max(stop - self.size, 0), stop) % self.ring
+        keys, values = (part[slot : slot + 1][:, :, places] for part in self.parts)
+        return keys, values
+
+
+class StateArena:
+    """The state of a recurrent or convolutional layer: arrays [rows, ...], replaced whole by each step.
+
+    The model writes all rows' state anew in every step, so joining at the end costs no more than a step does.
+    """
+
+    left_padding = None
+    lengths = None
+
+    def __init__(self, window: Window, count: int) -> None:
+        self.window = window
+        self.cache: list[mx.array | None] = [None] * count
+
+    def __getitem__(self, index: int) -> mx.array | None:
+        return self.cache[index]
+
+    def __setitem__(self, index: int, value: mx.array) -> None:
+        self.cache[index] = value
+
+    def make_mask(self, N: int) -> None:
+        return None
+
+    def advance(self, N: int) -> None:
+        pass
+
+    def resize(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """The window went from slots `before` to `after`."""
+        for index, state in enumerate(self.cache):
+            if state is None:
+                continue
+            kept = state[max(after[0] - before[0], 0) : min(after[1], before[1]) - before[0]]
+            parts = [kept]
+            for place, size in ((0, before[0] - after[0]), (len(parts) + 1, after[1] - before[1])):
+                if size > 0:
+                    parts.insert(place, mx.zeros((size, *state.shape[1:]), dtype=state.dtype))
+            self.cache[index] = mx.concatenate(parts) if len(parts) > 1 else kept
+
+    def store(self, slot: int, cache: ArraysCache) -> None:
+        place = slot - self.window.low
+        for index, state in enumerate(cache.cache):
+            held = self.cache[index]
+            if state is None and held is not None:
+                state = mx.zeros_like(held[:1])
+            if state is None:
+                continue
+            if held is None:
+                held = mx.zeros((self.window.rows, *state.shape[1:]), dtype=state.dtype)
+            held[place : place + 1] = state
+            self.cache[index] = held
+
+    def move(self, source: int, target: int) -> None:
+        low = self.window.low
+        for state in self.cache:
+            if state is not None:
+                state[target - low : target - low + 1] = state[source - low : source - low + 1]
+
+    def grow(self, slots: int, capacity: int) -> None:
+        pass
+
+    def take(self, slot: int) -> list[mx.array | None]:
+        """A row's state, as views."""
+        place = slot - self.window.low
+        return [None if state is None else state[place : place + 1] for state in self.cache]
+
+    def arrays(self) -> list[mx.array]:
+        return [state for state in self.cache if state is not None]
+
+
+class ArenaList:
+    """Several arenas of one layer."""
+
+    def __init__(self, arenas: list["Arena"]) -> None:
+        self.arenas = arenas
+
+    def __getitem__(self, index: int) -> "Arena":
+        return self.arenas[index]
+
+
+Arena = AttentionArena | SlidingArena | StateArena | ArenaList
+
+
+def arena_for(cache: Any, window: Window, shape: "BatchShape") -> Arena:
+    """The arena for rows whose private cache is of this kind; `row_caches.can_batch` said that there is one."""
+    if type(cache) is KVCache:
+        if shape.kv_bits is not None:
+            return QuantizedArena(window, shape.kv_bits, shape.kv_group_size)
+        return AttentionArena(window)
+    if type(cache) is RotatingKVCache:
+        return SlidingArena(window, cache.max_size, shape.slack)
+    if type(cache) is ArraysCache:
+        return StateArena(window, len(cache.cache))
+    if type(cache) is CacheList:
+        return ArenaList([arena_for(part, window, shape) for part in cache.caches])
+    raise TypeError(f"no arena for {type(cache).__name__}")
+
+
+def _enlarged(part: mx.array, slots: int, capacity: int) -> mx.array:
+    if part.shape[0] >= slots and part.shape[2] >= capacity:
+        return part
+    shape = (max(slots, part.shape[0]), part.shape[1], max(capacity, part.shape[2]), part.shape[3])
+    larger = mx.zeros(shape, dtype=part.dtype)
+    larger[: part.shape[0], :, : part.shape[2]] = part
+    return larger

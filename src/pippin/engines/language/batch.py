@@ -1,0 +1,139 @@
+"""The rows that decode together: one step through the model, and one draw for all of them."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+
+from pippin.engines.language.row_caches import RowCache
+from pippin.engines.language.row_group import RowGroup
+from pippin.engines.language.rows import Row
+from pippin.engines.language.sampling import BatchSampler, Choice, Sampled, choice_seed
+from pippin.engines.language.scheduler import GROWTH_CHARGED, length_class
+from pippin.engines.language.tokenizer import Tokenizer
+
+
+class Batch:
+    """`rows` is in the sampler's order. A step is `forward`, then `sample`; `read` gives the tokens of the last draw.
+
+    Between `forward` and `sample` the host reads the draw before, while the device computes: rows that end there
+    leave, and are not drawn for again.
+    """
+
+    def __init__(self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int) -> None:
+        self.rows: list[Row] = []
+        self._new_group = new_group
+        self._groups: dict[int, RowGroup] = {}
+        self._tokenizer = tokenizer
+        self._sampler = BatchSampler(tokenizer)
+        self._mask_words = -(-vocabulary // 32)
+        self._drawn: Sampled | None = None
+        self._drawn_rows: list[Row] = []
+        self._logits: mx.array | None = None
+        self._places: dict[Row, int] = {}  # of rows in `_logits`
+
+    def join(self, row: Row, cache: RowCache, length: int) -> None:
+        """Take a row whose prompt but for the last token is in `cache`; the cache may be used again by the caller."""
+        room = min(row.ticket.growth, GROWTH_CHARGED)
+        row.group = length_class(length + room)
+        if row.group not in self._groups:
+            self._groups[row.group] = self._new_group()
+        group = self._groups[row.group]
+        row.slot = group.join(cache, length, room)
+        row.fresh = row.tokens[-1]
+        job = row.request.job
+        self._sampler.join(
+            job.request.sampling,
+            seed=choice_seed(job.seed, row.choice),
+            prompt=row.tokens,
+            logprobs=row.wanted,
+            generated=row.generated,
+        )
+        self.rows.append(row)
+
+    def leave(self, gone: list[Row]) -> None:
+        if not gone:
+            return
+        leaving = set(gone)
+        for row in gone:
+            self._groups[row.group].leave(row.slot)
+        self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
+        self.rows = [row for row in self.rows if row not in leaving]
+        for name in [name for name, group in self._groups.items() if not group.rows]:
+            del self._groups[name]
+
+    def view(self, row: Row, stop: int) -> RowCache:
+        return self._groups[row.group].view(row.slot, stop)
+
+    def length(self, row: Row) -> int:
+        """Tokens in the row's cache."""
+        return self._groups[row.group].length(row.slot)
+
+    def group(self, row: Row) -> RowGroup:
+        return self._groups[row.group]
+
+    def forward(self) -> None:
+        """Start the next step of all rows on the device."""
+        self._compact()
+        fresh = [row for row in self.rows if row.fresh is not None]
+        sources = [] if self._drawn is None else [self._drawn.tokens]
+        drawn = sources[0].size if sources else 0
+        if fresh:
+            sources.append(mx.array([row.fresh for row in fresh], dtype=mx.int32))
+            for index, row in enumerate(fresh):
+                row.source, row.fresh = drawn + index, None
+        source = mx.concatenate(sources) if len(sources) > 1 else sources[0]
+        results = []
+        self._places = {}
+        start = 0
+        for name, group in self._groups.items():
+            mine = {row.slot: row for row in self.rows if row.group == name}
+            picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
+            results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
+            self._places |= {row: start + slot - group.low for slot, row in mine.items()}
+            start += group.high - group.low
+        self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
+        mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
+
+    def _compact(self) -> None:
+        for name, group in self._groups.items():
+            for old, new in group.compact():
+                next(row for row in self.rows if row.group == name and row.slot == old).slot = new
+
+    def sample(self) -> None:
+        """Draw for the rows that are left, as masks and forced tokens have it."""
+        assert self._logits is not None
+        logits = _pick(self._logits, [self._places[row] for row in self.rows])
+        masked, masks = self._masks()
+        drawn = self._sampler.sample(logits, masks, masked or None)
+        mx.async_eval(*drawn.arrays())  # type: ignore[no-untyped-call]
+        self._logits = None
+        self._drawn, self._drawn_rows = drawn, list(self.rows)
+        for index, row in enumerate(self.rows):
+            row.source = index
+
+    def _masks(self) -> tuple[list[int], np.ndarray | None]:
+        masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
+        if not masked:
+            return [], None
+        masks = np.zeros((len(masked), self._mask_words), dtype=np.int32)
+        for mask, place in zip(masks, masked, strict=True):
+            self.rows[place].decoder.fill_mask(mask)
+        return masked, masks
+
+    def read(self) -> list[tuple[Row, Choice]]:
+        """The last draw on the host, of the rows that are still here; each draw is read once."""
+        if self._drawn is None or not self._drawn_rows:
+            return []
+        rows, self._drawn_rows = self._drawn_rows, []
+        choices = self._drawn.read(self._tokenizer, [row.wanted for row in rows])
+        live = set(self.rows)
+        return [(row, choice) for row, choice in zip(rows, choices, strict=True) if row in live]
+
+    @property
+    def bytes(self) -> int:
+        return sum(group.bytes for group in self._groups.values())
+
+
+def _pick(array: mx.array, indices: list[int]) -> mx.array:
+    return array if indices == list(range(array.shape[0])) else array[mx.array(indices)]

@@ -1,0 +1,126 @@
+"""How the rows of a model can run together, found by trying: a short run that is the warm-up as well."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.language.arenas import BatchShape
+from pippin.engines.language.row_caches import (
+    RowCache,
+    arrays_of,
+    can_batch,
+    can_rewind,
+    leaves,
+    new_row_cache,
+)
+from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
+
+log = logging.getLogger(__name__)
+
+PROBE_LENGTHS = (5, 3)  # tokens of two rows of different length
+TOLERANCE = 0.02  # of the largest logit: far above rounding, far below a wrong answer
+QUANTIZED_TOLERANCE = {8: 0.1, 4: 0.6}
+FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # what a model raises in a batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    new_group: Callable[[], RowGroup]
+    vocabulary: int
+    shape: BatchShape | None  # None: rows run one at a time
+    can_rewind: bool
+
+
+def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
+    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
+    started = time.monotonic()
+    try:
+        caches = [probe_row(model, length) for length in PROBE_LENGTHS]
+        alone = mx.concatenate(
+            [model(mx.array([[1]]), cache=probe_row(model, length)) for length in PROBE_LENGTHS]
+        )
+        mx.eval(alone)
+    except FAILURES as error:
+        raise ServerError(
+            "load_failed", f"The model does not run: {type(error).__name__}: {error}"
+        ) from error
+    slack = options.cache_block_tokens + options.num_draft_tokens
+    plain = BatchShape(slack=slack)
+    vocabulary = alone.shape[-1]
+    if not can_batch(caches[0]) or not _agree(model, plain, caches, alone, TOLERANCE):
+        if options.kv_bits is not None:
+            raise _no_quantization("its caches are of a kind of their own")
+        log.warning(
+            "rows of this model run one at a time and prompts are not cached: its caches cannot be batched"
+        )
+        return Batching(
+            new_group=lambda: SoloGroup(model), vocabulary=vocabulary, shape=None, can_rewind=False
+        )
+    shape = plain if options.kv_bits is None else _quantized(model, options, slack, caches, alone)
+    log.info("warm-up took %.2f s", time.monotonic() - started)
+    return Batching(
+        new_group=lambda: ArenaGroup(model, shape),
+        vocabulary=vocabulary,
+        shape=shape,
+        can_rewind=can_rewind(caches[0]),
+    )
+
+
+def _quantized(
+    model: nn.Module, options: ModelOptions, slack: int, caches: list[RowCache], alone: mx.array
+) -> BatchShape:
+    assert options.kv_bits is not None
+    layers = [layer for layer in leaves(caches[0]) if type(layer) is KVCache]
+    if not layers:
+        raise _no_quantization("it has no layer of full attention")
+    sizes = {array.shape[-1] for layer in layers for array in (layer.keys, layer.values)}
+    if any(size % options.kv_group_size for size in sizes):
+        raise ServerError(
+            "load_failed",
+            f"kv_group_size {options.kv_group_size} does not divide the size of this model's heads "
+            f"({', '.join(map(str, sorted(sizes)))}): take 32, or leave kv_bits out.",
+            "kv_group_size",
+        )
+    shape = BatchShape(slack=slack, kv_bits=options.kv_bits, kv_group_size=options.kv_group_size)
+    if not _agree(model, shape, caches, alone, QUANTIZED_TOLERANCE[options.kv_bits]):
+        raise _no_quantization(
+            "its attention does not take quantised keys (attention sinks, for one, do not)"
+        )
+    return shape
+
+
+def _no_quantization(reason: str) -> ServerError:
+    return ServerError(
+        "load_failed", f"kv_bits cannot be used with this model: {reason}. Start without it.", "kv_bits"
+    )
+
+
+def probe_row(model: nn.Module, length: int) -> RowCache:
+    cache = new_row_cache(model)
+    model(mx.arange(1, length + 1)[None], cache=cache)
+    mx.eval(arrays_of(cache))
+    return cache
+
+
+def _agree(
+    model: nn.Module, shape: BatchShape, caches: list[RowCache], alone: mx.array, tolerance: float
+) -> bool:
+    """Whether two rows of different length give in a batch what they give alone."""
+    group = ArenaGroup(model, shape)
+    try:
+        for cache, length in zip(caches, PROBE_LENGTHS, strict=True):
+            group.join(cache, length, 1)
+        together = group.forward(mx.array([[1]] * len(caches)))
+        mx.eval(together)
+    except FAILURES as error:
+        log.info("a batch of two rows fails: %s", error)
+        return False
+    difference = mx.abs(together - alone).max() / mx.maximum(mx.abs(alone).max(), 1e-6)
+    return float(difference) < tolerance

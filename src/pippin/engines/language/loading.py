@@ -1,0 +1,120 @@
+"""From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
+
+import logging
+from pathlib import Path
+
+import mlx.nn as nn
+import msgspec
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import WorkerSpec
+from pippin.engines.base import LoadProgress
+from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
+from pippin.engines.language.arenas import BatchShape
+from pippin.engines.language.batching import choose_batching, probe_row
+from pippin.engines.language.disk_cache import DiskCache, fingerprint
+from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.prefix_blocks import BlockLayout
+from pippin.engines.language.prefix_cache import PrefixCache
+from pippin.engines.language.prefix_tree import PrefixTree
+from pippin.engines.language.prompt import LanguagePreparer
+from pippin.engines.language.row_caches import measure_rows, new_row_cache
+from pippin.engines.language.scheduler import Limits
+from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.warm_prompts import warm
+from pippin.engines.language.weights import load_weights, weight_bytes
+
+log = logging.getLogger(__name__)
+
+
+def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
+    options = msgspec.convert(spec.options, ModelOptions)
+    _refuse_unbuilt(options)
+    plan = decide(find_facts(), options, spec.memory_bytes)
+    apply_limits(plan)
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
+    engine = build_engine(model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""))
+    if options.warm_prompts is not None:
+        count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
+        log.info("computed %d warm prompts", count)
+    return engine
+
+
+def build_engine(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    options: ModelOptions,
+    plan: DevicePlan,
+    *,
+    folder: Path | None = None,
+) -> LanguageEngine:
+    """An engine around a loaded model."""
+    size = weight_bytes(model)
+    shares = share_memory(plan, options, size)
+    batching = choose_batching(model, options)
+    prefixes = None
+    if options.prefix_cache and batching.shape is not None and shares.prefixes:
+        prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
+    engine = LanguageEngine(
+        model,
+        tokenizer,
+        options=options,
+        limits=Limits(
+            max_rows=options.max_num_seqs,
+            queue_size=options.queue_size,
+            prefill_chunk=plan.prefill_chunk,
+            target_gap=options.target_gap_ms / 1e3,
+            row_bytes=measure_rows(model, options.kv_bits, options.kv_group_size),
+            memory=shares.rows,
+        ),
+        new_group=batching.new_group,
+        vocabulary=batching.vocabulary,
+        prefixes=prefixes,
+    )
+    engine.counters.weight_bytes = size
+    return engine
+
+
+def _open_prefixes(
+    model: nn.Module,
+    options: ModelOptions,
+    plan: DevicePlan,
+    shape: BatchShape,
+    limit: int,
+    folder: Path | None,
+) -> PrefixCache:
+    tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+    layout = BlockLayout(probe_row(model, 2), lambda: new_row_cache(model), shape)
+    disk = None
+    if options.cache_dir is not None and folder is not None:
+        details = f"{plan.run_type} {options.cache_block_tokens} {options.kv_bits} {options.kv_group_size}"
+        try:
+            disk = DiskCache(
+                Path(options.cache_dir).expanduser(),
+                fingerprint(folder, details),
+                int(options.cache_disk_max_gb * 1e9),
+            )
+        except OSError as error:
+            raise ServerError(
+                "load_failed",
+                f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
+                "cache_dir",
+            ) from error
+    return PrefixCache(tree, layout, disk)
+
+
+def _refuse_unbuilt(options: ModelOptions) -> None:
+    asked = {
+        "draft_model_path": options.draft_model_path is not None,
+        "prompt_lookup": options.prompt_lookup,
+        "adapter_path": options.adapter_path is not None,
+        "adapters": bool(options.adapters),
+    }
+    names = [name for name, wanted in asked.items() if wanted]
+    if names:
+        raise ServerError(
+            "load_failed",
+            f"{', '.join(names)}: not built yet for language models; start without it.",
+            names[0],
+        )

@@ -1,0 +1,60 @@
+"""Computing prompts: a chunk at a time, each in a cache of its own."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from pippin.core.events import Token, TopToken
+from pippin.engines.language.row_caches import arrays_of, new_row_cache
+from pippin.engines.language.rows import Prompt
+from pippin.engines.language.tokenizer import Tokenizer
+
+SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
+
+
+def compute_chunk(model: nn.Module, prompt: Prompt, tokens: int, *, wait: bool) -> None:
+    """Add the next `tokens` of the prompt to its cache; `wait` until the device has done it."""
+    start = prompt.ticket.computed
+    if prompt.cache is None:
+        prompt.cache = new_row_cache(model)
+    model(mx.array([prompt.tokens[start : start + tokens]]), cache=prompt.cache)
+    if wait:
+        mx.eval(arrays_of(prompt.cache))
+    else:
+        mx.async_eval(*arrays_of(prompt.cache))  # type: ignore[no-untyped-call]
+
+
+def score_chunk(
+    model: nn.Module, prompt: Prompt, tokens: int, tokenizer: Tokenizer, alternatives: int
+) -> None:
+    """As `compute_chunk`, and note the logprob of each token that follows one of these."""
+    start = prompt.ticket.computed
+    if prompt.cache is None:
+        prompt.cache = new_row_cache(model)
+    follow = (*prompt.tokens, prompt.rows[0].tokens[len(prompt.tokens)])
+    if not prompt.scores:
+        prompt.scores.append(Token(follow[0], tokenizer.raw(follow[0]), None))
+    while tokens > 0:
+        count = min(tokens, SCORED_CHUNK)
+        logits = model(mx.array([prompt.tokens[start : start + count]]), cache=prompt.cache)[0].astype(
+            mx.float32
+        )
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        targets = follow[start + 1 : start + count + 1]
+        chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
+        best = mx.argsort(-logprobs, axis=-1)[:, :alternatives]
+        scores = mx.take_along_axis(logprobs, best, axis=-1)
+        mx.eval(chosen, best, scores, arrays_of(prompt.cache))
+        rows = zip(
+            targets,
+            np.array(chosen).tolist(),
+            np.array(best).tolist(),
+            np.array(scores).tolist(),
+            strict=True,
+        )
+        for token, logprob, ids, values in rows:
+            top = tuple(
+                TopToken(other, tokenizer.raw(other), value) for other, value in zip(ids, values, strict=True)
+            )
+            prompt.scores.append(Token(token, tokenizer.raw(token), logprob, top))
+        start, tokens = start + count, tokens - count

@@ -1,0 +1,91 @@
+"""The cache of one row while its prompt is computed, and what is known of its layers.
+
+These are the model's own caches, as mlx-lm makes them; `arenas` holds the rows that decode together.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
+
+RowCache = list[Any]
+"""One cache for each layer, as the model makes them."""
+
+
+def new_row_cache(model: nn.Module) -> RowCache:
+    caches: RowCache = make_prompt_cache(model)
+    return caches
+
+
+def leaves(caches: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    """The caches of all layers, lists of caches taken apart."""
+    for cache in caches:
+        if type(cache) is CacheList:
+            yield from leaves(cache.caches)
+        else:
+            yield cache
+
+
+def can_batch(caches: RowCache) -> bool:
+    """Whether Pippin's arenas know all of these kinds."""
+    return all(
+        type(cache) in (KVCache, ArraysCache) or (type(cache) is RotatingKVCache and cache.keep == 0)
+        for cache in leaves(caches)
+    )
+
+
+def can_rewind(caches: RowCache) -> bool:
+    """Whether every layer can forget its last tokens."""
+    return all(type(cache) in (KVCache, RotatingKVCache) for cache in leaves(caches))
+
+
+def arrays_of(caches: RowCache) -> list[mx.array]:
+    """What must be evaluated for a prompt's chunk to be computed."""
+    found: list[mx.array] = []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, mx.array):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                collect(item)
+
+    for cache in caches:
+        collect(cache.state)
+    return found
+
+
+def measure_rows(model: nn.Module, kv_bits: int | None = None, group_size: int = 64) -> Callable[[int], int]:
+    """Bytes of one row as a function of its tokens, from the shapes of a short run."""
+    caches = new_row_cache(model)
+    mx.eval(model(mx.array([[0, 0]]), cache=caches), arrays_of(caches))
+    per_token, fixed = 0, 0
+    windows: list[tuple[int, int]] = []
+    for cache in leaves(caches):
+        if type(cache) is RotatingKVCache:
+            windows.append((cache.max_size, _token_bytes(cache.keys) + _token_bytes(cache.values)))
+        elif type(cache) is KVCache:
+            per_token += sum(_token_bytes(array, kv_bits, group_size) for array in (cache.keys, cache.values))
+        else:
+            fixed += sum(array.nbytes for array in arrays_of([cache]))
+
+    def row_bytes(tokens: int) -> int:
+        return fixed + per_token * tokens + sum(size * min(tokens, window) for window, size in windows)
+
+    return row_bytes
+
+
+def _token_bytes(array: mx.array, bits: int | None = None, group_size: int = 64) -> int:
+    """Of an array [1, heads, tokens, dim]; quantised, a group has a scale and a bias beside its bits."""
+    values = array.shape[1] * array.shape[3]
+    if bits is None:
+        return values * array.itemsize
+    return values * bits // 8 + 2 * (values // group_size) * array.itemsize

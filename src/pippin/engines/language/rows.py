@@ -1,0 +1,104 @@
+"""What the engine knows of a running request: its prompts, and the rows that they become."""
+
+import time
+from dataclasses import dataclass, field
+
+from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
+from pippin.engines.language.disk_tier import Loading
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prefix_tree import Node
+from pippin.engines.language.row_caches import RowCache
+from pippin.engines.language.row_decoder import RowDecoder
+from pippin.engines.language.scheduler import Ticket
+
+
+@dataclass(eq=False, kw_only=True)
+class Row:
+    """One choice. `tokens` is its prompt and all that was generated; the last one may not be in the cache yet."""
+
+    request: "Request"
+    choice: int
+    decoder: RowDecoder
+    tokens: list[int]
+    ticket: Ticket
+    group: int = 0  # index of the row group
+    slot: int = -1
+    fresh: int | None = None  # the next input, where it does not come from the sampler
+    source: int = -1  # index of the next input in what was sampled last
+    held: list[Event] = field(default_factory=list)  # events to send with the next ones
+    held_tokens: int = 0
+    started: float = 0.0  # when its decoding began, monotonic
+    state_node: Node | None = None  # where its newest recurrent state is remembered
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.request.job.prompt)
+
+    @property
+    def wanted(self) -> int | None:
+        """Alternatives to report beside each token, None for no logprobs at all."""
+        return self.request.job.request.logprobs
+
+
+@dataclass(eq=False, kw_only=True)
+class Prompt:
+    """Tokens to compute for one or more rows: all choices of a new request, or one preempted row."""
+
+    request: "Request"
+    rows: list[Row]
+    tokens: tuple[int, ...]  # without the last, which is the first input of decoding
+    ticket: Ticket
+    cache: RowCache | None = None
+    begun: bool = False  # looked up in the prefix cache
+    fetched: bool = False  # looked up on the disk
+    loading: Loading | None = None  # from the disk
+    borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
+    scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
+
+
+@dataclass(eq=False, kw_only=True)
+class Request:
+    job: LanguageJob
+    rows: list[Row] = field(default_factory=list)  # unfinished ones
+    prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
+    ended: list[tuple[float, list[Event]]] = field(
+        default_factory=list
+    )  # with best_of: mean logprob, all events
+    admitted: float | None = None
+    computed: float | None = None  # when the prompt was done
+    first_token: float | None = None
+    cached: int = 0  # prompt tokens from the prefix cache
+    stored: int = 0  # prompt tokens written to it
+    completed: int = 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        request = self.job.request
+        return request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
+
+    def finish(self, row: Row, reason: FinishReason) -> Finished:
+        now = time.monotonic()
+        job, decoder = self.job, row.decoder
+        admitted = self.admitted if self.admitted is not None else now
+        computed = self.computed if self.computed is not None else now
+        return Finished(
+            row.choice,
+            reason,
+            decoder.stop_sequence,
+            Usage(
+                prompt_tokens=job.accepted.prompt_tokens,
+                cached_tokens=self.cached,
+                stored_tokens=self.stored,
+                completion_tokens=decoder.completion_tokens,
+                reasoning_tokens=decoder.reasoning_tokens,
+                draft_tokens=row.draft_tokens,
+                accepted_tokens=row.accepted_tokens,
+            ),
+            Timings(
+                queue=(admitted - job.created) * 1e3,
+                prefill=(computed - admitted) * 1e3,
+                decode=(now - computed) * 1e3,
+            ),
+        )

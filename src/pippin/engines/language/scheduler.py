@@ -1,0 +1,209 @@
+"""Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pippin.core.errors import ServerError
+
+Phase = Literal["waiting", "prefill", "running"]
+
+LENGTH_CLASSES = (2048, 16384)  # rows of a class share arrays, so a long row does not pad short ones
+SMALLEST_CHUNK = 16  # tokens
+CAPACITY_STEP = 256  # tokens by which a class's arrays grow
+GROWTH_CHARGED = (
+    512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
+)
+SMOOTHING = 0.3  # weight of the newest measurement
+
+
+def length_class(tokens: int) -> int:
+    return next((index for index, bound in enumerate(LENGTH_CLASSES) if tokens <= bound), len(LENGTH_CLASSES))
+
+
+@dataclass(eq=False, kw_only=True)
+class Ticket:
+    """One prompt to compute and the rows that it will become; afterwards one row each."""
+
+    id: str  # of the request
+    priority: int
+    arrival: int  # counts submissions; kept over a preemption
+    length: int  # tokens in the prompt, then in the row
+    growth: int  # tokens that may still be added
+    rows: int = 1
+    computed: int = 0  # of the prompt
+    phase: Phase = "waiting"
+    held: bool = False  # waits for another ticket to compute the prefix that they share
+    passed: int = 0  # prompt tokens that were computed for others since this one was admitted
+
+    @property
+    def remaining(self) -> int:
+        return self.length - self.computed
+
+    @property
+    def charged(self) -> int:
+        """Tokens that a row of this ticket is charged for."""
+        return self.length + min(self.growth, GROWTH_CHARGED)
+
+
+@dataclass(kw_only=True)
+class Limits:
+    max_rows: int
+    queue_size: int
+    prefill_chunk: int  # tokens
+    target_gap: float  # seconds
+    row_bytes: Callable[[int], int]  # of one row of so many tokens
+    memory: int  # bytes for live rows
+
+
+@dataclass
+class Scheduler:
+    limits: Limits
+    tickets: list[Ticket] = field(default_factory=list)
+    decode_seconds: float = 0.0  # of a step without prompt work, smoothed
+    prefill_rate: float = 0.0  # tokens a second, smoothed
+
+    def phase(self, phase: Phase) -> list[Ticket]:
+        return [ticket for ticket in self.tickets if ticket.phase == phase]
+
+    def add(self, ticket: Ticket) -> None:
+        """Raises `ServerError` when the ticket can never run, or when the queue is full."""
+        limits = self.limits
+        if ticket.rows > limits.max_rows:
+            raise ServerError(
+                "invalid_request",
+                f"{ticket.rows} choices were asked for, and at most {limits.max_rows} run at once (max_num_seqs).",
+                "n",
+            )
+        need = self._charge([ticket])
+        if need > limits.memory:
+            raise ServerError(
+                "context_length_exceeded",
+                f"This request has {ticket.length} prompt tokens and needs {need / 2**20:.0f} MiB of KV cache, and "
+                f"the server has {limits.memory / 2**20:.0f} MiB for it: shorten the prompt or ask for fewer choices.",
+                "messages",
+            )
+        waiting = self.phase("waiting")
+        if len(waiting) >= limits.queue_size:
+            raise ServerError(
+                "overloaded",
+                f"{len(waiting)} requests are waiting, which is as many as the queue holds: try again later.",
+                retry_after=max(1.0, self.decode_seconds * 100),
+            )
+        self.tickets.append(ticket)
+
+    def requeue(self, ticket: Ticket) -> None:
+        """Put a preempted row back; never refused."""
+        ticket.phase, ticket.computed, ticket.held, ticket.passed = "waiting", 0, False, 0
+        self.tickets.append(ticket)
+
+    def drop(self, gone: Iterable[Ticket]) -> None:
+        gone = set(gone)
+        self.tickets = [ticket for ticket in self.tickets if ticket not in gone]
+
+    def admit(self) -> list[Ticket]:
+        """Move tickets from the queue to prefill, best first, as long as rows and bytes suffice."""
+        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
+        admitted: list[Ticket] = []
+        for ticket in sorted(self.phase("waiting"), key=lambda ticket: (-ticket.priority, ticket.arrival)):
+            together = [*active, *admitted, ticket]
+            if sum(each.rows for each in together) > self.limits.max_rows:
+                break
+            if (active or admitted) and self._charge(together) > self.limits.memory:
+                break
+            ticket.phase = "prefill"
+            admitted.append(ticket)
+        return admitted
+
+    def chunk(self) -> int:
+        """Prompt tokens that this step may compute."""
+        limits = self.limits
+        if not any(ticket.phase == "running" for ticket in self.tickets):
+            return limits.prefill_chunk
+        if self.prefill_rate <= 0:
+            return min(limits.prefill_chunk, 4 * SMALLEST_CHUNK)
+        tokens = int((limits.target_gap - self.decode_seconds) * self.prefill_rate)
+        tokens -= tokens % SMALLEST_CHUNK
+        return max(SMALLEST_CHUNK, min(tokens, limits.prefill_chunk))
+
+    def next_prompt(self) -> Ticket | None:
+        """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
+
+        Counting what was computed for others in the meantime keeps long prompts from starving behind short ones.
+        """
+        ready = [ticket for ticket in self.phase("prefill") if not ticket.held]
+        if not ready:
+            return None
+        return min(ready, key=lambda each: (-each.priority, each.remaining - each.passed, each.arrival))
+
+    def computed(self, ticket: Ticket, tokens: int) -> None:
+        ticket.computed += tokens
+        for other in self.tickets:
+            if other is not ticket and other.phase == "prefill":
+                other.passed += tokens
+
+    def split(self, ticket: Ticket) -> list[Ticket]:
+        """The prompt is computed: its rows run, with a ticket each."""
+        rows = [
+            Ticket(
+                id=ticket.id,
+                priority=ticket.priority,
+                arrival=ticket.arrival,
+                length=ticket.length,
+                growth=ticket.growth,
+                computed=ticket.length,
+                phase="running",
+            )
+            for _ in range(ticket.rows)
+        ]
+        self.drop([ticket])
+        self.tickets.extend(rows)
+        return rows
+
+    def victim(self) -> Ticket | None:
+        """The row to preempt, if the live rows outgrow the memory: lowest priority, then youngest."""
+        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
+        running = [ticket for ticket in active if ticket.phase == "running"]
+        if len(running) < 2 or self._charge(active, growth=1) <= self.limits.memory:
+            return None
+        return min(running, key=lambda ticket: (ticket.priority, -ticket.arrival))
+
+    def overgrown(self) -> Ticket | None:
+        """The only row left, when it has outgrown the memory by itself."""
+        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
+        if (
+            len(active) == 1
+            and active[0].phase == "running"
+            and self._charge(active, growth=1) > self.limits.memory
+        ):
+            return active[0]
+        return None
+
+    def observe(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
+        """Learn from a step that took so long."""
+        if not prompt_tokens:
+            if decoded:
+                self.decode_seconds = _smooth(self.decode_seconds, seconds)
+            return
+        spent = seconds - self.decode_seconds if decoded else seconds
+        if spent > 0:
+            self.prefill_rate = _smooth(self.prefill_rate, prompt_tokens / spent)
+
+    def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
+        """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step."""
+        longest: dict[int, int] = {}
+        count: dict[int, int] = {}
+        for ticket in tickets:
+            tokens = ticket.charged if growth is None else ticket.length + growth
+            kind = length_class(tokens)
+            longest[kind] = max(longest.get(kind, 0), tokens)
+            count[kind] = count.get(kind, 0) + ticket.rows
+        row_bytes = self.limits.row_bytes
+        return sum(
+            rows * row_bytes(-(-longest[kind] // CAPACITY_STEP) * CAPACITY_STEP)
+            for kind, rows in count.items()
+        )
+
+
+def _smooth(old: float, new: float) -> float:
+    return new if old <= 0 else old + SMOOTHING * (new - old)

@@ -1,0 +1,65 @@
+"""Prompts that are computed at the start and kept: a JSON file of texts, or of conversations."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from pippin.core.conversation import Message, Text
+from pippin.core.errors import ServerError
+from pippin.core.events import Event
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import Generate, Task
+from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.job import LanguageJob
+
+
+class JobPreparer(Protocol):
+    def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]: ...
+
+
+def warm(engine: LanguageEngine, preparer: JobPreparer, model: str, path: Path) -> int:
+    """Compute and pin each prompt of the file; gives how many. Raises `ServerError("load_failed")`."""
+    requests = [_request(model, item, place) for place, item in enumerate(_read(path))]
+    for place, request in enumerate(requests):
+        job = preparer.prepare(f"warm-{place}", Generate(request))
+        if isinstance(job, LanguageJob):
+            engine.submit(replace(job, pins=(len(job.prompt),)))
+    while engine.busy:
+        engine.step()
+    return len(requests)
+
+
+def _read(path: Path) -> list[Any]:
+    try:
+        items = json.loads(path.expanduser().read_bytes())
+    except (OSError, ValueError) as error:
+        raise ServerError(
+            "load_failed", f"warm_prompts: {path} is no readable JSON file: {error}.", "warm_prompts"
+        ) from error
+    if not isinstance(items, list):
+        raise ServerError(
+            "load_failed",
+            "warm_prompts: the file must hold a list of texts or conversations.",
+            "warm_prompts",
+        )
+    return items
+
+
+def _request(model: str, item: Any, place: int) -> GenerationRequest:
+    """A text, a list of messages, or an object with `messages` or `prompt`."""
+    if isinstance(item, dict):
+        item = item.get("messages", item.get("prompt"))
+    sampling = Sampling(temperature=0)
+    match item:
+        case str():
+            return GenerationRequest(model=model, prompt=item, max_tokens=0, sampling=sampling)
+        case [{"role": str(), "content": str()}, *_]:
+            messages = tuple(Message(role=each["role"], parts=(Text(each["content"]),)) for each in item)
+            return GenerationRequest(model=model, messages=messages, max_tokens=0, sampling=sampling)
+        case _:
+            raise ServerError(
+                "load_failed",
+                f"warm_prompts[{place}] is neither a text nor a list of messages with role and content.",
+                "warm_prompts",
+            )

@@ -1,0 +1,146 @@
+"""Reading a model's weights, in the type that the device wants them in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model, load_model
+
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.engines.base import LoadProgress
+from pippin.engines.device import DevicePlan
+
+TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+
+
+def load_weights(
+    info: ModelInfo, plan: DevicePlan, progress: LoadProgress, *, trust_remote_code: bool
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model and its configuration, every array evaluated. Raises `ServerError("load_failed")`."""
+    folder = Path(info.path or "")
+    _refuse_foreign_code(info, folder, trust_remote_code)
+    _refuse_unreadable(info, folder)
+    try:
+        model, config = load_model(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise ServerError("load_failed", _explain(info, error)) from error
+    _settle_types(model, plan)
+    _evaluate(model, plan, progress, info)
+    return model, config
+
+
+def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ServerError(
+            "load_failed", f"The model {info.id!r} has no readable config.json: {error}. Download it again."
+        ) from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise ServerError("load_failed", f"The config.json of {info.id!r} names no model_type.")
+    # An `auto_map` alone is harmless: it is code for another library, which is never run here.
+    if config.get("model_file") is not None and not trusted:
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} brings Python code ({config['model_file']!r}) that builds it, which is not run "
+            "unless you start the server with --trust-remote-code. Do so only if you trust its author.",
+        )
+
+
+def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
+    weights = sorted(folder.glob("model*.safetensors"))
+    if not weights:
+        others = sorted(
+            {path.suffix for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".gguf", ".npz")}
+        )
+        found = f" (only {', '.join(others)} files)" if others else ""
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} has no safetensors weights{found}: convert it with mlx_lm.convert, or import a "
+            "GGUF file with pippin import. If its repository is gated, accept its terms, log in and download it again.",
+        )
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        named = set(json.loads(index.read_bytes()).get("weight_map", {}).values())
+        missing = sorted(named - {path.name for path in weights})
+        if missing:
+            raise ServerError(
+                "load_failed",
+                f"The model {info.id!r} is incomplete: {', '.join(missing[:3])} of {len(named)} files "
+                f"{'is' if len(missing) == 1 else 'are'} missing. Download it again.",
+            )
+
+
+def _explain(info: ModelInfo, error: Exception) -> str:
+    text = str(error)
+    if "not supported" in text and "Model type" in text:
+        return (
+            f"The installed mlx-lm does not know the architecture {info.architecture!r} of {info.id!r}: a newer "
+            "mlx-lm may (pip install -U mlx-lm)."
+        )
+    if "parameters" in text and ("Missing" in text or "not in model" in text):
+        head = text.splitlines()[0][:200]
+        return (
+            f"The weights of {info.id!r} do not match its architecture as the installed mlx-lm knows it ({head}): a "
+            "newer mlx-lm may know it (pip install -U mlx-lm), or the files are damaged."
+        )
+    return f"The model {info.id!r} cannot be loaded: {type(error).__name__}: {text[:300]}"
+
+
+def _settle_types(model: nn.Module, plan: DevicePlan) -> None:
+    if plan.run_type is None:
+        return
+    wanted = TYPES[plan.run_type]
+    keep: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
+    widening = wanted == mx.float32
+
+    def cast() -> None:
+        flat = tree_flatten(model.parameters())
+        changed = [
+            (name, array.astype(wanted))
+            for name, array in flat
+            if mx.issubdtype(array.dtype, mx.floating) and array.dtype != wanted and (widening or keep(name))
+        ]
+        model.load_weights(changed, strict=False)
+
+    cast()  # scales first, so that weights are dequantised in the wanted type and not rounded twice
+    if plan.dequantize:
+        dequantize_model(model)
+        cast()
+
+
+def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo) -> None:
+    arrays = [array for _, array in tree_flatten(model.parameters())]
+    total = sum(array.nbytes for array in arrays)
+    if total > plan.memory_limit:
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} needs {total / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
+            "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
+        )
+    done = 0
+    progress(0, total, "weights")
+    pending: list[mx.array] = []
+    for array in arrays:
+        pending.append(array)
+        if sum(each.nbytes for each in pending) >= 256 * 2**20:
+            done += _read(pending)
+            progress(done, total, "weights")
+    _read(pending)
+    progress(total, total, "weights")
+
+
+def _read(pending: list[mx.array]) -> int:
+    mx.eval(pending)
+    size = sum(array.nbytes for array in pending)
+    pending.clear()
+    return size
+
+
+def weight_bytes(model: nn.Module) -> int:
+    return sum(array.nbytes for _, array in tree_flatten(model.parameters()))

@@ -1,0 +1,235 @@
+"""Plays scripted answers: one token of every running request in each step, at the script's pace."""
+
+import os
+import time
+from collections import deque
+from typing import Any, Final
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, Token, Usage
+from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
+from pippin.engines.base import Emission, LoadProgress
+from pippin.engines.scripted import tokenizer
+from pippin.engines.scripted.performance import scripted_tokens
+from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
+from pippin.output.reader import OutputReader
+
+LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
+
+
+class PlayedChoice:
+    """One choice on the stage: its next token, and the reader of its text."""
+
+    def __init__(self, job: ScriptedJob, choice: int, preparer: ScriptedPreparer) -> None:
+        request = job.request
+        self.number = choice
+        self.performance = job.choices[choice]
+        self.position = 0
+        self.reasoning_tokens = 0
+        self.reader = OutputReader(
+            choice=choice,
+            tool_format=preparer.tool_format,
+            reasoning_format=preparer.reasoning_format,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel_tool_calls=request.parallel_tool_calls,
+        )
+        self.logprobs = request.logprobs
+
+    @property
+    def over(self) -> bool:
+        return self.position >= len(self.performance.texts) or self.reader.done
+
+    def play(self) -> list[Event]:
+        text = self.performance.texts[self.position]
+        self.position += 1
+        self.reasoning_tokens += self.reader.thinking
+        tokens: tuple[Token, ...] = ()
+        if self.logprobs is not None:
+            tokens = scripted_tokens([text], self.logprobs)
+        return self.reader.feed(text, tokens, self.position)
+
+    def finish(self, usage: Usage, timings: Timings) -> list[Event]:
+        reason = self.performance.reason
+        events = self.reader.finish(truncated=reason == "length")
+        if self.reader.calls and reason == "stop":
+            reason = "tool_calls"
+        return [*events, Finished(self.number, reason, self.performance.stop_sequence, usage, timings)]
+
+
+class Row:
+    """A running request: all its choices, and when its next token is due."""
+
+    def __init__(self, job: ScriptedJob, preparer: ScriptedPreparer) -> None:
+        self.job = job
+        self.gap = job.rule.gap if job.rule.gap is not None else preparer.script.gap
+        self.choices = [PlayedChoice(job, choice, preparer) for choice in range(job.request.n)]
+        self.open = list(self.choices)
+        self.started = time.monotonic()
+        self.due = self.started + job.rule.delay
+        self.steps = 0
+
+    def begin(self) -> list[Event]:
+        """What comes before the first token."""
+        request, prompt = self.job.request, self.job.accepted.prompt_tokens
+        events: list[Event] = [Progress(prompt, prompt, min(self.job.rule.cached_tokens, prompt))]
+        if request.echo:
+            tokens: tuple[Token, ...] = ()
+            if request.prompt_logprobs is not None:
+                tokens = scripted_tokens(tokenizer.pieces(self.job.prompt), request.prompt_logprobs)
+                tokens = (Token(tokens[0].id, tokens[0].raw, None), *tokens[1:]) if tokens else ()
+            events.append(PromptEcho(self.job.prompt, tokens))
+        return events
+
+    def play(self, now: float) -> list[Event]:
+        """One token of every choice that is not over."""
+        self.steps += 1
+        self.due = now + self.gap
+        events: list[Event] = []
+        for choice in self.open:
+            if not choice.over:
+                events += choice.play()
+            if choice.over:
+                events += choice.finish(self._usage(choice), self._timings(now))
+        self.open = [choice for choice in self.open if not choice.over]
+        return events
+
+    def status(self, now: float) -> RequestStatus:
+        return RequestStatus(
+            id=self.job.id,
+            phase="generation",
+            prompt_tokens=self.job.accepted.prompt_tokens,
+            prefilled_tokens=self.job.accepted.prompt_tokens,
+            generated_tokens=sum(choice.position for choice in self.choices),
+            max_tokens=self.job.request.max_tokens,
+            elapsed=now - self.job.created,
+        )
+
+    def _usage(self, choice: PlayedChoice) -> Usage:
+        return Usage(
+            prompt_tokens=self.job.accepted.prompt_tokens,
+            cached_tokens=min(self.job.rule.cached_tokens, self.job.accepted.prompt_tokens),
+            completion_tokens=choice.position,
+            reasoning_tokens=choice.reasoning_tokens,
+        )
+
+    def _timings(self, now: float) -> Timings:
+        waited, played = self.started - self.job.created, now - self.started
+        return Timings(queue=waited * 1000, prefill=self.job.rule.delay * 1000, decode=played * 1000)
+
+
+class ScriptedEngine:
+    def __init__(self, preparer: ScriptedPreparer, ballast: bytearray) -> None:
+        self._preparer = preparer
+        self._ballast = ballast
+        self._waiting: deque[ScriptedJob] = deque()
+        self._rows: dict[str, Row] = {}
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self._cleared = 0
+
+    def submit(self, job: ScriptedJob) -> None:
+        if len(self._waiting) >= self._preparer.options.queue_size:
+            message = f"The queue of {self._preparer.info.id!r} is full; try again later."
+            raise ServerError("overloaded", message, retry_after=1.0)
+        self._waiting.append(job)
+
+    def cancel(self, id: str) -> None:
+        self._rows.pop(id, None)
+        self._waiting = deque(job for job in self._waiting if job.id != id)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._rows or self._waiting)
+
+    def step(self) -> list[Emission]:
+        emissions: list[Emission] = []
+        while self._waiting and len(self._rows) < self._preparer.options.max_num_seqs:
+            row = Row(self._waiting.popleft(), self._preparer)
+            self._rows[row.job.id] = row
+            self._prompt_tokens += row.job.accepted.prompt_tokens
+            emissions += [(row.job.id, event) for event in row.begin()]
+        now = time.monotonic()
+        for request, row in list(self._rows.items()):
+            if row.due <= now:
+                self._misbehave(row)
+            if row.due <= now:
+                emissions += [(request, event) for event in row.play(now)]
+                if not row.open:
+                    del self._rows[request]
+                    self._completion_tokens += sum(choice.position for choice in row.choices)
+        self._steps += 1
+        if not emissions:
+            self._rest(now)
+        return emissions
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._waiting.clear()
+        self._ballast.clear()
+
+    def stats(self) -> EngineStats:
+        now = time.monotonic()
+        played = sum(choice.position for row in self._rows.values() for choice in row.choices)
+        queued = [
+            RequestStatus(id=job.id, phase="queued", elapsed=now - job.created) for job in self._waiting
+        ]
+        return EngineStats(
+            running=len(self._rows),
+            waiting=len(self._waiting),
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens + played,
+            batch_size=len(self._rows),
+            weight_bytes=len(self._ballast),
+            cache=CacheStats(evictions=self._cleared),
+            requests=(*(row.status(now) for row in self._rows.values()), *queued),
+        )
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        self._cleared += 1  # seen in the statistics, as evictions
+
+    def reconfigure(self, options: dict[str, Any]) -> None:
+        known = {"max_num_seqs", "queue_size", "memory_bytes"}
+        if unknown := set(options) - known:
+            raise ServerError("unsupported", f"These change at the next load only: {', '.join(unknown)}.")
+
+    def _rest(self, now: float) -> None:
+        due = min((row.due for row in self._rows.values()), default=now)
+        time.sleep(min(max(0.0, due - now), LONGEST_REST))
+
+    def _misbehave(self, row: Row) -> None:
+        fault = row.job.rule.fault
+        if fault is None or row.steps != fault.after:
+            return
+        match fault.kind:
+            case "exit":
+                os._exit(3)
+            case "abort":
+                os.abort()
+            case "error":
+                raise RuntimeError("the script asked for an error in this step")
+            case "hang":
+                row.due = float("inf")
+            case "stall":
+                time.sleep(3600.0)
+
+
+def open_engine(spec: WorkerSpec, preparer: ScriptedPreparer, progress: LoadProgress) -> ScriptedEngine:
+    script = preparer.script
+    for tenth in range(10 if script.load_seconds else 0):
+        progress(tenth, 10, "tenths")
+        time.sleep(script.load_seconds / 10)
+    if script.load_error is not None:
+        raise ServerError("load_failed", script.load_error)
+    match script.load_fault:
+        case "exit":
+            os._exit(4)
+        case "abort":
+            os.abort()
+        case "error":
+            raise RuntimeError("the script asked for an error while loading")
+        case None:
+            pass
+    return ScriptedEngine(preparer, bytearray(os.urandom(1 << 20) * script.ballast_mb))

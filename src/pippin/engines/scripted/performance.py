@@ -1,0 +1,125 @@
+"""What one choice of a scripted answer will be: its tokens, where it is cut, and why it ends."""
+
+import json
+import random
+import zlib
+from dataclasses import dataclass
+
+from pippin.core.events import FinishReason, Token, TopToken
+from pippin.core.requests import Choice, GenerationRequest, JsonObject, JsonSchema
+from pippin.engines.scripted import tokenizer
+from pippin.engines.scripted.script import Rule, last_text
+from pippin.engines.scripted.wire import example, required_call, write_calls
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import ToolFormat
+
+MOST_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Performance:
+    """`texts` are the tokens' texts as they are shown; the last may be cut by a stop string."""
+
+    texts: tuple[str, ...]
+    reason: FinishReason
+    stop_sequence: str | None = None
+
+
+def perform(
+    request: GenerationRequest,
+    rule: Rule,
+    limit: int,
+    choice: int,
+    tool_format: ToolFormat,
+    reasoning_format: ReasoningFormat,
+) -> Performance:
+    """Decide one choice's answer; `limit` is its most tokens."""
+    tokens = _thought(request, rule, reasoning_format) + _said(request, rule, choice, tool_format)
+    if request.ignore_eos and tokens:  # no end: the answer begins again
+        tokens = (tokens * (limit // len(tokens) + 1))[: min(limit, MOST_TOKENS) + 1]
+    reason: FinishReason = "stop" if len(tokens) <= limit else "length"
+    return _stopped(tokens[:limit], request, reason)
+
+
+def scripted_tokens(texts: tuple[str, ...] | list[str], alternatives: int) -> tuple[Token, ...]:
+    """Tokens with made-up log probabilities: those of a text are always the same."""
+    return tuple(_token(text, alternatives) for text in texts)
+
+
+def _token(text: str, alternatives: int) -> Token:
+    logprob = -(zlib.crc32(text.encode()) % 1000 + 1) / 1000
+    top = [TopToken(tokenizer.token_id(text), text.encode(), logprob)] if alternatives else []
+    for rank in range(1, alternatives):
+        other = f"~{rank}"
+        top.append(TopToken(tokenizer.token_id(other), other.encode(), logprob - rank))
+    return Token(tokenizer.token_id(text), text.encode(), logprob, tuple(top))
+
+
+def _thought(request: GenerationRequest, rule: Rule, format: ReasoningFormat) -> list[str]:
+    if rule.think is None or request.thinking.enabled is False:
+        return []
+    thought = tokenizer.pieces(rule.think)
+    if request.thinking.budget is not None:
+        thought = thought[: request.thinking.budget]
+    return [format.start, *thought, format.end]
+
+
+def _said(request: GenerationRequest, rule: Rule, choice: int, format: ToolFormat) -> list[str]:
+    offered = {tool.name for tool in request.tools} if request.tool_choice.mode != "none" else set()
+    calls = [call for call in rule.calls if call.name in offered]
+    if not calls and (made_up := required_call(request.tools, request.tool_choice)):
+        calls = [made_up]
+    markup = tokenizer.pieces(write_calls(format, calls))
+    if rule.any_of:
+        return tokenizer.pieces(_chosen(request, rule.any_of, choice)) + markup
+    if rule.say is None:
+        return markup if rule.calls or calls else tokenizer.pieces(_unscripted(request))
+    return (tokenizer.pieces(rule.say) if isinstance(rule.say, str) else list(rule.say)) + markup
+
+
+def _chosen(request: GenerationRequest, texts: tuple[str, ...], choice: int) -> str:
+    sampling = request.sampling
+    if sampling.temperature == 0:
+        return texts[0]
+    source = random.Random() if sampling.seed is None else random.Random(f"{sampling.seed}/{choice}")
+    return source.choice(texts)
+
+
+def _unscripted(request: GenerationRequest) -> str:
+    """What answers where no rule does: a value of the wanted form, or the echo."""
+    match request.output_format:
+        case JsonSchema(schema):
+            return json.dumps(example(schema))
+        case JsonObject():
+            return json.dumps({"echo": last_text(request)})
+        case Choice(options):
+            return options[0]
+        case _:
+            return last_text(request)
+
+
+def _stopped(tokens: list[str], request: GenerationRequest, reason: FinishReason) -> Performance:
+    """Cut at the first stop token or string; a string may begin in one token and end in another."""
+    if request.stop_token_ids:
+        ids = [tokenizer.token_id(token) in request.stop_token_ids for token in tokens]
+        if True in ids:
+            tokens, reason = tokens[: ids.index(True)], "stop"
+    text = "".join(tokens)
+    least = len("".join(tokens[: request.min_tokens]))
+    found = [(start, stop) for stop in request.stop if stop and (start := text.find(stop, least)) >= 0]
+    if not found:
+        return Performance(tuple(tokens), reason)
+    start, stop = min(found)
+    shown = start + len(stop) if request.include_stop else start
+    return Performance(_clipped(tokens, start + len(stop), shown), "stop", stop)
+
+
+def _clipped(tokens: list[str], end: int, shown: int) -> tuple[str, ...]:
+    """The tokens up to position `end` of the text, with their text up to `shown`."""
+    clipped, position = [], 0
+    for token in tokens:
+        if position >= end:
+            break
+        clipped.append(token[: max(0, shown - position)])
+        position += len(token)
+    return tuple(clipped)

@@ -1,0 +1,44 @@
+"""A tokenizer without a vocabulary: a token is at most five bytes of a word, and its id is those bytes."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+LONGEST: Final = 5  # bytes
+WORD: Final = re.compile(r"\s?\w+|\s?[^\w\s]|\s+")
+
+
+def pieces(text: str) -> list[str]:
+    """Words with the space before them, punctuation one by one, in pieces of whole characters."""
+    return [piece for word in WORD.findall(text) for piece in _cut(word)]
+
+
+def token_id(piece: str) -> int:
+    """Reversible: the bytes with a one in front, as a number below 2**41."""
+    return int.from_bytes(b"\x01" + piece.encode(), "big")
+
+
+def token_bytes(id: int) -> bytes:
+    """The bytes of a token; nothing for an id that no text has."""
+    data = id.to_bytes((id.bit_length() + 7) // 8, "big")
+    return data[1:] if data[:1] == b"\x01" else b""
+
+
+def encode(text: str) -> tuple[int, ...]:
+    return tuple(token_id(piece) for piece in pieces(text))
+
+
+def decode(ids: Iterable[int]) -> str:
+    return b"".join(token_bytes(token) for token in ids if token > 0).decode(errors="replace")
+
+
+def _cut(word: str) -> list[str]:
+    if len(word.encode()) <= LONGEST:
+        return [word]
+    cut, piece = [], ""
+    for character in word:
+        if len((piece + character).encode()) > LONGEST:
+            cut.append(piece)
+            piece = ""
+        piece += character
+    return [*cut, piece]

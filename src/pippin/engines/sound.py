@@ -1,0 +1,135 @@
+"""Decodes audio and encodes speech: bytes to samples and back, within limits, through PyAV."""
+
+import io
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    import av
+
+Samples = npt.NDArray[np.float32]
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+
+LONGEST_SECONDS = 4 * 3600.0
+"""Most audio that one request may bring, decoded."""
+
+CONTAINERS: dict[str, tuple[str, str, str]] = {
+    # format: container, codec, sample format
+    "mp3": ("mp3", "libmp3lame", "fltp"),
+    "opus": ("ogg", "libopus", "s16"),
+    "aac": ("adts", "aac", "fltp"),
+    "flac": ("flac", "flac", "s16"),
+    "wav": ("wav", "pcm_s16le", "s16"),
+}
+
+OPUS_RATE = 48000
+
+
+def require_av() -> None:
+    """Raises `ServerError` where the audio extra is not installed."""
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise ServerError("load_failed", 'Audio needs an extra: pip install "pippin[audio]".') from error
+
+
+def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECONDS) -> Samples:
+    """Mono samples in [-1, 1] at `rate` per second, from any container and codec that FFmpeg knows.
+
+    Raises `ServerError` for what is no audio, is empty, or lasts longer than `longest` seconds.
+    """
+    import av
+
+    if not data:
+        raise ServerError("invalid_request", f"{param} is empty; send an audio file.", param)
+    try:
+        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore") as container:
+            if not container.streams.audio:
+                raise ServerError("invalid_request", f"{param} holds no audio.", param)
+            samples = _read(container, rate, param, longest)
+    except av.FFmpegError as error:
+        raise ServerError(
+            "invalid_request",
+            f"{param} can't be decoded as audio; send a whole wav, mp3, flac, ogg, m4a or webm file.",
+            param,
+        ) from error
+    if samples.size == 0:
+        raise ServerError("invalid_request", f"{param} holds no sound.", param)
+    return samples
+
+
+def _read(container: "av.container.InputContainer", rate: int, param: str, longest: float) -> Samples:
+    import av
+
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+    pieces: list[Samples] = []
+    length = 0
+    for frame in container.decode(audio=0):
+        for resampled in resampler.resample(frame):
+            piece = resampled.to_ndarray().reshape(-1)
+            pieces.append(piece)
+            length += piece.size
+        if length > longest * rate:
+            raise ServerError(
+                "too_large", f"{param} lasts longer than {longest:.0f} seconds; send less.", param
+            )
+    pieces.extend(resampled.to_ndarray().reshape(-1) for resampled in resampler.resample(None))
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
+
+
+class SpeechEncoder:
+    """Samples in, encoded bytes out, piece by piece. `pcm` is 16-bit little-endian without a container."""
+
+    def __init__(self, format: SpeechFormat, rate: int) -> None:
+        self._rate = rate
+        self._format = format
+        self._buffer = io.BytesIO()
+        self._sent = 0
+        self._position = 0
+        if format == "pcm":
+            return
+        import av
+
+        container, codec, self._sample_format = CONTAINERS[format]
+        self._container = av.open(self._buffer, mode="w", format=container)
+        self._stream = self._container.add_stream(codec, rate=OPUS_RATE if format == "opus" else rate)
+        self._stream.layout = "mono"
+        self._resampler = av.AudioResampler(
+            format=self._sample_format, layout="mono", rate=self._stream.rate or rate
+        )
+
+    def feed(self, samples: Samples) -> bytes:
+        """The bytes that are ready after these samples (mono, [-1, 1])."""
+        whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
+        if self._format == "pcm":
+            return whole.tobytes()
+        import av
+
+        frame = av.AudioFrame.from_ndarray(whole.reshape(1, -1), format="s16", layout="mono")
+        frame.sample_rate = self._rate
+        frame.time_base = Fraction(1, self._rate)
+        frame.pts = self._position
+        self._position += whole.size
+        for resampled in self._resampler.resample(frame):
+            self._container.mux(self._stream.encode(resampled))
+        return self._ready() if self._format != "wav" else b""
+
+    def finish(self) -> bytes:
+        """The rest. A wav file comes here whole, because its header holds its length."""
+        if self._format == "pcm":
+            return b""
+        for resampled in self._resampler.resample(None):
+            self._container.mux(self._stream.encode(resampled))
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._ready()
+
+    def _ready(self) -> bytes:
+        data = self._buffer.getvalue()[self._sent :]
+        self._sent += len(data)
+        return data

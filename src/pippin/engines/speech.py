@@ -1,0 +1,159 @@
+"""Text to speech: the models of mlx-audio, their samples encoded as they come."""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event, SpeechChunk, Spoken, Usage, Voices
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import ListVoices, Speak, Task
+from pippin.engines import sound
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+
+REFERENCE_SECONDS = 60.0
+"""Longest recording of a voice to imitate."""
+
+VOICE_SUFFIXES = (".safetensors", ".npz", ".wav", ".json")
+
+
+def voices_of(folder: Path) -> tuple[str, ...]:
+    """The voices that a model folder brings, one file each in `voices/`."""
+    found = folder / "voices"
+    if not found.is_dir():
+        return ()
+    return tuple(sorted({path.stem for path in found.iterdir() if path.suffix in VOICE_SUFFIXES}))
+
+
+class SpeechPreparer:
+    """Checks what a request asks of the voice, and decodes a reference recording."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        if importlib.util.find_spec("mlx_audio") is None:
+            raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
+        sound.require_av()
+        self.info = info
+        self._voices = voices_of(Path(info.path or ""))
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        match task:
+            case ListVoices():
+                return (Voices(self._voices),)
+            case Speak():
+                return self._speak(id, task)
+            case _:
+                raise ServerError(
+                    "invalid_request", f"{self.info.id} turns text into speech; send it text.", "model"
+                )
+
+    def _speak(self, id: str, task: Speak) -> Job:
+        if not task.text.strip():
+            raise ServerError("invalid_request", "input is empty; send the text to speak.", "input")
+        if task.voice is not None and self._voices and task.voice not in self._voices:
+            raise ServerError(
+                "invalid_request",
+                f"voice is {task.voice!r}; {self.info.id} has {', '.join(self._voices)}.",
+                "voice",
+            )
+        reference = None
+        if task.reference_audio is not None:
+            rate = 24000
+            reference = sound.decode(task.reference_audio, rate, param="ref_audio", longest=REFERENCE_SECONDS)
+        return BlockingJob[nn.Module](id, Accepted(len(task.text)), speaker(task, reference))
+
+
+def open_preparer(spec: WorkerSpec) -> SpeechPreparer:
+    return SpeechPreparer(spec.info)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
+    folder = Path(spec.info.path or "")
+
+    def load() -> nn.Module:
+        from mlx_audio.tts.utils import load_model
+
+        progress(0, 1, "weights")
+        model = load_model(folder)
+        if mx.default_device().type == mx.DeviceType.cpu:
+            model.set_dtype(mx.float32)
+        mx.eval(model.parameters())
+        progress(1, 1, "weights")
+        return model
+
+    return BlockingEngine(load)
+
+
+def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module, Call], None]:
+    """The whole call on one request, on the model's thread."""
+
+    def run(model: nn.Module, call: Call) -> None:
+        encoder: sound.SpeechEncoder | None = None
+        rate, spoken, tokens = 0, 0, 0
+        for piece, rate, count in _pieces(model, task, reference):
+            call.check()
+            encoder = encoder or sound.SpeechEncoder(task.format, rate)
+            spoken += piece.size
+            tokens += count
+            if data := encoder.feed(piece):
+                call.emit(SpeechChunk(data))
+        if encoder is None:
+            raise ServerError(
+                "invalid_request", "The model made no sound of this input; send other text.", "input"
+            )
+        if data := encoder.finish():
+            call.emit(SpeechChunk(data))
+        usage = Usage(prompt_tokens=len(task.text), completion_tokens=tokens)
+        call.emit(Spoken(sample_rate=rate, duration=spoken / rate, usage=usage))
+
+    return run
+
+
+def _pieces(
+    model: nn.Module, task: Speak, reference: sound.Samples | None
+) -> Iterator[tuple[sound.Samples, int, int]]:
+    """Samples, their rate and the tokens that they took, as the model makes them."""
+    if task.seed is not None:
+        mx.random.seed(task.seed)
+    arguments = _arguments(model, task, reference)
+    try:
+        for result in model.generate(**arguments):
+            samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
+            yield samples, int(result.sample_rate), int(result.token_count)
+    except ImportError as error:  # a few models turn text into phonemes with packages of their own
+        raise ServerError(
+            "load_failed", f"This voice needs a Python package that is not installed: {error.name}.", "voice"
+        ) from error
+
+
+def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -> dict[str, Any]:
+    """Keywords of the model's `generate`. Raises `ServerError` for what this model has no word for."""
+    known = inspect.signature(model.generate).parameters
+    asked: dict[str, tuple[str, Any]] = {
+        "voice": ("voice", task.voice),
+        "speed": ("speed", None if task.speed == 1.0 else task.speed),
+        "instructions": ("instruct", task.instructions),
+        "lang_code": ("lang_code", task.language),
+        "ref_audio": ("ref_audio", None if reference is None else mx.array(reference)),
+        "ref_text": ("ref_text", task.reference_text),
+        "temperature": ("temperature", task.temperature),
+        "max_tokens": ("max_tokens", task.max_tokens),
+    }
+    arguments: dict[str, Any] = {"text": task.text}
+    for param, (keyword, value) in asked.items():
+        if value is None:
+            continue
+        if keyword not in known:
+            raise ServerError("unsupported", f"This model has no `{param}`; leave it out.", param)
+        arguments[keyword] = value
+    if "verbose" in known:
+        arguments["verbose"] = False
+    if task.stream and "stream" in known:
+        arguments["stream"] = True
+    return arguments

@@ -1,0 +1,50 @@
+"""Formats that cut the whole answer into messages, each with a header that says where it goes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pippin.output.markers import Markers
+from pippin.output.source import Malformed, Reading, Source
+
+_HEADER_LIMIT = 256
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a message goes. A call's text is its arguments."""
+
+    channel: Literal["text", "reasoning", "call"]
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channels:
+    """A message is one of `openers`, a header, one of `header_ends`, its text, and one of `ends`.
+
+    The prompt may end inside a header: `begins` are the texts with which the rest of one begins.
+    """
+
+    openers: tuple[str, ...]
+    header_ends: tuple[str, ...]
+    ends: tuple[str, ...]
+    route: Callable[[str], Route]
+    begins: tuple[str, ...] = ()
+    recipients: bool = False  # ... and so is the name of any tool on a line of its own
+    further: tuple[str, ...] = ()  # markers inside a header
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*self.openers, *self.header_ends, *self.ends, *self.further)
+
+    def read_header(self, source: Source, opener: str) -> Reading[Route]:
+        """A header after its opener. Malformed if it is too long, or the end comes."""
+        header = opener.rpartition("|>")[2] if opener in self.openers else opener
+        found = ""
+        markers = Markers((*self.openers, *self.header_ends, *self.further))
+        while found not in self.header_ends:
+            text, found = yield from source.before(markers, _HEADER_LIMIT)
+            header += text + " "
+            if len(header) > _HEADER_LIMIT:
+                raise Malformed
+        return self.route(header)

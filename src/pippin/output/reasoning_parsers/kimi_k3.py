@@ -1,0 +1,17 @@
+"""`<|open|>think<|sep|>` reasoning `<|close|>think<|sep|>`, then a response: Kimi K3."""
+
+from pippin.output.reasoning_format import ReasoningFormat
+
+FORMAT = ReasoningFormat(
+    name="kimi_k3",
+    start="<|open|>think<|sep|>",
+    end="<|close|>think<|sep|>",
+    dropped=(
+        "<|open|>response<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+        "<|end_of_msg|>",
+    ),
+    signs=(("<|open|>", "<|sep|>"),),
+    priority=30,
+)

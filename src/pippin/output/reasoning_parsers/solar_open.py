@@ -1,0 +1,12 @@
+"""`<|think|>` reasoning `<|end|>`, then a message of its own: Solar Open."""
+
+from pippin.output.reasoning_format import ReasoningFormat
+
+FORMAT = ReasoningFormat(
+    name="solar_open",
+    start="<|think|>",
+    end="<|end|>",
+    dropped=("<|begin|>assistant", "<|content|>", "<|flush|>", "<|end|>"),
+    signs=(("<|think|>",),),
+    priority=20,
+)

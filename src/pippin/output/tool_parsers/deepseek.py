@@ -1,0 +1,81 @@
+"""`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and fenced JSON, in a section: DeepSeek V3 and R1."""
+
+from dataclasses import dataclass
+
+from pippin.core.conversation import Tool
+from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.json_calls import read_arguments
+from pippin.output.markers import Markers
+from pippin.output.parameters import tool_name
+from pippin.output.source import Reading
+from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+
+SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekCalls(ToolFormat):
+    """`fenced`: the arguments stand in a fence, after the call's kind and name (else its name alone)."""
+
+    fenced: bool
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener == SECTION:
+            yield from source.space()
+            yield from source.expect(BEGIN)
+        found: str | None = BEGIN
+        while found == BEGIN:
+            yield from self._read_call(calls)
+            yield from source.space()
+            found = yield from source.literal(BEGIN, SECTION_END)
+
+    def _read_call(self, calls: Calls) -> Reading[None]:
+        source = calls.source
+        text, found = yield from source.before(Markers((SEPARATOR, "\n")))
+        if found == SEPARATOR and text.strip() == "function" and (yield from source.peek()) != "{":
+            text, _ = yield from source.before(Markers(("\n",)))
+        calls.writer.start_call(tool_name(text))
+        yield from source.space()
+        fence = yield from source.literal("```json", "```")
+        yield from source.space()
+        yield from read_arguments(calls)
+        yield from source.space()
+        if fence:
+            yield from source.literal("```")
+        yield from source.literal(END)
+        calls.writer.end_call()
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special)
+        options = []
+        for tool in tools:
+            arguments = grammar.json(parameters_of(tool))
+            if self.fenced:
+                name = string(f"{tool.name}\n```json\n")
+                head = f'"function" {grammar.mark(SEPARATOR)} {name}'
+                options.append(f'{head} {arguments} "\\n```" {grammar.mark(END)}')
+            else:
+                options.append(
+                    f"{string(tool.name)} {grammar.mark(SEPARATOR)} {arguments} {grammar.mark(END)}"
+                )
+        call = grammar.rule(f"{grammar.mark(BEGIN)} {grammar.either(options)}")
+        more = f' ("\\n"? {call})*' if parallel else ""
+        rest = f"{call}{more} {grammar.mark(SECTION_END)}"
+        return grammar.source(SECTION, rest, required=required, repeat=False)
+
+
+FORMAT = DeepSeekCalls(
+    name="deepseek",
+    aliases=("deepseek_v3", "deepseek_r1"),
+    fenced=True,
+    openers=(SECTION, BEGIN),
+    closers=(END, SECTION_END),
+    further_markers=(SEPARATOR,),
+    history=History(arguments="json"),
+    signs=((SECTION, "```json"),),
+    priority=41,
+)

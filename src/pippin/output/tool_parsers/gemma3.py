@@ -1,0 +1,76 @@
+"""A `tool_code` fence with `f(a=b)`, or `f --a b`: Gemma 3, whose template knows no calls."""
+
+import re
+from dataclasses import dataclass
+
+from pippin.core.conversation import Tool
+from pippin.output.arguments import ArgumentsWriter
+from pippin.output.grammars import Grammar, python_arguments, string
+from pippin.output.literals import Notation
+from pippin.output.python_calls import read_python_call
+from pippin.output.source import Reading
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+
+FENCE, FENCE_END = "```tool_code", "```"
+_LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
+_SHELL_WORD = re.compile(r"[\s=]")
+_SHELL_VALUE = re.compile(r"[\s`]")
+
+
+def read_fence(calls: Calls) -> Reading[None]:
+    """Calls, one a line, up to and with the end of the fence."""
+    source = calls.source
+    yield from source.space()
+    while True:
+        printed = yield from source.literal("print(")
+        yield from source.space()
+        yield from read_python_call(calls, _LOOSE, shell=_read_shell_arguments)
+        yield from source.space()
+        if printed:
+            yield from source.literal(")")
+            yield from source.space()
+        if (yield from source.literal(FENCE_END)) or not (yield from source.peek()):
+            return
+
+
+def _read_shell_arguments(calls: Calls, arguments: ArgumentsWriter) -> Reading[None]:
+    """`--key value`, `--key=value` or `key=value`, up to the end of the line."""
+    source = calls.source
+    while True:
+        yield from source.span(" \t")
+        if (yield from source.peek()) in ("\n", "`", ""):
+            return
+        yield from source.literal("--", "-")
+        key = yield from source.word(_SHELL_WORD)
+        yield from source.span("= \t")
+        quote = yield from source.literal('"', "'")
+        value = yield from source.word(re.compile(quote) if quote else _SHELL_VALUE, limit=1 << 16)
+        if quote:
+            yield from source.expect(quote)
+        arguments.begin(key)
+        arguments.put(value)
+        arguments.end()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCode(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        yield from read_fence(calls)
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special)
+        options = [f'{string(tool.name + "(")} {python_arguments(grammar, tool)} ")\\n"' for tool in tools]
+        call = grammar.either(options)
+        rest = f'"\\n" {call}{"+" if parallel else ""} {string(FENCE_END)}'
+        return grammar.source(FENCE, rest, required=required, repeat=False)
+
+
+FORMAT = ToolCode(
+    name="gemma3",
+    aliases=("tool_code", "gemma"),
+    openers=(FENCE,),
+    signs=(("```tool_code",),),
+    priority=5,
+)

@@ -1,0 +1,61 @@
+"""Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{json}<|tool_call_end|>`."""
+
+import re
+from dataclasses import dataclass
+
+from pippin.core.conversation import Tool
+from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.json_calls import read_arguments
+from pippin.output.markers import Markers
+from pippin.output.parameters import tool_name
+from pippin.output.source import Reading
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+
+BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_COUNTER = re.compile(r":[0-9]+$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KimiK2Calls(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener == SECTION:
+            yield from source.space()
+            yield from source.expect(BEGIN)
+        found: str | None = BEGIN
+        while found == BEGIN:
+            text, _ = yield from source.before(Markers((ARGUMENTS,)))
+            name = tool_name(_COUNTER.sub("", text.strip()))
+            calls.writer.start_call(name, text.strip() if text.strip() != name else None)
+            yield from source.space()
+            yield from read_arguments(calls)
+            yield from source.space()
+            yield from source.literal(END)
+            calls.writer.end_call()
+            yield from source.space()
+            found = yield from source.literal(BEGIN, SECTION_END)
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special)
+        options = [
+            f"{string(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {grammar.mark(ARGUMENTS)} "
+            f"{grammar.json(parameters_of(tool))} {grammar.mark(END)}"
+            for tool in tools
+        ]
+        call = grammar.rule(f"{grammar.mark(BEGIN)} {grammar.either(options)}")
+        rest = f"{call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
+        return grammar.source(SECTION, rest, required=required, repeat=False)
+
+
+FORMAT = KimiK2Calls(
+    name="kimi_k2",
+    aliases=("kimi", "moonshot"),
+    openers=(SECTION, BEGIN),
+    closers=(END, SECTION_END),
+    further_markers=(ARGUMENTS,),
+    signs=((SECTION,),),
+    priority=40,
+)

@@ -1,0 +1,152 @@
+"""MiniMax M3: `<invoke name="f">`, an element for each argument, elements inside; each tag after a token."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pippin.core.conversation import Tool
+from pippin.output.arguments import ArgumentsWriter, property_schema, types_of
+from pippin.output.grammars import Grammar, elements, string
+from pippin.output.markers import Markers
+from pippin.output.parameters import head_name, tool_name
+from pippin.output.source import SPACE, Malformed, Put, Reading, Source
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+
+TOKEN = "]<]minimax[>["
+_TOKEN = Markers((TOKEN,))
+_MAX_DEPTH = 32
+
+
+@dataclass(frozen=True)
+class _Element:
+    """Where an element stands: what its schema says, with the root for its references."""
+
+    schema: Any
+    root: dict[str, Any]
+
+    def inside(self, tag: str) -> "_Element":
+        if "array" in types_of(self.schema, self.root):
+            return _Element(self.schema.get("items"), self.root)
+        return _Element(property_schema(self.schema, tag), self.root)
+
+
+def read_value(source: Source, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
+    """An element's content, up to and with its closing tag: a scalar's text, or elements."""
+    if depth > _MAX_DEPTH:
+        raise Malformed
+    writer = ArgumentsWriter(put, {"properties": {tag: place.schema}, **_definitions(place.root)}, "json")
+    writer.begin_value(tag)
+    text: list[str] = []
+    found = yield from source.until(_TOKEN, text.append if _nests(place) else writer.put)
+    if found is None and not source.truncated:
+        writer.end()
+        return
+    if (yield from source.literal(f"</{tag}>")):
+        for piece in text:
+            writer.put(piece)
+        writer.end()
+    elif "".join(text).strip(SPACE):
+        raise Malformed
+    else:
+        yield from _read_children(source, put, tag, place, depth)
+
+
+def _definitions(root: dict[str, Any]) -> dict[str, Any]:
+    return {key: root[key] for key in ("$defs", "definitions") if key in root}
+
+
+def _nests(place: _Element) -> bool:
+    types = types_of(place.schema, place.root)
+    return not types or bool(types & {"array", "object"})
+
+
+def _read_children(source: Source, put: Put, tag: str, place: _Element, depth: int) -> Reading[None]:
+    is_array = "array" in types_of(place.schema, place.root)
+    separator = ""
+    while True:
+        child = yield from read_tag(source)
+        if not separator:
+            is_array = is_array or child == "item"
+            put("[" if is_array else "{")
+        put(separator + ("" if is_array else f"{string(child)}: "))
+        separator = ", "
+        yield from read_value(source, put, child, place.inside(child), depth + 1)
+        yield from source.space()
+        yield from source.expect(TOKEN)
+        if (yield from source.literal(f"</{tag}>")):
+            put("]" if is_array else "}")
+            return
+
+
+def read_tag(source: Source) -> Reading[str]:
+    """An opening tag after its token."""
+    yield from source.expect("<")
+    tag, _ = yield from source.before(Markers((">",)))
+    if tag.startswith("/") or not tag.strip():
+        raise Malformed
+    return tag
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimaxM3Calls(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        found = True
+        yield from source.space()
+        yield from source.expect(TOKEN)
+        while found:
+            yield from source.expect("<invoke")
+            head, _ = yield from source.before(Markers((">",)))
+            name = tool_name(head_name(head))
+            calls.writer.start_call(name)
+            yield from self._read_arguments(calls, name)
+            yield from source.space()
+            token = yield from source.literal(TOKEN)
+            found = token is not None and (yield from source.literal("</tool_call>")) is None
+
+    def _read_arguments(self, calls: Calls, name: str) -> Reading[None]:
+        source, put = calls.source, calls.writer.arguments
+        root = calls.schema(name) or {}
+        separator = "{"
+        while True:
+            yield from source.space()
+            if (yield from source.literal(TOKEN)) is None:
+                if source.truncated or (yield from source.peek()):
+                    raise Malformed
+                break
+            if (yield from source.literal("</invoke>")):
+                break
+            tag = yield from read_tag(source)
+            put(f"{separator}{string(tag)}: ")
+            separator = ", "
+            yield from read_value(source, put, tag, _Element(property_schema(root, tag), root), 0)
+        put("}" if separator == ", " else "{}")
+        calls.writer.end_call()
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special)
+        token = grammar.mark(TOKEN)
+        invokes = []
+        for tool in tools:
+            inner = elements(grammar, tool, _opening(token), TOKEN, closing=lambda key: string(f"</{key}>"))
+            head = string(f'<invoke name="{tool.name}">')
+            invokes.append(f"{token} {head} {inner} {token} {string('</invoke>')}")
+        call = grammar.rule(grammar.either(invokes))
+        rest = f'"<tool_call>" {call}{"+" if parallel else ""} {token} "</tool_call>"'
+        return grammar.source(TOKEN, rest, required=required, repeat=False)
+
+
+def _opening(token: str) -> Callable[[str, bool], str]:
+    return lambda key, _: f"{token} {string(f'<{key}>')}"
+
+
+FORMAT = MinimaxM3Calls(
+    name="minimax_m3",
+    openers=(f"{TOKEN}<tool_call>",),
+    closers=(f"{TOKEN}</tool_call>",),
+    further_markers=(TOKEN,),
+    signs=((f"{TOKEN}<tool_call>",), ("<mm:think>",), (TOKEN,)),
+    priority=50,
+)

@@ -1,0 +1,12 @@
+"""Calls of Poolside's Laguna: GLM's layout."""
+
+from pippin.output.tagged_calls import TaggedCalls
+
+FORMAT = TaggedCalls(
+    name="poolside_v1",
+    aliases=("laguna",),
+    openers=("<tool_call>",),
+    closers=("</tool_call>",),
+    further_markers=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    body="keys",
+)

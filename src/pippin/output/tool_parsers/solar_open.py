@@ -1,0 +1,57 @@
+"""`<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{json}<|tool_call:end|>`: Solar Open."""
+
+from dataclasses import dataclass
+
+from pippin.core.conversation import Tool
+from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.json_calls import read_arguments
+from pippin.output.markers import Markers
+from pippin.output.parameters import tool_name
+from pippin.output.source import Reading
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+
+SECTION, SECTION_END = "<|tool_calls|>", "<|calls|>"
+BEGIN, NAME, ARGUMENTS, END = (
+    "<|tool_call:begin|>",
+    "<|tool_call:name|>",
+    "<|tool_call:args|>",
+    "<|tool_call:end|>",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolarCalls(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        call_id, _ = yield from source.before(Markers((NAME,)))
+        name, _ = yield from source.before(Markers((ARGUMENTS,)))
+        calls.writer.start_call(tool_name(name), call_id.strip() or None)
+        yield from source.space()
+        yield from read_arguments(calls)
+        yield from source.space()
+        yield from source.literal(END)
+        calls.writer.end_call()
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special)
+        options = [
+            f"{string(tool.name)} {grammar.mark(ARGUMENTS)} {grammar.json(parameters_of(tool))}"
+            for tool in tools
+        ]
+        one = f"/[a-z0-9]{{10}}/ {grammar.mark(NAME)} {grammar.either(options)} {grammar.mark(END)}"
+        call = grammar.rule(f"{grammar.mark(BEGIN)} {one}")
+        rest = f"{call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
+        return grammar.source(SECTION, rest, required=required, repeat=False)
+
+
+FORMAT = SolarCalls(
+    name="solar_open",
+    openers=(BEGIN,),
+    closers=(END,),
+    dropped=(SECTION, SECTION_END),
+    further_markers=(NAME, ARGUMENTS),
+    signs=((BEGIN,), (SECTION,)),
+    priority=40,
+)

@@ -1,0 +1,41 @@
+"""`[{"name": "f", "arguments": {...}}]` alone, in a fence, or after `[TOOL_CALLS]`: xLAM."""
+
+from dataclasses import dataclass
+
+from pippin.core.conversation import Tool
+from pippin.output.grammars import Grammar, json_call
+from pippin.output.json_calls import read_array
+from pippin.output.source import Reading
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+
+
+@dataclass(frozen=True, kw_only=True)
+class XlamCalls(ToolFormat):
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        source = calls.source
+        if opener != "[":
+            yield from source.space()
+            yield from source.expect("[")
+        yield from read_array(calls, bare=True)
+        if opener.startswith("```"):
+            yield from source.space()
+            yield from source.literal("```")
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special)
+        call = grammar.either([json_call(grammar, tool) for tool in tools])
+        more = f' (", " {call})*' if parallel else ""
+        whole = f'"[" {call}{more} "]"'
+        text = grammar.rule(r"/[^\[](?s:.*)/")
+        return grammar.lines(whole if required else f"{whole} | {text}?")
+
+
+FORMAT = XlamCalls(
+    name="xlam",
+    openers=("```json", "```\n[", "[TOOL_CALLS]"),
+    leading=("[",),
+    signs=(("xLAM",), ("xlam",)),
+    priority=45,
+)

@@ -1,0 +1,143 @@
+"""Room in memory for one more model: who waits, who leaves, and what happens when busy models hold it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from pippin.config.server_options import ServerOptions
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.runtime.changes import Changes
+from pippin.runtime.clock import Clock
+from pippin.runtime.eviction import Resident, Shortage, shortage, victims
+from pippin.runtime.slot import Slot
+
+log = logging.getLogger(__name__)
+
+GIB: Final = 1 << 30
+
+Unload = Callable[[Slot], Awaitable[None]]
+
+
+class Room:
+    """Models that need others to leave are served in the order in which they came."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        budget: int,
+        slots: dict[str, Slot],
+        changes: Changes,
+        clock: Clock,
+        unload: Unload,
+    ) -> None:
+        self._options = options
+        self._budget = budget
+        self._slots = slots
+        self._changes = changes
+        self._clock = clock
+        self._unload = unload
+        self._line: list[Slot] = []
+
+    def adopt(self, options: ServerOptions, budget: int) -> None:
+        self._options = options
+        self._budget = budget
+
+    async def take(self, slot: Slot) -> None:
+        """Reserve `slot.footprint` bytes and a place. Raises `ServerError` as the contention policy says."""
+        if slot.footprint > self._budget:
+            raise ServerError(
+                "load_failed",
+                f"The model {slot.info.id!r} needs about {slot.footprint / GIB:.1f} GiB, more than the "
+                f"{self._budget / GIB:.1f} GiB that models may take together. Raise memory_budget_gb or "
+                "memory_percent, or choose a smaller quantisation.",
+            )
+        waits = self._options.contention_policy in ("wait_then_fail", "wait_then_preempt")
+        deadline = self._clock.now() + self._options.contention_wait if waits else None
+        self._line.append(slot)
+        try:
+            await self._in_line(slot, deadline)
+        finally:
+            self._line.remove(slot)
+            self._changes.tell()
+
+    def allowance(self, slot: Slot) -> int:
+        """Bytes for the weights and caches of a model: its own, and an equal share of what is free."""
+        residents = [each for each in self._slots.values() if each.resident]
+        free = max(0, self._budget - sum(each.footprint for each in residents))
+        return slot.footprint + free // max(1, len(residents))
+
+    def excess(self) -> int:
+        """Bytes that the resident models take beyond the budget."""
+        return sum(each.footprint for each in self._slots.values() if each.resident) - self._budget
+
+    async def _in_line(self, slot: Slot, deadline: float | None) -> None:
+        while True:
+            if self._line[0] is slot:
+                missing = self._missing(slot)
+                if not missing:
+                    slot.resident = True
+                    return
+                await self._make_room(slot, missing, deadline)
+                continue
+            if self._options.contention_policy == "fail" and self._missing(slot):
+                raise self._refusal(slot)
+            if not await self._changes.until(lambda: self._line[0] is slot, self._left(deadline)):
+                raise self._refusal(slot)
+
+    async def _make_room(self, slot: Slot, missing: Shortage, deadline: float | None) -> None:
+        chosen = victims(self._residents(), missing)
+        if chosen is None:
+            raise self._refusal(slot, "pinned models hold it")
+        leaving = [self._slots[resident.id] for resident in chosen]
+        for victim in leaving:
+            victim.draining = True
+        try:
+            if not await self._drain(leaving, deadline):
+                self._past_the_wait(slot, leaving)
+            log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)
+            await asyncio.gather(*(self._unload(victim) for victim in leaving))
+        finally:
+            for victim in leaving:
+                victim.draining = False
+            self._changes.tell()
+
+    async def _drain(self, leaving: list[Slot], deadline: float | None) -> bool:
+        """Wait for the victims' requests as far as the policy waits at all; whether they are done."""
+
+        def done() -> bool:
+            return all(victim.claims == 0 and victim.stage is None for victim in leaving)
+
+        if self._options.contention_policy in ("fail", "preempt"):
+            return done()
+        return await self._changes.until(done, self._left(deadline))
+
+    def _past_the_wait(self, slot: Slot, leaving: list[Slot]) -> None:
+        if self._options.contention_policy not in ("preempt", "wait_then_preempt"):
+            raise self._refusal(slot)
+        for victim in leaving:
+            if victim.worker is not None:
+                victim.worker.fail_all(
+                    ErrorReport(
+                        kind="overloaded",
+                        message=f"The model {victim.info.id!r} was unloaded to make room for "
+                        f"{slot.info.id!r}. Please send the request again.",
+                        retry_after=5.0,
+                    )
+                )
+
+    def _missing(self, slot: Slot) -> Shortage:
+        return shortage(self._residents(), slot.footprint, self._budget, self._options.max_models)
+
+    def _residents(self) -> list[Resident]:
+        return [each.as_resident() for each in self._slots.values() if each.resident]
+
+    def _left(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - self._clock.now())
+
+    def _refusal(self, slot: Slot, why: str = "busy models hold it") -> ServerError:
+        return ServerError(
+            "overloaded",
+            f"There is no room in memory for the model {slot.info.id!r}: {why}. Try again later.",
+            retry_after=max(1.0, self._options.contention_wait),
+        )

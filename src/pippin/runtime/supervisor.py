@@ -1,0 +1,310 @@
+"""One worker process: started, watched until its end, and never left behind.
+
+The supervisor knows the process and its requests; who is loaded when, and what follows a death, is the pool's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from pippin.config.worker_environment import worker_environment
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Event
+from pippin.core.link import (
+    AskStats,
+    Cancel,
+    ClearCache,
+    LoadFailed,
+    Loading,
+    Order,
+    Output,
+    Reconfigure,
+    Report,
+    Shutdown,
+    Stage,
+    Stats,
+    Submit,
+)
+from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.core.tasks import Task
+from pippin.runtime.link import Link, LinkFull
+from pippin.runtime.mailbox import Mailbox
+from pippin.runtime.wire_ids import SERIAL_MARK, request_id
+from pippin.runtime.worker_log import forward_log
+
+log = logging.getLogger(__name__)
+
+EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
+TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
+STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
+SOCKET_BUFFER: Final = 1 << 20  # bytes
+
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """What the pool and the service need of a worker; a fake of it makes their tests deterministic."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def footprint(self) -> int: ...
+    @property
+    def progress(self) -> tuple[int, int, str] | None: ...
+    @property
+    def prompt_ready(self) -> "asyncio.Future[None]": ...
+    @property
+    def weights_ready(self) -> "asyncio.Future[None]": ...
+    @property
+    def died(self) -> "asyncio.Future[ErrorReport]": ...
+    def submit(self, id: str, task: Task, choices: int) -> Mailbox: ...
+    def cancel(self, id: str) -> None: ...
+    def fail_all(self, error: ErrorReport) -> None: ...
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None: ...
+    def reconfigure(self, options: dict[str, object]) -> None: ...
+    async def stats(self) -> EngineStats: ...
+    async def stop(self, deadline: float) -> None: ...
+
+
+class Launcher(Protocol):
+    async def __call__(self, spec: WorkerSpec) -> Worker: ...
+
+
+class WorkerProcess:
+    """`prompt_ready`, then `weights_ready` resolve, or raise the reason as a `ServerError`; `died` always
+    resolves in the end, with what to tell clients."""
+
+    def __init__(self, spec: WorkerSpec, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        self.info = spec.info
+        self.footprint = 0
+        self.progress: tuple[int, int, str] | None = None
+        self.prompt_ready: asyncio.Future[None] = loop.create_future()
+        self.weights_ready: asyncio.Future[None] = loop.create_future()
+        self.died: asyncio.Future[ErrorReport] = loop.create_future()
+        self._process = process
+        self._link: Link | None = None
+        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
+        self._wire_ids: dict[str, str] = {}
+        self._serial = 0
+        self._last_stats = EngineStats()
+        self._stats_asked: list[asyncio.Future[EngineStats]] = []
+        self._stopping = False
+        self._fault: Exception | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
+        """Start a worker; returns as soon as the process runs."""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+        ours.setblocking(False)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "pippin.worker", str(theirs.fileno()), str(os.getpid())),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                env=worker_environment(),
+                start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        worker = cls(spec, process)
+        worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
+        try:
+            worker._link = await Link.open(ours, worker._report, worker._link_closed)
+            worker._link.send(spec)
+        except BaseException:  # nobody gets the worker: it must not outlive this call
+            ours.close()
+            worker._signal(signal.SIGKILL)
+            await asyncio.shield(worker.died)
+            raise
+        return worker
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.died.done() else self._process.pid
+
+    def submit(self, id: str, task: Task, choices: int) -> Mailbox:
+        """Send a request. Raises `ServerError` when the worker is gone or takes no more."""
+        if self.died.done():
+            raise ServerError.of(self.died.result())
+        self._serial += 1
+        wire_id = (
+            f"{id}{SERIAL_MARK}{self._serial}"  # what is still on its way for an earlier `id` is not ours
+        )
+        mailbox = Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        self._mailboxes[wire_id] = mailbox
+        self._wire_ids[id] = wire_id
+        try:
+            self._send(Submit(wire_id, task))
+        except LinkFull as error:
+            self._forget(wire_id)
+            raise ServerError(
+                "overloaded",
+                f"The model {self.info.id!r} has too many unread requests; try again later.",
+                retry_after=10.0,
+            ) from error
+        return mailbox
+
+    def cancel(self, id: str) -> None:
+        """Forget a request; its mailbox gets nothing more."""
+        wire_id = self._wire_ids.get(id)
+        if wire_id is not None:
+            self._forget(wire_id)
+            self._try_to_send(Cancel(wire_id))
+
+    def fail_all(self, error: ErrorReport) -> None:
+        """End every request with this error."""
+        for wire_id, mailbox in list(self._mailboxes.items()):
+            self.cancel(request_id(wire_id))
+            mailbox.fail(error)
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        self._try_to_send(ClearCache(prefixes_only, disk))
+
+    def reconfigure(self, options: dict[str, object]) -> None:
+        self._try_to_send(Reconfigure(options))
+
+    async def stats(self) -> EngineStats:
+        """A fresh snapshot; the last one known where the worker is inside a long step."""
+        if self.died.done() or not self.weights_ready.done():
+            return self._last_stats
+        asked: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        if not self._stats_asked:
+            self._try_to_send(AskStats())
+        self._stats_asked.append(asked)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(asked, STATS_WAIT)
+        return self._last_stats
+
+    async def stop(self, deadline: float) -> None:
+        """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
+        self._stopping = True
+        self._try_to_send(Shutdown(deadline))
+        for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.died), patience)
+                return
+            self._signal(number)
+        await asyncio.shield(self.died)
+
+    def _send(self, order: Order) -> None:
+        if self._link is not None:
+            self._link.send(order)
+
+    def _try_to_send(self, order: Order) -> None:
+        """A worker that reads nothing is not helped by one more order."""
+        with contextlib.suppress(LinkFull):
+            self._send(order)
+
+    def _report(self, report: Report) -> None:
+        match report:
+            case Output(events):
+                self._deliver(events)
+            case Stage(stage, info, _, footprint):
+                self.info = info
+                self.footprint = footprint
+                _resolve(self.prompt_ready, None)
+                if stage == "weights":
+                    self.progress = None
+                    _resolve(self.weights_ready, None)
+            case Loading(done, total, message):
+                self.progress = (done, total, message)
+            case LoadFailed(error):
+                self._fail_load(error)
+            case Stats(stats):
+                requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
+                self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
+                for asked in self._stats_asked:
+                    _resolve(asked, self._last_stats)
+                self._stats_asked.clear()
+
+    def _deliver(self, events: list[tuple[str, Event]]) -> None:
+        mailboxes = self._mailboxes
+        for wire_id, event in events:
+            mailbox = mailboxes.get(wire_id)
+            if mailbox is not None:  # else it was cancelled
+                mailbox.put(event)
+                if mailbox.complete:
+                    self._forget(wire_id)
+
+    def _forget(self, wire_id: str) -> None:
+        self._mailboxes.pop(wire_id, None)
+        self._wire_ids.pop(request_id(wire_id), None)
+
+    def _fail_load(self, error: ErrorReport) -> None:
+        for stage in (self.prompt_ready, self.weights_ready):
+            if not stage.done():
+                stage.set_exception(ServerError.of(error))
+                stage.exception()  # read once here: nobody may be waiting
+        self.fail_all(error)
+
+    def _link_closed(self, fault: Exception | None) -> None:
+        """The worker closed its end, or sent what is no frame: either way it is of no more use."""
+        self._fault = fault
+        if not self._stopping:
+            patience = 0.0 if fault else EXIT_WITHIN
+            asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """Not through the process object, which would reap the process behind the back of whoever waits for it."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    async def _watch_process(self) -> None:
+        output = self._process.stdout
+        assert output is not None  # asked for with PIPE
+        reading = asyncio.create_task(forward_log(output, self.info.id))
+        status = await self._process.wait()
+        with contextlib.suppress(TimeoutError):  # a grandchild may hold the pipe open
+            await asyncio.wait_for(reading, 1.0)
+        loaded = self.weights_ready.done() and self.weights_ready.exception() is None
+        report = death_report(self.info.id, status, self._fault, loaded)
+        if not self._stopping:
+            log.error("%s", report.message)
+        if self._link is not None:
+            self._link.close()
+        self._fail_load(report)
+        self.fail_all(report)
+        for asked in self._stats_asked:
+            _resolve(asked, self._last_stats)
+        self.died.set_result(report)
+
+
+def death_report(model: str, status: int, fault: Exception | None, loaded: bool) -> ErrorReport:
+    """What to tell clients of a worker that ended with this exit status."""
+    if fault is not None:
+        how = "it sent what could not be read and was ended"
+    elif status < 0:
+        how = f"it was ended by signal {-status}"
+    else:
+        how = f"it left with status {status}"
+    if loaded:
+        message = f"The process of model {model!r} died: {how}. The next request starts it again."
+        return ErrorReport(kind="worker_died", message=message)
+    message = f"The model {model!r} could not be loaded: its process died ({how}). It may be too large."
+    return ErrorReport(kind="load_failed", message=message)
+
+
+def _resolve(future: "asyncio.Future[T]", value: T) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,16 @@
+"""The sentence: a request leases a model, is submitted to its worker, and answers with events.
+
+    service = open_service(options, catalog, footprint)
+    async with await service.start(task, model="default", id="req-1") as run:
+        async for event in run.events(): ...
+    await service.close(30.0)
+
+`start` waits for the model to load, if need be, and for the worker to accept the request, so that whatever deserves
+a status code is raised before the first byte. A handler that must send bytes sooner (a keep-alive while a model
+loads) runs it as a task and asks `pool.states()` how far the load is; cancelling that task gives everything back.
+"""
+
+from pippin.service.run import Run
+from pippin.service.service import Service, open_service
+
+__all__ = ["Run", "Service", "open_service"]

@@ -1,0 +1,80 @@
+"""Defaults of sampling and limits, merged in one place: request > model > server > checkpoint > Pippin."""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo
+from pippin.core.requests import GenerationRequest, Sampling
+
+Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
+
+PIPPIN: Final = Sampling(temperature=1.0)
+"""What holds where nobody says anything: as the APIs document it. What is still unset is off."""
+
+# Options have the names that the replaced servers gave them.
+OPTION_OF: Final = {
+    "repetition_context": "repetition_context_size",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "seed": "seed",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value and who set it, as `pippin show` prints it."""
+
+    name: str
+    value: Any
+    origin: Origin
+
+
+def explain_sampling(
+    request: Sampling, options: ModelOptions, server: ModelOptions, info: ModelInfo
+) -> list[Setting]:
+    """Every sampling parameter that someone set. `options` are the model's, complete; `server` its defaults."""
+    settings = []
+    for name in Sampling.__struct_fields__:
+        option = getattr(options, OPTION_OF[name]) if name in OPTION_OF else None
+        inherited = name in OPTION_OF and option == getattr(server, OPTION_OF[name])
+        candidates: tuple[tuple[Any, Origin], ...] = (
+            (getattr(request, name), "request"),
+            (option, "server option" if inherited else "model option"),
+            (getattr(info.sampling, name), "checkpoint"),
+            (getattr(PIPPIN, name), "Pippin"),
+        )
+        for value, origin in candidates:
+            if value is not None:
+                settings.append(Setting(name, value, origin))
+                break
+    return settings
+
+
+def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) -> Sampling:
+    settings = explain_sampling(request, options, options, info)
+    return Sampling(**{setting.name: setting.value for setting in settings})
+
+
+def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
+    """The request as the engine gets it. Raises `ServerError` for more new tokens than are allowed."""
+    most = options.max_request_tokens
+    if most is not None and request.max_tokens is not None and request.max_tokens > most:
+        message = f"max_tokens is {request.max_tokens}, but this server allows at most {most}."
+        raise ServerError("invalid_request", message, "max_tokens")
+    limits = [limit for limit in (options.max_tokens, most) if limit is not None]
+    return msgspec.structs.replace(
+        request,
+        sampling=merge_sampling(request.sampling, options, info),
+        max_tokens=request.max_tokens if request.max_tokens is not None else min(limits, default=None),
+    )

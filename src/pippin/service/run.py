@@ -1,0 +1,128 @@
+"""One request that a worker has accepted: its events, its end, and what is given back at the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+
+from pippin.core.completion import Completion
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Accepted, Event, Failed, merged
+from pippin.core.models import ModelInfo
+from pippin.core.requests import GenerationRequest
+from pippin.runtime.mailbox import Mailbox
+from pippin.runtime.pool import Lease
+from pippin.service.best_of import best_choices
+
+
+class Run:
+    """Leaving it is the only cancel: `aclose`, or the end of `async with`."""
+
+    def __init__(
+        self,
+        id: str,
+        lease: Lease,
+        mailbox: Mailbox,
+        request: GenerationRequest | None,
+        on_close: Callable[["Run"], None],
+    ) -> None:
+        """`request`: a generation as the client asked for it; None for other tasks."""
+        self.id = id
+        self.accepted: Accepted | None = None
+        self._model = lease.worker.info
+        self._lease = lease
+        self._mailbox = mailbox
+        self._request = request
+        self._best_of = request if request is not None and (request.best_of or 1) > request.n else None
+        self._on_close = on_close
+        self._first: list[Event] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model that answers, as its worker describes it."""
+        return self._model
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The events after `Accepted`. The last is terminal (a generation's is the last `Finished`);
+        `Failed` is such an event too, never raised. A slow reader finds adjacent deltas joined."""
+        while batch := await self.take():
+            for event in batch:
+                yield event
+
+    async def take(self) -> list[Event]:
+        """All events that have come since the last call, waiting for at least one; empty after the end."""
+        if self._best_of is not None:
+            return best_choices(await self._take_all(), self._best_of)
+        if self._first:
+            return self._taken_first()
+        return await self._mailbox.take()
+
+    async def collect(self) -> Completion:
+        """The whole answer of a generation. Raises `ServerError` where it fails."""
+        completion = Completion(accepted=self.accepted)
+        events = await self._take_all()
+        for event in best_choices(events, self._best_of) if self._best_of else events:
+            completion.add(event)
+        return completion
+
+    async def aclose(self) -> None:
+        """Give the model back; what still runs in the worker is cancelled."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lease.worker.cancel(self.id)
+        self._lease.release(None if self._request is None else self._request.keep_alive)
+        self._on_close(self)
+
+    async def __aenter__(self) -> "Run":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # For the service
+
+    async def accept(self) -> None:
+        """Wait for the worker's first word: raises a refusal, keeps `Accepted`, leaves the rest to the reader."""
+        batch = await self._mailbox.take()
+        match batch[0]:
+            case Failed(error):
+                raise ServerError.of(error)
+            case Accepted() as accepted:
+                self.accepted = accepted
+                batch = batch[1:]
+        self._first = batch
+
+    def limit(self, seconds: float) -> None:
+        """Fail the run when it has not ended by then."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
+
+    def fail(self, error: ErrorReport) -> None:
+        """End the run from outside, with an error."""
+        self._lease.worker.cancel(self.id)
+        self._mailbox.fail(error)
+
+    def cut(self) -> None:
+        """End the run from outside: what a generation has said so far is its answer."""
+        self._lease.worker.cancel(self.id)
+        if self._request is not None and self.accepted is not None:
+            self._mailbox.cut(self.accepted.prompt_tokens)
+        else:
+            self._mailbox.fail(ErrorReport(kind="cancelled", message="The request was cancelled."))
+
+    def _time_out(self) -> None:
+        self.fail(ErrorReport(kind="timeout", message="The request took longer than its time limit."))
+
+    async def _take_all(self) -> list[Event]:
+        """Everything up to the end; a failure alone stands for all."""
+        events = self._taken_first() + await self._mailbox.take_all()
+        return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
+
+    def _taken_first(self) -> list[Event]:
+        first, self._first = self._first, []
+        return first

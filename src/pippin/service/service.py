@@ -1,0 +1,298 @@
+"""Requests in, runs out: names, defaults and limits on the way to a worker, and an orderly end for all."""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from pippin.config.server_options import ServerOptions
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import ModelInfo
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
+from pippin.runtime.memory import memory_budget
+from pippin.runtime.pool import Lease, Pool
+from pippin.runtime.source import Estimate, ModelSource
+from pippin.service.best_of import widened
+from pippin.service.defaults import with_defaults
+from pippin.service.run import Run
+from pippin.service.summaries import summarized
+
+log = logging.getLogger(__name__)
+
+DEFAULT: Final = "default"
+CLAUDE: Final = "claude-"
+LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
+WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
+
+
+class Service:
+    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+        self.catalog = catalog
+        self.pool = pool
+        self._options = options
+        self._runs: dict[str, Run] = {}
+        self._starting: dict[str, asyncio.Task[Run]] = {}
+        self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
+        self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
+        self._closing = False
+
+    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> Run:
+        """Begin a task; returns once it is accepted, which may take as long as a load.
+
+        `id` must be unique among the requests that run; `client` names who asks, for the log. Raises `ServerError`
+        for all that deserves a status code.
+        """
+        self._check_room(id)
+        log.debug("Request %s of %s for model %s.", id, client or "a client", model)
+        start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
+        self._starting[id] = start
+        try:
+            return await start
+        except asyncio.CancelledError:
+            if start.cancelled() and not _being_cancelled():
+                raise ServerError("cancelled", "The request was cancelled.") from None
+            if start.done() and not start.cancelled() and start.exception() is None:
+                await start.result().aclose()  # accepted in the very moment in which the caller left
+            raise
+        finally:
+            del self._starting[id]
+            self._tell()
+
+    async def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options, for what comes from now on."""
+        self._options = options
+        self.catalog.adopt(options)
+        await self.pool.adopt(options)
+
+    def models(self) -> list[ModelInfo]:
+        """What there is, each as truly as it is known."""
+        return [self.pool.info(info.id) or info for info in self.catalog.models()]
+
+    def model(self, name: str) -> ModelInfo:
+        """What is known of a model; `default` is the one loaded last, else the first that is served.
+
+        A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
+        Raises `ServerError("model_not_found")`.
+        """
+        info = self._resolve(name)
+        return self.pool.info(info.id) or info
+
+    async def cancel(self, id: str) -> bool:
+        """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""
+        if id in self._starting:
+            self._starting[id].cancel()
+            return True
+        if id in self._runs:
+            self._runs[id].cut()
+            return True
+        return False
+
+    async def preload(self) -> None:
+        """Load the models that the operator named, in order; a failure is logged and stops nothing."""
+        for entry in self._options.models:
+            if not entry.preload:
+                continue
+            name = entry.name or entry.path
+            try:
+                await self.pool.load(name)
+            except ServerError as error:
+                log.error("%s was not preloaded: %s", name, error.report.message)
+
+    @property
+    def active(self) -> int:
+        """Requests that run or wait to."""
+        return len(self._runs) + len(self._starting)
+
+    async def close(self, deadline: float) -> None:
+        """Take no more requests, let those that run finish within `deadline` seconds, then end all workers.
+
+        A second call with a shorter deadline hastens the first.
+        """
+        self._closing = True
+        if not await self._until_idle(deadline):
+            report = ErrorReport(kind="overloaded", message="The server is shutting down.", retry_after=10.0)
+            for start in self._starting.values():
+                start.cancel()
+            for run in list(self._runs.values()):
+                run.fail(report)
+            await self._until_idle(LAST_WORDS)
+        await self.pool.close(min(deadline, WORKERS_LEAVE))
+
+    async def _start(self, task: Task, model: str, id: str) -> Run:
+        seconds = self._time_limit(task)
+        begun = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(seconds):
+                run = await self._begin(task, await self._found(model), id)
+        except TimeoutError:
+            message = f"The request was not accepted within its time limit of {seconds} seconds."
+            raise ServerError("timeout", message) from None
+        if seconds is not None:
+            run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
+        return run
+
+    async def _found(self, name: str) -> ModelInfo:
+        """As `model`, without keeping the event loop from others; a missing model is downloaded where that is
+        allowed, once for all who ask."""
+        loaded = self.pool.info(name)
+        if loaded is not None:
+            return loaded
+        try:
+            return await asyncio.to_thread(self.model, name)
+        except ServerError as error:
+            if error.report.kind != "model_not_found" or name == DEFAULT:
+                raise
+        if name not in self._downloads:
+            log.info("Looking for the model %s elsewhere.", name)
+            download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
+            self._downloads[name] = download
+            download.add_done_callback(partial(self._downloaded, name))
+        return await asyncio.shield(self._downloads[name])
+
+    def _downloaded(self, name: str, download: asyncio.Task[ModelInfo]) -> None:
+        del self._downloads[name]
+        if not download.cancelled():
+            download.exception()  # read here: all who asked may have left
+
+    async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
+        lease = await self.pool.lease(info)
+        try:
+            if not isinstance(task, Generate):
+                return await self._submit(lease, _without_summaries(task), id, None)
+            return await self._generate(lease, task.request, id)
+        except BaseException:
+            lease.release()
+            raise
+
+    async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
+        self._check_choices(asked)
+        request = with_defaults(asked, lease.options, lease.worker.info)
+        summarize = (asked.overflow or lease.options.overflow) == "summarize" and asked.messages is not None
+        if summarize:
+            request = msgspec.structs.replace(request, overflow="error")
+        try:
+            return await self._submit(lease, Generate(widened(request)), id, asked)
+        except ServerError as error:
+            if not summarize or error.report.kind != "context_length_exceeded":
+                raise
+        request, dropped = await summarized(request, lambda part: self._ask(lease, part, id))
+        run = await self._submit(lease, Generate(widened(request)), id, asked)
+        if run.accepted is not None:
+            run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
+        return run
+
+    async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
+        """Run a request of our own on a lease that is held, for its text."""
+        own = f"{id}.summary"
+        mailbox = lease.worker.submit(
+            own, Generate(with_defaults(request, lease.options, lease.worker.info)), 1
+        )
+        run = Run(own, lease, mailbox, request, on_close=lambda run: None)
+        try:
+            return (await run.collect()).choices[0].text("text")
+        finally:
+            lease.worker.cancel(own)
+
+    async def _submit(self, lease: Lease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
+        choices = task.request.n if isinstance(task, Generate) else 0
+        run = Run(id, lease, lease.worker.submit(id, task, choices), asked, self._forget)
+        try:
+            await run.accept()
+        except BaseException:
+            lease.worker.cancel(id)
+            raise
+        self._runs[id] = run
+        return run
+
+    def _forget(self, run: Run) -> None:
+        del self._runs[run.id]
+        self._tell()
+
+    def _tell(self) -> None:
+        self._ended.set()
+        self._ended = asyncio.Event()
+
+    async def _until_idle(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                while self.active:
+                    await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _check_room(self, id: str) -> None:
+        if self._closing:
+            raise ServerError("overloaded", "The server is shutting down.", retry_after=10.0)
+        most = self._options.max_concurrent
+        if most is not None and self.active >= most:
+            message = f"The server runs {most} requests, as many as it may; try again later."
+            raise ServerError("overloaded", message, retry_after=1.0)
+        if id in self._runs or id in self._starting:
+            raise ServerError("conflict", f"A request with the id {id!r} is running already.")
+
+    def _check_choices(self, request: GenerationRequest) -> None:
+        most = self._options.max_choices
+        for name, count in (("n", request.n), ("best_of", request.best_of or 1)):
+            if not 1 <= count <= most:
+                message = f"{name} is {count}, but it must be from 1 to {most}."
+                raise ServerError("invalid_request", message, name)
+        if request.best_of is not None and request.best_of < request.n:
+            message = f"best_of is {request.best_of}, less than n, which is {request.n}."
+            raise ServerError("invalid_request", message, "best_of")
+
+    def _time_limit(self, task: Task) -> float | None:
+        own = task.request.timeout if isinstance(task, Generate) else None
+        limits = [limit for limit in (own, self._options.timeout) if limit is not None]
+        return min(limits, default=None)
+
+    def _resolve(self, name: str) -> ModelInfo:
+        if name == DEFAULT:
+            return self.catalog.resolve(self._default_name())
+        try:
+            return self.catalog.resolve(name)
+        except ServerError:
+            if not name.startswith(CLAUDE):
+                raise
+        return self.catalog.resolve(self._options.claude_model or self._default_name())
+
+    def _default_name(self) -> str:
+        loaded = self.pool.last_loaded()
+        if loaded is not None:
+            return loaded
+        if self._options.models:
+            first = self._options.models[0]
+            return first.name or first.path
+        found = self.catalog.models()
+        if len(found) == 1:
+            return found[0].id
+        message = "No model is loaded yet, and none is served by default. Name one of those of /v1/models."
+        raise ServerError("model_not_found", message, "model")
+
+
+def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
+    """A service over real worker processes. `estimate` is the catalog's `footprint`."""
+    return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
+
+
+def _log_download(name: str, done: int, total: int, message: str) -> None:
+    log.debug("Downloading %s: %d of %d, %s.", name, done, total, message)
+
+
+def _without_summaries(task: Task) -> Task:
+    """Counting and rendering show a conversation as it is; there is nothing to summarise it for."""
+    match task:
+        case CountTokens(request):
+            return CountTokens(msgspec.structs.replace(request, overflow="error"))
+        case RenderTemplate(request):
+            return RenderTemplate(msgspec.structs.replace(request, overflow="error"))
+        case _:
+            return task
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,42 @@
+"""The worker's log lines: written to stderr, which the API server reads, with the request's id."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from pippin.core.models import WorkerSpec
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The request that this thread works on."""
+
+
+@contextmanager
+def request_log(id: str) -> Iterator[None]:
+    """Log lines inside carry the request's id."""
+    token = request_id.set(id)
+    try:
+        yield
+    finally:
+        request_id.reset(token)
+
+
+class WorkerFormatter(logging.Formatter):
+    """One JSON object a line, so that the API server can log it again at its level, in its own form."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"level": record.levelname.lower(), "name": record.name, "message": record.getMessage()}
+        request = request_id.get()
+        if request is not None:
+            line["request"] = request
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(spec: WorkerSpec) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(WorkerFormatter())
+    logging.basicConfig(level=spec.log_level.upper(), handlers=[handler], force=True)

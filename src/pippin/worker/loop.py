@@ -1,0 +1,118 @@
+"""The step loop: the one thread that touches the engine.
+
+Orders reach it through an inbox: jobs from the preparation threads, everything else from the reader. Between two
+steps it takes all that has come; it sleeps only when the engine has nothing to do.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Failed
+from pippin.core.link import AskStats, Cancel, ClearCache, Order, Reconfigure, Shutdown, Stats, Submit
+from pippin.engines.base import Engine, Job
+from pippin.worker.link import WorkerLink
+from pippin.worker.logs import request_log
+from pippin.worker.preparation import Answer, Preparation
+
+log = logging.getLogger(__name__)
+
+Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
+
+
+class StepLoop:
+    def __init__(self, link: WorkerLink, preparation: Preparation) -> None:
+        self._link = link
+        self._preparation = preparation
+        self._arrived = threading.Condition()
+        self._inbox: deque[Arrival] = deque()
+        self._in_preparation: dict[str, bool] = {}  # id: whether it was cancelled meanwhile
+        self._leave_at: float | None = None
+
+    def receive(self, order: Order) -> None:
+        """Take an order, on the reader's thread."""
+        with self._arrived:
+            match order:
+                case Submit(id):
+                    self._in_preparation[id] = False
+                    self._preparation.submit(order)
+                case Cancel(id) if id in self._in_preparation:
+                    self._in_preparation[id] = True
+                case _:
+                    self._put(order)
+
+    def prepared(self, id: str, answer: Answer) -> None:
+        """Take what preparation made of an order, on its thread. Raises `LinkLost`."""
+        with self._arrived:
+            cancelled = self._in_preparation.pop(id, True)
+            if not cancelled and not isinstance(answer, tuple):
+                self._put(answer)
+            self._arrived.notify()
+        if not cancelled and isinstance(answer, tuple):
+            self._link.send_events([(id, event) for event in answer])
+
+    def run(self, engine: Engine) -> None:
+        """Serve until a `Shutdown` is done. Raises what a step raises: the engine cannot be trusted then."""
+        try:
+            while not self._time_to_leave(engine):
+                for arrival in self._take(wait=not engine.busy):
+                    self._handle(engine, arrival)
+                if engine.busy:
+                    self._link.send_events(engine.step())
+        finally:
+            engine.close()
+
+    def _put(self, arrival: Arrival) -> None:
+        self._inbox.append(arrival)
+        self._arrived.notify()
+
+    def _take(self, *, wait: bool) -> list[Arrival]:
+        with self._arrived:
+            if wait and not self._inbox:
+                self._arrived.wait(timeout=self._seconds_left())
+            arrivals = list(self._inbox)
+            self._inbox.clear()
+        return arrivals
+
+    def _seconds_left(self) -> float | None:
+        return None if self._leave_at is None else max(0.0, self._leave_at - time.monotonic())
+
+    def _time_to_leave(self, engine: Engine) -> bool:
+        if self._leave_at is None:
+            return False
+        with self._arrived:
+            idle = not engine.busy and not self._inbox and not self._in_preparation
+        return idle or time.monotonic() >= self._leave_at
+
+    def _handle(self, engine: Engine, arrival: Arrival) -> None:
+        match arrival:
+            case Cancel(id):
+                engine.cancel(id)
+            case ClearCache(prefixes_only, disk):
+                engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
+            case Reconfigure(options):
+                self._reconfigure(engine, options)
+            case AskStats():
+                self._link.send(Stats(engine.stats()))
+            case Shutdown(deadline):
+                self._leave_at = time.monotonic() + deadline
+            case job:
+                self._submit(engine, job)
+
+    def _submit(self, engine: Engine, job: Job) -> None:
+        with request_log(job.id):
+            try:
+                engine.submit(job)
+            except ServerError as error:
+                self._link.send_events([(job.id, Failed(error.report))])
+            else:
+                self._link.send_events([(job.id, job.accepted)])
+
+    def _reconfigure(self, engine: Engine, options: dict[str, Any]) -> None:
+        try:
+            engine.reconfigure(options)
+        except ServerError as error:
+            log.warning("Not changed while running: %s", error.report.message)

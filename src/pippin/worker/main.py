@@ -1,0 +1,115 @@
+"""The worker's life from its first frame to its exit: load in two stages, then loop."""
+
+import importlib
+import logging
+import socket
+import sys
+import threading
+import time
+from typing import Final
+
+import psutil
+
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.link import LoadFailed, Loading, Stage
+from pippin.core.models import WorkerSpec
+from pippin.engines.base import Engine, LoadProgress, Preparer
+from pippin.worker.lifeline import end_now, end_with_parent
+from pippin.worker.link import LinkLost, WorkerLink, read_orders
+from pippin.worker.logs import configure_logging
+from pippin.worker.loop import StepLoop
+from pippin.worker.preparation import Preparation
+
+log = logging.getLogger(__name__)
+
+EXIT_STEP_FAILED: Final = 70
+EXIT_LOAD_FAILED: Final = 71
+LAST_WORDS: Final = 5.0  # seconds that a final frame may take to leave
+PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
+
+
+def main() -> None:
+    """Run as `python -m pippin.worker FD PARENT_PID`."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    end_with_parent(parent)
+    link = WorkerLink(socket.socket(fileno=descriptor))
+    try:
+        spec = link.receive_spec()
+    except LinkLost:
+        return
+    configure_logging(spec)
+    end_now(run(spec, link))
+
+
+def run(spec: WorkerSpec, link: WorkerLink) -> int:
+    """Load and serve; the exit status."""
+    preparation = Preparation()
+    loop = StepLoop(link, preparation)
+    reader = threading.Thread(
+        target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
+    )
+    reader.start()
+    started = time.monotonic()
+    try:
+        kind = importlib.import_module(f"pippin.engines.{spec.info.kind}")
+        preparer: Preparer = kind.open_preparer(spec)
+        preparation.begin(preparer, loop.prepared)
+        link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
+        engine: Engine = kind.open_engine(spec, preparer, _progress(link))
+        footprint = max(resident_bytes(), engine.stats().active_bytes)
+        link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
+    except LinkLost:
+        return 0
+    except Exception as error:
+        log.exception("Loading %s failed.", spec.info.id)
+        _report_failure(link, load_failure(spec, error))
+        return EXIT_LOAD_FAILED
+    return serve(loop, engine, link)
+
+
+def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
+    """Step until told to leave; the exit status."""
+    try:
+        loop.run(engine)
+    except LinkLost:
+        return 0
+    except Exception:
+        log.exception("The engine failed in a step; the worker ends.")
+        return EXIT_STEP_FAILED
+    link.drain(LAST_WORDS)
+    return 0
+
+
+def load_failure(spec: WorkerSpec, error: Exception) -> ErrorReport:
+    """What to tell clients and operator of a load that failed."""
+    if isinstance(error, ServerError):
+        return error.report
+    return ErrorReport(
+        kind="load_failed",
+        message=f"The model {spec.info.id!r} could not be loaded: {type(error).__name__}: {error}",
+    )
+
+
+def resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def _progress(link: WorkerLink) -> LoadProgress:
+    last = 0.0
+
+    def report(done: int, total: int, message: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done >= total or now - last >= PROGRESS_INTERVAL:
+            last = now
+            link.send(Loading(done, total, message))
+
+    return report
+
+
+def _report_failure(link: WorkerLink, report: ErrorReport) -> None:
+    try:
+        link.send(LoadFailed(report))
+        link.drain(LAST_WORDS)
+    except LinkLost:
+        return

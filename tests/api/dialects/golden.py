@@ -1,0 +1,64 @@
+"""Draws the golden event sequences in a dialect, and writes the files that tests compare with.
+
+    python -m tests.api.dialects.golden
+
+writes them anew; look at the difference before you commit it.
+"""
+
+from pathlib import Path
+
+from pippin.api.dialects.anthropic_messages import MessagesDialect
+from pippin.api.dialects.base import AnyDialect, DecodeContext, Encoder, RunInfo
+from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.core.completion import collect
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event
+from tests.api.golden_events import SEQUENCES
+
+FOLDER = Path(__file__).parent / "golden"
+RUN = RunInfo(id="0f1e2d", created=1_700_000_000, model="golden", fingerprint="fp")
+SPOKEN: dict[str, tuple[AnyDialect, bytes]] = {
+    "responses": (
+        ResponsesDialect(clock=lambda: 1_700_000_001.0),
+        b'{"model":"golden","input":"Hi","include":["message.output_text.logprobs"]}',
+    ),
+    "messages": (
+        MessagesDialect(),
+        b'{"model":"golden","max_tokens":64,"messages":[{"role":"user","content":"Hi"}]}',
+    ),
+}
+
+
+def encoder_of(name: str) -> Encoder:
+    dialect, body = SPOKEN[name]
+    return dialect.encoder(dialect.decode(body, DecodeContext()), RUN)
+
+
+def streamed(name: str, events: list[Event]) -> bytes:
+    accepted, *others = events
+    assert isinstance(accepted, Accepted)
+    encoder = encoder_of(name)
+    return encoder.start([accepted]) + b"".join(map(encoder.event, others)) + encoder.end()
+
+
+def whole(name: str, events: list[Event]) -> bytes:
+    """The answer in one piece, or the error's body."""
+    try:
+        return encoder_of(name).whole([collect(events)])
+    except ServerError as error:
+        return SPOKEN[name][0].error(error.report, RUN.id)
+
+
+def drawn(name: str, events: list[Event]) -> str:
+    return f"{streamed(name, events).decode()}==== whole\n{whole(name, events).decode()}\n"
+
+
+def main() -> None:
+    for name in SPOKEN:
+        (FOLDER / name).mkdir(parents=True, exist_ok=True)
+        for sequence, events in SEQUENCES.items():
+            (FOLDER / name / f"{sequence}.txt").write_text(drawn(name, events))
+
+
+if __name__ == "__main__":
+    main()

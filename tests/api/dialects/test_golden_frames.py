@@ -1,0 +1,48 @@
+"""What the Responses and Messages dialects put on the wire, byte by byte, and that the vendors' types take it."""
+
+import json
+from typing import Any
+
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from tests.api.dialects.golden import FOLDER, SPOKEN, drawn, streamed, whole
+from tests.api.golden_events import SEQUENCES
+
+EVENTS: dict[str, TypeAdapter[Any]] = {
+    "responses": TypeAdapter(ResponseStreamEvent),
+    "messages": TypeAdapter(RawMessageStreamEvent),
+}
+ANSWERS: dict[str, TypeAdapter[Any]] = {"responses": TypeAdapter(Response), "messages": TypeAdapter(Message)}
+
+
+def payloads(stream: bytes) -> list[dict[str, Any]]:
+    lines = [line for line in stream.decode().split("\n") if line.startswith("data: {")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("name", SPOKEN)
+def test_frames_are_as_they_were(name: str, sequence: str) -> None:
+    assert drawn(name, SEQUENCES[sequence]) == (FOLDER / name / f"{sequence}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_no_golden_file_is_left_over(name: str) -> None:
+    assert {path.stem for path in (FOLDER / name).iterdir()} == set(SEQUENCES)
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("name", SPOKEN)
+def test_the_vendors_types_take_every_event(name: str, sequence: str) -> None:
+    for payload in payloads(streamed(name, SEQUENCES[sequence])):
+        if payload["type"] not in ("ping", "error"):
+            EVENTS[name].validate_python(payload)
+
+
+@pytest.mark.parametrize("sequence", [name for name in SEQUENCES if not name.startswith("fails")])
+@pytest.mark.parametrize("name", SPOKEN)
+def test_the_vendors_types_take_the_whole_answer(name: str, sequence: str) -> None:
+    ANSWERS[name].validate_json(whole(name, SEQUENCES[sequence]))

@@ -1,0 +1,343 @@
+"""Names, listings and the places where models are found."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from pippin.catalog import Catalog, CatalogRoots, default_roots
+from pippin.config.model_options import ModelOptions
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.core.errors import ServerError
+from tests.catalog.folders import write_hub_model, write_model
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> CatalogRoots:
+    return CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports")
+
+
+def refusal(catalog: Catalog, name: str) -> ServerError:
+    with pytest.raises(ServerError) as caught:
+        catalog.resolve(name)
+    return caught.value
+
+
+def test_models_are_found_in_every_place(tmp_path: Path, roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/from-hub")
+    write_model(roots.imports / "imported")
+    write_model(tmp_path / "mine" / "flat")
+    write_model(tmp_path / "mine" / "publisher" / "deep")
+    write_model(tmp_path / "itself")
+    options = ServerOptions(model_dirs=(str(tmp_path / "mine"), str(tmp_path / "itself")))
+    ids = {model.id for model in Catalog(options, roots).models()}
+    assert ids == {"org/from-hub", "imported", "flat", "publisher/deep", "itself"}
+
+
+def test_places_that_do_not_exist_hold_no_models(roots: CatalogRoots) -> None:
+    assert Catalog(ServerOptions(model_dirs=("/does/not/exist",)), roots).entries() == []
+
+
+def test_the_snapshot_that_main_names_is_taken(roots: CatalogRoots) -> None:
+    write_hub_model(
+        roots.hub, "org/model", {"model_type": "llama", "max_position_embeddings": 1}, commit="aaa"
+    )
+    newer = roots.hub / "models--org--model" / "snapshots" / "bbb"
+    write_model(newer, {"model_type": "llama", "max_position_embeddings": 2})
+    assert Catalog(ServerOptions(), roots).resolve("org/model").context_window == 1
+    (roots.hub / "models--org--model" / "refs" / "main").unlink()
+    assert Catalog(ServerOptions(), roots).resolve("org/model").context_window == 2
+
+
+def test_a_damaged_model_is_listed_with_its_error_and_hides_no_other(roots: CatalogRoots) -> None:
+    write_model(roots.imports / "good")
+    (write_model(roots.imports / "bad") / "config.json").write_text("{")
+    (write_model(roots.imports / "list") / "config.json").write_text("[1]")
+    dangling = roots.imports / "dangling"
+    dangling.mkdir()
+    (dangling / "config.json").symlink_to("nowhere")
+    catalog = Catalog(ServerOptions(), roots)
+    assert [model.id for model in catalog.models()] == ["good"]
+    errors = {entry.found.id: entry.error for entry in catalog.entries() if entry.error is not None}
+    assert set(errors) == {"bad", "list", "dangling"}
+    assert all(error.kind == "load_failed" for error in errors.values())
+    assert refusal(catalog, "bad").report.kind == "load_failed"
+
+
+def test_an_unreadable_folder_is_no_fault(roots: CatalogRoots, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(roots.imports / "good")
+    locked = write_model(roots.imports / "locked") / "config.json"
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path == locked:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
+    catalog = Catalog(ServerOptions(), roots)
+    assert [model.id for model in catalog.models()] == ["good"]
+    assert "Permission denied" in refusal(catalog, "locked").report.message
+
+
+def test_a_half_downloaded_model_is_named_as_such(roots: CatalogRoots) -> None:
+    snapshot = write_hub_model(roots.hub, "org/half")
+    (snapshot / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    write_model(snapshot, **{"model.safetensors.index": index})
+    message = refusal(Catalog(ServerOptions(), roots), "org/half").report.message
+    assert "half downloaded: 2 of 2" in message
+    assert "pippin pull org/half" in message
+
+
+def test_a_model_whose_weights_are_missing_is_half_downloaded(roots: CatalogRoots) -> None:
+    snapshot = write_hub_model(roots.hub, "org/half")
+    (roots.hub / "models--org--half" / "blobs" / "blob-model.safetensors").rename(
+        roots.hub / "models--org--half" / "blobs" / "blob.incomplete"
+    )
+    assert (snapshot / "config.json").exists()
+    assert "half downloaded" in refusal(Catalog(ServerOptions(), roots), "org/half").report.message
+
+
+def test_a_part_of_a_name_is_enough_if_only_one_model_has_it(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/Llama-3-8B-4bit")
+    write_hub_model(roots.hub, "org/Qwen3-0.6B")
+    catalog = Catalog(ServerOptions(), roots)
+    assert catalog.resolve("llama-3").id == "org/Llama-3-8B-4bit"
+    assert catalog.resolve("QWEN3-0.6b").id == "org/Qwen3-0.6B"
+    assert catalog.resolve("ORG/qwen3-0.6B").id == "org/Qwen3-0.6B"
+
+
+def test_a_repositorys_name_never_means_a_longer_one(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/model-4bit")
+    assert "pippin pull org/model" in refusal(Catalog(ServerOptions(), roots), "org/model").report.message
+
+
+def test_a_name_is_resolved_in_a_millisecond_among_hundreds(roots: CatalogRoots) -> None:
+    for number in range(200):
+        write_hub_model(roots.hub, f"org/model-{number}")
+    catalog = Catalog(ServerOptions(), roots)
+    catalog.resolve("org/model-7")
+    start = time.perf_counter()
+    for _ in range(20):
+        catalog.resolve("org/model-7")
+    assert (time.perf_counter() - start) / 20 < 0.005
+
+
+def test_a_model_that_vanishes_is_not_resolved_any_more(roots: CatalogRoots) -> None:
+    folder = write_model(roots.imports / "m")
+    catalog = Catalog(ServerOptions(), roots)
+    catalog.resolve("m")
+    shutil.rmtree(folder)
+    assert refusal(catalog, "m").report.kind == "model_not_found"
+
+
+def test_an_ambiguous_name_is_an_error_that_lists_the_candidates(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/llama-a")
+    write_hub_model(roots.hub, "org/llama-b")
+    error = refusal(Catalog(ServerOptions(), roots), "llama").report
+    assert error.kind == "invalid_request"
+    assert "org/llama-a, org/llama-b" in error.message
+
+
+def test_a_whole_name_wins_over_longer_ones(roots: CatalogRoots) -> None:
+    write_model(roots.imports / "llama")
+    write_model(roots.imports / "llama-big")
+    assert Catalog(ServerOptions(), roots).resolve("llama").id == "llama"
+
+
+def test_an_unknown_name_gets_the_nearest_ones_and_a_way_out(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/smollm2-135m")
+    catalog = Catalog(ServerOptions(), roots)
+    error = refusal(catalog, "smolm2-135m").report
+    assert (error.kind, error.status, error.param) == ("model_not_found", 404, "model")
+    assert "org/smollm2-135m" in error.message
+    assert "pippin pull other/model" in refusal(catalog, "other/model").report.message
+    offline = Catalog(ServerOptions(offline=True), roots)
+    assert "--offline" in refusal(offline, "other/model").report.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        "../secret",
+        "a/../b",
+        "/etc",
+        "~/x",
+        "a\0b",
+        "a\nb",
+        "..\\x",
+        "x" * 600,
+        "models--org--m/../../x",
+    ],
+)
+def test_a_request_cannot_name_a_path(tmp_path: Path, roots: CatalogRoots, name: str) -> None:
+    write_model(tmp_path / "secret")
+    assert refusal(Catalog(ServerOptions(), roots), name).report.kind == "model_not_found"
+
+
+def test_a_request_cannot_name_a_folder_that_the_operator_did_not_give(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
+    folder = write_model(tmp_path / "secret")
+    catalog = Catalog(ServerOptions(), roots)
+    assert refusal(catalog, str(folder)).report.kind == "model_not_found"
+    assert catalog.resolve(str(folder), by_operator=True).id == "secret"
+
+
+def test_a_folder_of_the_operator_is_known_by_its_served_name_and_its_path(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
+    folder = write_model(tmp_path / "some-model")
+    entry = ModelEntry(path=str(folder), name="house", kind="embeddings")
+    catalog = Catalog(ServerOptions(models=(entry,)), roots)
+    assert [model.id for model in catalog.models()] == ["house"]
+    assert catalog.resolve("house").kind == "embeddings"
+    with pytest.raises(ServerError):
+        catalog.resolve("some-model")
+
+
+def test_a_model_that_is_served_by_another_name_keeps_its_own_but_is_listed_once(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
+    write_hub_model(roots.hub, "org/model")
+    catalog = Catalog(ServerOptions(models=(ModelEntry(path="org/model", name="house"),)), roots)
+    assert catalog.resolve("org/model").id == "house"
+    assert [model.id for model in catalog.models()] == ["house"]
+
+
+def test_aliases_lead_to_models_that_are_here(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "mlx-community/gemma-3-4b-it-4bit")
+    write_hub_model(roots.hub, "org/mine")
+    catalog = Catalog(ServerOptions(aliases={"best": "org/mine", "gone": "org/gone"}), roots)
+    assert catalog.resolve("gemma").id == "mlx-community/gemma-3-4b-it-4bit"
+    assert catalog.resolve("best").id == "org/mine"
+    assert "pippin pull org/gone" in refusal(catalog, "gone").report.message
+
+
+def test_an_alias_whose_model_is_missing_gives_way_to_a_part_of_a_name(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/gemma-tiny")
+    assert Catalog(ServerOptions(), roots).resolve("gemma").id == "org/gemma-tiny"
+
+
+def test_one_model_may_answer_for_all_claude_names(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/coder")
+    catalog = Catalog(ServerOptions(claude_model="org/coder"), roots)
+    assert catalog.resolve("claude-sonnet-4-5").id == "org/coder"
+    assert refusal(Catalog(ServerOptions(), roots), "claude-sonnet-4-5").report.kind == "model_not_found"
+
+
+def test_the_options_of_a_model_stand_over_those_for_all(tmp_path: Path, roots: CatalogRoots) -> None:
+    write_model(roots.imports / "a")
+    write_model(roots.imports / "b")
+    options = ServerOptions(
+        models=(ModelEntry(path="a", options=ModelOptions(temperature=0.1)),),
+        model_defaults=ModelOptions(temperature=0.9, max_num_seqs=3),
+    )
+    catalog = Catalog(options, roots)
+    assert catalog.options_for(catalog.resolve("a")) == ModelOptions(temperature=0.1, max_num_seqs=3)
+    assert catalog.options_for(catalog.resolve("b")) == ModelOptions(temperature=0.9, max_num_seqs=3)
+
+
+def test_the_scripted_model_is_served_by_name_or_script(tmp_path: Path, roots: CatalogRoots) -> None:
+    script = tmp_path / "answers.script.json"
+    script.write_text("{}")
+    catalog = Catalog(ServerOptions(models=(ModelEntry(path=str(script)),)), roots)
+    assert catalog.resolve("answers").kind == "scripted"
+    assert catalog.resolve("answers").path == str(script)
+    assert catalog.resolve("scripted").path is None
+
+
+def test_a_change_on_disk_is_seen(roots: CatalogRoots) -> None:
+    catalog = Catalog(ServerOptions(), roots)
+    assert catalog.models() == []
+    folder = write_model(roots.imports / "m", {"model_type": "llama", "max_position_embeddings": 1})
+    assert catalog.resolve("m").context_window == 1
+    (folder / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 22}')
+    assert catalog.resolve("m").context_window == 22
+
+
+def test_two_hundred_models_are_listed_in_a_tenth_of_a_second(roots: CatalogRoots) -> None:
+    for number in range(200):
+        write_hub_model(roots.hub, f"org/model-{number}")
+    catalog = Catalog(ServerOptions(), roots)
+    catalog.models()
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert len(catalog.models()) == 200
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.1
+
+
+def test_a_model_is_deleted_only_from_pippins_own_roots(tmp_path: Path, roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/hub")
+    write_model(roots.imports / "imported")
+    mine = write_model(tmp_path / "mine" / "own")
+    catalog = Catalog(ServerOptions(model_dirs=(str(tmp_path / "mine"),)), roots)
+    catalog.remove("org/hub")
+    catalog.remove("imported")
+    assert [model.id for model in catalog.models()] == ["own"]
+    with pytest.raises(ServerError) as caught:
+        catalog.remove("own")
+    assert caught.value.report.kind == "permission"
+    assert mine.exists()
+    with pytest.raises(ServerError):
+        catalog.remove("../mine/own")
+
+
+def test_deleting_a_linked_import_leaves_what_it_links_to(tmp_path: Path, roots: CatalogRoots) -> None:
+    target = write_model(tmp_path / "elsewhere")
+    roots.imports.mkdir()
+    (roots.imports / "linked").symlink_to(target)
+    Catalog(ServerOptions(), roots).remove("linked")
+    assert (target / "config.json").exists()
+    assert not (roots.imports / "linked").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        (ServerOptions(), True),
+        (ServerOptions(host="localhost"), True),
+        (ServerOptions(host="0.0.0.0"), False),
+        (ServerOptions(host="0.0.0.0", allow_downloads=True), True),
+        (ServerOptions(allow_downloads=False), False),
+        (ServerOptions(allow_downloads=True, offline=True), False),
+    ],
+)
+def test_requests_may_download_where_the_operator_allows_it(
+    roots: CatalogRoots, options: ServerOptions, allowed: bool
+) -> None:
+    assert Catalog(options, roots).downloads_allowed is allowed
+
+
+def test_a_model_that_is_here_causes_no_download(
+    roots: CatalogRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_hub_model(roots.hub, "org/here")
+    monkeypatch.setattr("pippin.catalog.catalog.download", None)  # calling it would fail
+    catalog = Catalog(ServerOptions(), roots)
+    assert asyncio.run(catalog.ensure("org/here", lambda *_: None)).id == "org/here"
+
+
+def test_offline_forbids_every_download(roots: CatalogRoots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pippin.catalog.catalog.download", None)
+    catalog = Catalog(ServerOptions(offline=True), roots)
+    for by_operator in (False, True):
+        with pytest.raises(ServerError) as caught:
+            asyncio.run(catalog.ensure("org/gone", lambda *_: None, by_operator=by_operator))
+        assert "--offline" in caught.value.report.message
+
+
+def test_the_usual_places_follow_the_variables_of_hugging_face() -> None:
+    home = Path("/home/u")
+    assert default_roots({}, home).hub == Path("/home/u/.cache/huggingface/hub")
+    assert default_roots({"HF_HOME": "/data/hf"}, home).hub == Path("/data/hf/hub")
+    assert default_roots({"HF_HOME": "/data/hf", "HF_HUB_CACHE": "~/c"}, home).hub == Path("/home/u/c")
+    assert default_roots({"XDG_CACHE_HOME": "/x"}, home).imports == Path("/x/pippin/models")
+    assert default_roots({"PIPPIN_HOME": "/p"}, home).imports == Path("/p/models")

@@ -1,0 +1,85 @@
+"""The service files of launchd and systemd."""
+
+import plistlib
+from pathlib import Path
+
+import pytest
+
+from pippin.cli import service
+from pippin.cli.service_files import LAUNCHD, SYSTEMD
+from pippin.config.errors import ConfigError
+
+COMMAND = ["/usr/bin/python3", "-m", "pippin", "serve", "a model", "--alias", "x=100%$HOME"]
+
+
+def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() -> None:
+    agent = plistlib.loads(LAUNCHD.text(COMMAND, Path("/Users/me"), {"HF_HOME": "/x"}).encode())
+    assert agent["ProgramArguments"] == COMMAND
+    assert agent["EnvironmentVariables"] == {"HF_HOME": "/x"}
+    assert agent["RunAtLoad"] is True
+    assert agent["KeepAlive"] == {"SuccessfulExit": False}
+    assert agent["StandardErrorPath"] == "/Users/me/Library/Logs/pippin.log"
+    assert LAUNCHD.path(Path("/Users/me")).name == "dev.pippin.server.plist"
+
+
+def test_the_systemd_unit_quotes_what_systemd_would_expand() -> None:
+    unit = SYSTEMD.text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models"})
+    assert 'ExecStart=/usr/bin/python3 -m pippin serve "a model" --alias x=100%%$$HOME\n' in unit
+    assert 'Environment="HF_HOME=/my models"\n' in unit
+    assert "Restart=on-failure\n" in unit
+    assert "RestartPreventExitStatus=2\n" in unit
+    assert SYSTEMD.path(Path("/home/me")) == Path("/home/me/.config/systemd/user/pippin.service")
+
+
+def test_a_dry_run_prints_the_file_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pippin.yaml").write_text("")
+    assert service.run(["install", "--dry-run", "--port", "8123", "model", "--config=pippin.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert str(tmp_path / ".config/systemd/user/pippin.service") in shown
+    assert f"pippin serve --port 8123 model --config={tmp_path}/pippin.yaml" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["pippin.yaml"]
+
+
+def test_arguments_are_checked_before_anything_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="--prot: no such flag"):
+        service.run(["install", "--prot", "8123"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_install_status_and_uninstall_call_the_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stand-in for systemctl writes down how it was called."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    calls = tmp_path / "calls"
+    (tools / "systemctl").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    (tools / "systemctl").chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setattr("sys.platform", "linux")
+    unit = home / ".config/systemd/user/pippin.service"
+    assert service.run(["status"]) == 1
+    assert service.run(["install", "model", "--api-key", "secret"]) == 0
+    assert unit.stat().st_mode & 0o077 == 0
+    assert service.run(["status"]) == 0
+    assert service.run(["uninstall"]) == 0
+    assert not unit.exists()
+    assert service.run(["uninstall"]) == 0
+    assert calls.read_text().splitlines() == [
+        "--user daemon-reload",
+        "--user enable --now pippin.service",
+        "--user --no-pager status pippin.service",
+        "--user disable --now pippin.service",
+    ]
+    assert "not installed" in capsys.readouterr().out

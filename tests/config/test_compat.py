@@ -1,0 +1,227 @@
+"""The four replaced servers: their documented names, and what they do here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pippin.config.compat.servers import SERVERS, flag_terms
+from pippin.config.compat.terms import Server, Term
+from pippin.config.declaration import options
+from pippin.config.errors import ConfigError
+from pippin.config.flags import flags
+from pippin.config.foreign import ENTRY_FIELDS
+from pippin.config.load import load
+from pippin.config.model_options import ModelOptions
+from pippin.config.pages import migrating_page
+from pippin.config.settings import GivenFlag, Settings, Sources
+
+DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
+    Path(__file__).with_name("documented_names.json").read_text()
+)
+SAMPLES = {
+    "--quantize": "8",
+    "--kv-group-size": "64",
+    "--kv-cache-quantization-group-size": "64",
+    "--kv-quant-scheme": "turboquant",
+    "--kv-key-scheme": "uniform",
+    "--kv-value-scheme": "uniform",
+    "--model-type": "lm",
+    "--log-level": "INFO",
+    "--default-chat-template-kwargs": '{"enable_thinking": false}',
+    "--embedding-overflow-policy": "truncate",
+    "--lora-scales": "0.5,1",
+    "--xtc-threshold": "0.1",
+    "--temperature": "0.5",
+}
+FRACTIONS = ("percent", "utilization", "top-p", "min-p", "xtc-probability", "temperature")
+
+
+def sample(name: str) -> str:
+    """A value that the flag takes."""
+    if name in SAMPLES:
+        return SAMPLES[name]
+    return "0.5" if name.endswith(FRACTIONS) else "4"
+
+
+def terms_of(server: Server) -> list[Term]:
+    return [*server.flags, *server.variables, *server.keys, *server.settings, *server.mcp_keys]
+
+
+ALL = [(server, term) for server in SERVERS.values() for term in terms_of(server)]
+FLAGS = [(server, term) for server in SERVERS.values() for term in server.flags]
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"), [(name, kind) for name in DOCUMENTED for kind in DOCUMENTED[name]]
+)
+def test_every_documented_name_is_known(server: str, kind: str) -> None:
+    terms: dict[str, tuple[Term, ...]] = {
+        "flags": SERVERS[server].flags,  # type: ignore[index]
+        "variables": SERVERS[server].variables,  # type: ignore[index]
+        "keys": SERVERS[server].keys,  # type: ignore[index]
+        "settings": SERVERS[server].settings,  # type: ignore[index]
+        "mcp_keys": SERVERS[server].mcp_keys,  # type: ignore[index]
+    }
+    assert set(DOCUMENTED[server][kind]) <= {term.name for term in terms[kind]}
+
+
+@pytest.mark.parametrize(("server", "term"), ALL, ids=[f"{server.name} {term.name}" for server, term in ALL])
+def test_every_term_means_an_option_or_says_why_not(server: Server, term: Term) -> None:
+    match term.effect:
+        case "same" | "equivalent":
+            assert term.option is None or term.option in {*options(), *ENTRY_FIELDS}
+        case "needless" | "unsupported":
+            assert term.note
+    names = [other.name for other in terms_of(server)]
+    assert names.count(term.name) == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "term"), FLAGS, ids=[f"{server.name} {term.name}" for server, term in FLAGS]
+)
+def test_every_flag_is_taken_with_and_without_its_profile(
+    server: Server, term: Term, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert term.name in flags()
+    text = None if term.takes == "switch" else sample(term.name)
+    if term.name in ("--config", "--models-config"):
+        file = tmp_path / "empty.yaml"
+        file.write_text("")
+        text = str(file)
+    for compat in (None, server.name):
+        load(Sources(flags=(GivenFlag(term.name, text),), compat=compat), {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+def test_every_variable_is_taken(server: Server) -> None:
+    values = {
+        "HF_HUB_OFFLINE": "1",
+        "MLX_VLM_PRELOAD_MODEL": "m",
+        "APC_MEMORY_MAX_GB": "auto",
+        "APC_ENABLED": "1",
+    }
+    for term in server.variables:
+        lower = term.name.lower()
+        text = values.get(
+            term.name, "0.5" if lower.endswith(("_p", "probability", "threshold", "temperature")) else "1"
+        )
+        text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
+        load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
+
+
+def test_flags_that_several_servers_know_take_as_many_words_everywhere() -> None:
+    for compat in (None, *SERVERS):
+        for name, term in flag_terms(compat).items():
+            assert (term.takes == "switch") == (flags()[name].takes == "switch"), name
+
+
+@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+def test_the_page_has_a_row_for_each_name(server: Server) -> None:
+    page = migrating_page()
+    part = page[page.index(f"\n## {server.title}\n") :].split("\n## ")[1]
+    for term in terms_of(server):
+        assert f"| `{term.name}` |" in part
+
+
+def resolved(*words: str, compat: Any = None, variables: dict[str, str] | None = None) -> Settings:
+    given = [GivenFlag(*word.split("=", 1)) for word in words]
+    return load(Sources(flags=tuple(given), compat=compat), variables or {})
+
+
+def defaults(*words: str, **more: Any) -> ModelOptions:
+    return resolved(*words, **more).server.model_defaults
+
+
+def test_fractional_bits_are_rounded_with_a_warning_that_names_both() -> None:
+    settings = resolved("--kv-bits=3.5")
+    assert settings.server.model_defaults.kv_bits == 4
+    [note] = settings.notes
+    assert note.severity == "warning"
+    assert "3.5" in note.text
+    assert "4" in note.text
+
+
+@pytest.mark.parametrize(("bits", "taken"), [("2", 4), ("4", 4), ("5", 8), ("6", 8), ("8", 8), ("16", None)])
+def test_bits_are_rounded_to_what_keeps_the_precision(bits: str, taken: int | None) -> None:
+    assert defaults(f"--kv-bits={bits}").kv_bits == taken
+
+
+@pytest.mark.parametrize(
+    "flag", ["--kv-bits=70", "--kv-bits=x", "--kv-quant-scheme=other", "--model-type=other"]
+)
+def test_what_the_server_would_refuse_is_refused(flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag.split("=")[0]):
+        resolved(flag)
+
+
+def test_what_is_needless_is_one_line_and_what_is_unsupported_a_warning() -> None:
+    notes = {note.severity: note.text for note in resolved("--continuous-batching", "--enable-mtp").notes}
+    assert notes["info"].startswith("--continuous-batching is accepted and not needed: ")
+    assert notes["warning"].startswith("--enable-mtp has no effect: ")
+
+
+def test_bits_of_a_quantised_cache_count_only_with_the_switch() -> None:
+    assert defaults("--kv-cache-quantization-bits=4").kv_bits is None
+    assert defaults("--kv-cache-quantization-bits=4", "--kv-cache-quantization").kv_bits == 4
+    assert defaults("--kv-cache-quantization").kv_bits == 8
+
+
+def test_zero_that_meant_never_is_left_unset() -> None:
+    assert defaults("--max-kv-size=0").context_length is None
+    assert defaults("--kv-bits=0", variables={"PIPPIN_KV_BITS": "8"}).kv_bits is None
+    assert defaults("--prompt-cache-size=0", compat="mlx-openai-server").prefix_cache is False
+    assert defaults("--auto-unload-idle-seconds=0").idle_timeout is None
+    assert defaults("--auto-unload-idle-seconds=90").idle_timeout == 90
+    assert defaults("--chunked-prefill-tokens=0").prefill_step_size == 2048
+
+
+def test_a_window_is_a_window() -> None:
+    assert defaults("--max-kv-size=4096").context_length == 4096
+
+
+def test_variables_with_common_names_are_read_under_their_profile_alone() -> None:
+    common = {"PORT": "9999", "HOST": "example", "MODEL": "qwen"}
+    assert resolved(variables=common).server.port == 8000
+    server = resolved("--compat=mlx-server", variables=common).server
+    assert (server.port, server.host, server.models[0].path) == (9999, "example", "qwen")
+
+
+def test_own_variables_win_over_foreign_ones() -> None:
+    assert defaults(variables={"PIPPIN_KV_BITS": "4", "KV_BITS": "8"}).kv_bits == 4
+
+
+def test_secrets_of_hugging_face_are_not_mentioned() -> None:
+    assert resolved(variables={"HF_TOKEN": "x"}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("compat", "expected"),
+    [
+        ("mlx-vlm", ("0.0.0.0", 8080, 2048, 5000, None, None, "summarize")),
+        ("mlx-server", ("127.0.0.1", 1234, 4096, 0, 0.7, 0.9, "summarize")),
+        ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, 0.7, 0.95, "error")),
+        ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, 0.7, 0.9, "error")),
+    ],
+)
+def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[object, ...]) -> None:
+    settings = resolved(f"--compat={compat}")
+    of = settings.server.model_defaults
+    assert expected == (
+        settings.server.host,
+        settings.server.port,
+        of.max_tokens,
+        of.quantized_kv_start,
+        of.temperature,
+        of.top_p,
+        of.overflow,
+    )
+    assert of.seed is None
+
+
+def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() -> None:
+    [entry] = resolved("--compat=mlx-server").server.models
+    assert (entry.path, entry.preload) == ("mlx-community/gemma-3-4b-it-4bit", False)
+    [entry] = resolved("--compat=mlx-server", "--model=qwen").server.models
+    assert entry.path == "qwen"

@@ -1,0 +1,132 @@
+"""The disk tier: survives a restart and a kill, takes no damage for truth, holds its limit."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.engines.bench import PLAN, Bench, run_all
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+
+import pippin
+from pippin.config.model_options import ModelOptions
+from pippin.engines.language.disk_cache import DiskCache, fingerprint
+
+PROMPT = tuple(place * 11 % 250 for place in range(100))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: tiny_model(name, root / name) for name in ARCHITECTURES}
+
+
+def bench_of(folder: Path, cache: Path, **options: object) -> Bench:
+    values = {"cache_block_tokens": 8, "cache_dir": str(cache), **options}
+    return Bench(folder, ModelOptions(**values), PLAN)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_restarted_server_remembers(folders: dict[str, Path], tmp_path: Path, architecture: str) -> None:
+    first = bench_of(folders[architecture], tmp_path)
+    run_all(first, {"a": (PROMPT, 20)})
+    first.engine.close()
+    second = bench_of(folders[architecture], tmp_path)
+    answers, ends = run_all(second, {"b": ((*PROMPT, 1, 2, 3), 10)})
+    second.judge((*PROMPT, 1, 2, 3), answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 96
+    assert second.engine.stats().cache.disk_hits > 0
+    second.engine.close()
+
+
+def test_a_damaged_file_is_a_miss_and_goes(folders: dict[str, Path], tmp_path: Path, caplog) -> None:  # type: ignore[no-untyped-def]
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)})
+    first.engine.close()
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    for place, path in enumerate(files):
+        data = bytearray(path.read_bytes())
+        if place % 3 == 0:
+            path.write_bytes(data[: len(data) // 2])
+        else:
+            data[-1 - place % 3] ^= 0x40
+            path.write_bytes(data)
+    second = bench_of(folders["llama"], tmp_path)
+    answers, ends = run_all(second, {"b": (PROMPT, 4)})
+    second.judge(PROMPT, answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 0
+    assert "dropped a file" in caplog.text
+    second.engine.close()
+
+
+def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        import numpy as np
+        from pathlib import Path
+        from pippin.engines.language.disk_cache import DiskCache
+        cache = DiskCache(Path(sys.argv[1]), "model", 1 << 30)
+        for index in range(400):
+            cache.write(f"{index:04}", {"0": np.full((64, 1024), index, np.float32)}, {})
+        while cache.writes < 20:
+            pass
+        os.kill(os.getpid(), 9)
+    """
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(pippin.__file__).parents[1])},
+        check=False,
+    )
+    assert killed.returncode == -9
+    cache = DiskCache(tmp_path, "model", 1 << 30)
+    names = [path.stem for path in (tmp_path / "model").glob("[0-9]*.safetensors")]
+    assert len(names) >= 20
+    for name, entry in zip(names, cache.read(names).result(), strict=True):
+        assert entry is not None
+        assert (entry.arrays["0"] == int(name)).all()
+    cache.close()
+
+
+def test_two_servers_share_a_folder(tmp_path: Path) -> None:
+    one, two = (DiskCache(tmp_path, "model", 1 << 30) for _ in range(2))
+    array = np.arange(1000, dtype=np.float32)
+    for index in range(50):
+        for cache in (one, two):
+            cache.write(f"{index:04}", {"0": array + index}, {})
+    one.close()
+    entries = two.read([f"{index:04}" for index in range(50)]).result()
+    two.close()
+    for index, entry in enumerate(entries):
+        assert entry is not None
+        assert (entry.arrays["0"] == array + index).all()
+
+
+def test_the_limit_is_held_and_the_least_recently_used_goes(tmp_path: Path) -> None:
+    array = np.zeros(25_000, np.float32)  # 100 kB
+    cache = DiskCache(tmp_path, "model", 1_000_000)
+    for index in range(30):
+        cache.write(f"{index:04}", {"0": array}, {})
+    cache.close()
+    left = sorted(path.stem for path in (tmp_path / "model").iterdir())
+    assert sum(path.stat().st_size for path in (tmp_path / "model").iterdir()) <= 1_000_000
+    assert left[-1] == "0029"
+    assert len(left) == 9
+
+
+def test_a_wipe_leaves_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
+    bench = bench_of(folders["llama"], tmp_path)
+    run_all(bench, {"a": (PROMPT, 4)})
+    bench.engine.clear_cache(prefixes_only=False, disk=True)
+    assert not list(tmp_path.rglob("*.safetensors"))
+    _, ends = run_all(bench, {"b": (PROMPT, 4)})
+    assert ends["b", 0].usage.cached_tokens == 0
+    bench.engine.close()
+
+
+def test_another_model_has_another_fingerprint(folders: dict[str, Path]) -> None:
+    prints = {fingerprint(folder) for folder in folders.values()}
+    assert len(prints) == len(folders)
+    assert fingerprint(folders["llama"], "float32") != fingerprint(folders["llama"], "float16")

@@ -1,0 +1,156 @@
+"""Who runs when: decisions without arrays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pippin.core.errors import ServerError
+from pippin.engines.language.scheduler import SMALLEST_CHUNK, Limits, Scheduler, Ticket
+
+
+def scheduler(**changes: object) -> Scheduler:
+    values = {
+        "max_rows": 4,
+        "queue_size": 100,
+        "prefill_chunk": 512,
+        "target_gap": 0.2,
+        "row_bytes": lambda tokens: tokens * 10,
+        "memory": 1_000_000,
+        **changes,
+    }
+    return Scheduler(Limits(**values))  # type: ignore[arg-type]
+
+
+def ticket(name: str, arrival: int, length: int = 10, **changes: object) -> Ticket:
+    values = {"priority": 0, "growth": 10, **changes}
+    return Ticket(id=name, arrival=arrival, length=length, **values)  # type: ignore[arg-type]
+
+
+def test_rows_are_admitted_up_to_the_limit_in_order_of_priority_then_arrival() -> None:
+    queue = scheduler()
+    for place in range(6):
+        queue.add(ticket(f"r{place}", place, priority=int(place == 5)))
+    assert [each.id for each in queue.admit()] == ["r5", "r0", "r1", "r2"]
+    assert queue.admit() == []
+
+
+def test_choices_count_as_rows() -> None:
+    queue = scheduler()
+    queue.add(ticket("many", 0, rows=4))
+    queue.add(ticket("one", 1))
+    assert [each.id for each in queue.admit()] == ["many"]
+    with pytest.raises(ServerError, match="max_num_seqs"):
+        queue.add(ticket("more", 2, rows=5))
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
+    queue = scheduler(memory=10_000)
+    with pytest.raises(ServerError, match="5000 prompt tokens") as caught:
+        queue.add(ticket("huge", 0, length=5000))
+    assert caught.value.report.kind == "context_length_exceeded"
+
+
+def test_what_does_not_fit_now_waits_until_it_does() -> None:
+    queue = scheduler(memory=256 * 10 * 2)
+    for place in range(3):
+        queue.add(ticket(f"r{place}", place))
+    first, second = queue.admit()
+    assert queue.admit() == []
+    queue.drop([first])
+    assert [each.id for each in queue.admit()] == ["r2"]
+    assert second.phase == "prefill"
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    queue = scheduler(queue_size=2)
+    queue.add(ticket("a", 0))
+    queue.add(ticket("b", 1))
+    with pytest.raises(ServerError, match="as many as the queue holds") as caught:
+        queue.add(ticket("c", 2))
+    assert caught.value.report.kind == "overloaded"
+    assert (caught.value.report.retry_after or 0) > 0
+
+
+def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_does() -> None:
+    queue = scheduler()
+    assert queue.chunk() == 512
+    queue.add(ticket("a", 0))
+    [running] = queue.split(queue.admit()[0])
+    queue.observe(0.05, 0, decoded=True)
+    queue.observe(0.05 + 0.3, 300, decoded=True)  # 1000 tokens a second
+    assert queue.chunk() == 144  # 0.15 s are left of the gap
+    queue.limits.target_gap = 0.01
+    assert queue.chunk() == SMALLEST_CHUNK
+    queue.drop([running])
+    assert queue.chunk() == 512
+
+
+def test_a_short_prompt_goes_before_the_rest_of_a_long_one() -> None:
+    queue = scheduler(max_rows=8)
+    long, short = ticket("long", 0, length=8000), ticket("short", 1, length=20)
+    queue.add(long)
+    queue.admit()
+    assert queue.next_prompt() is long
+    queue.computed(long, 512)
+    queue.add(short)
+    queue.admit()
+    assert queue.next_prompt() is short
+
+
+def test_a_long_prompt_does_not_starve_behind_short_ones() -> None:
+    queue = scheduler(max_rows=10**6)
+    long = ticket("long", 0, length=5000)
+    queue.add(long)
+    queue.admit()
+    for place in range(1, 2000):
+        queue.add(ticket(f"s{place}", place, length=100))
+        queue.admit()
+        chosen = queue.next_prompt()
+        assert chosen is not None
+        if chosen is long:
+            break
+        queue.computed(chosen, 100)
+        queue.split(chosen)
+    assert place <= 51
+
+
+def test_the_lowest_then_the_youngest_is_preempted() -> None:
+    queue = scheduler(max_rows=8, memory=256 * 10 * 3)
+    for place, priority in enumerate([0, 1, 0]):
+        queue.add(ticket(f"r{place}", place, priority=priority, growth=5))
+    rows = [queue.split(each)[0] for each in queue.admit()]
+    assert queue.victim() is None
+    for row in rows:
+        row.length = 300
+    victim = queue.victim()
+    assert victim is not None
+    assert victim.id == "r2"
+    queue.drop([victim])
+    queue.requeue(victim)
+    assert queue.victim().id == "r0"  # type: ignore[union-attr]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=20)
+)
+def test_everything_is_served_in_the_end(plan: list[tuple[int, int, int]]) -> None:
+    queue = scheduler(memory=200_000)
+    for place, (length, priority, rows) in enumerate(plan):
+        try:
+            queue.add(ticket(f"r{place}", place, length=length, priority=priority, rows=rows))
+        except ServerError:
+            continue
+    for _ in range(10_000):
+        queue.admit()
+        chosen = queue.next_prompt()
+        if chosen is not None:
+            count = min(queue.chunk(), chosen.remaining)
+            queue.computed(chosen, count)
+            if not chosen.remaining:
+                queue.split(chosen)
+        elif queue.phase("running"):
+            queue.drop(queue.phase("running")[:1])
+        if not queue.tickets:
+            return
+        assert sum(each.rows for each in queue.tickets if each.phase != "waiting") <= 4
+    raise AssertionError(f"{len(queue.tickets)} tickets are left")

@@ -1,0 +1,68 @@
+"""What follows from a machine, with the machine made up."""
+
+import msgspec
+import pytest
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.device import CPU_CHUNK, DeviceFacts, decide, share_memory
+
+GIB = 2**30
+MAC = DeviceFacts(
+    system="Darwin", accelerator="metal", memory=64 * GIB, free=50 * GIB, working_set=48 * GIB, cores=12
+)
+LINUX = DeviceFacts(
+    system="Linux", accelerator="cpu", memory=24 * GIB, free=20 * GIB, working_set=24 * GIB, cores=2
+)
+CUDA = DeviceFacts(
+    system="Linux", accelerator="cuda", memory=80 * GIB, free=79 * GIB, working_set=80 * GIB, cores=16
+)
+
+
+def test_weights_run_as_stored_on_gpus_and_as_float32_on_a_cpu() -> None:
+    for facts in (MAC, CUDA):
+        plan = decide(facts, ModelOptions())
+        assert (plan.run_type, plan.dequantize) == (None, False)
+    plan = decide(LINUX, ModelOptions())
+    assert (plan.run_type, plan.dequantize) == ("float32", True)
+
+
+def test_the_operator_decides_otherwise() -> None:
+    assert decide(LINUX, ModelOptions(dtype="stored")).run_type is None
+    assert decide(LINUX, ModelOptions(dtype="bfloat16")).dequantize is False
+    assert decide(MAC, ModelOptions(dtype="float16")).run_type == "float16"
+
+
+def test_memory_is_wired_on_a_mac_alone_and_never_all_of_it() -> None:
+    plan = decide(MAC, ModelOptions())
+    assert plan.wired_limit is not None
+    assert plan.wired_limit < MAC.working_set
+    assert plan.memory_limit < MAC.working_set
+    assert decide(CUDA, ModelOptions()).wired_limit is None
+
+
+def test_the_smallest_of_all_limits_counts() -> None:
+    assert decide(LINUX, ModelOptions(memory_bytes=5 * GIB)).memory_limit == 5 * GIB
+    assert decide(LINUX, ModelOptions(memory_bytes=5 * GIB), 3 * GIB).memory_limit == 3 * GIB
+    assert decide(LINUX, ModelOptions(), 100 * GIB).memory_limit < 20 * GIB
+
+
+def test_chunks_are_short_on_a_cpu() -> None:
+    assert decide(LINUX, ModelOptions()).prefill_chunk == CPU_CHUNK
+    assert decide(LINUX, ModelOptions(prefill_step_size=64)).prefill_chunk == 64
+    assert decide(MAC, ModelOptions()).prefill_chunk == 2048
+
+
+def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
+    plan = decide(LINUX, ModelOptions())
+    with pytest.raises(ServerError, match=r"30\.0 GiB for its weights, and 18\.0 GiB") as caught:
+        share_memory(plan, ModelOptions(), 30 * GIB)
+    assert caught.value.report.kind == "load_failed"
+
+
+def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
+    plan = msgspec.structs.replace(decide(LINUX, ModelOptions()), memory_limit=10 * GIB)
+    shares = share_memory(plan, ModelOptions(), 2 * GIB)
+    assert shares.rows + shares.prefixes == 8 * GIB
+    assert share_memory(plan, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
+    assert share_memory(plan, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20

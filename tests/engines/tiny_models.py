@@ -1,0 +1,138 @@
+"""Tiny random checkpoints of real architectures, in the real format, with a tokenizer of bytes."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+VOCABULARY = 320
+EOS = 256
+HEADS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+COMMON: dict[str, Any] = {
+    "intermediate_size": 96,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    "rope_theta": 10000.0,
+    "eos_token_id": EOS,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
+LINEAR = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {**HEADS, **COMMON, "num_hidden_layers": 2},
+    "qwen3": {**HEADS, **COMMON, "num_hidden_layers": 2},
+    "qwen3_moe": {**HEADS, **COMMON, **EXPERTS, "num_hidden_layers": 2},
+    "gemma3_text": {
+        **HEADS,
+        **COMMON,
+        "num_hidden_layers": 4,
+        "sliding_window": 24,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 16,
+    },
+    "gpt_oss": {
+        **HEADS,
+        **COMMON,
+        "num_hidden_layers": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 20,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_scaling": None,
+    },
+    "qwen3_next": {
+        **HEADS,
+        **COMMON,
+        **EXPERTS,
+        **LINEAR,
+        "num_hidden_layers": 2,
+        "full_attention_interval": 2,
+        "shared_expert_intermediate_size": 32,
+        "partial_rotary_factor": 0.5,
+    },
+    "mamba2": {
+        **COMMON,
+        "num_heads": 4,
+        "head_dim": 32,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "state_size": 16,
+        "num_hidden_layers": 2,
+        "layer_norm_epsilon": 1e-5,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "time_step_limit": [0.0, 1000.0],
+        "time_step_rank": 4,
+    },
+    "lfm2": {
+        **HEADS,
+        **COMMON,
+        "num_hidden_layers": 3,
+        "norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "block_dim": 64,
+        "block_ff_dim": 96,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+        "full_attn_idxs": [1],
+    },
+}
+
+
+def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any) -> Path:
+    """Write a random float32 checkpoint of this architecture into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_type": architecture, **ARCHITECTURES[architecture], **changes}
+    module = importlib.import_module(f"mlx_lm.models.{architecture}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    mx.random.seed(seed)
+    spread = [
+        # Wide enough that the random model answers differently to different contexts.
+        (name, array if array.ndim < 2 else array + 0.08 * mx.random.normal(array.shape))
+        for name, array in tree_flatten(model.parameters())
+    ]
+    model.update(tree_unflatten([(name, array.astype(mx.float32)) for name, array in spread]))
+    mx.save_safetensors(
+        str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), {"format": "mlx"}
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    _byte_tokenizer(folder)
+    return folder
+
+
+def _byte_tokenizer(folder: Path) -> None:
+    """Token i is byte i; the first special token, which ends the text, is 256."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|end|>"])
+    backend.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|end|>",
+        "chat_template": "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -1,0 +1,68 @@
+"""Driving a reader in tests: any pieces in, folded parts out."""
+
+import itertools
+from collections.abc import Iterable
+
+from pippin.core.completion import collect
+from pippin.core.conversation import Tool, ToolChoice
+from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
+from pippin.output.formats import reasoning_format, tool_format
+from pippin.output.reader import OutputReader
+
+
+def reader_of(
+    format: str | None,
+    reasoning: str | None = None,
+    *,
+    tools: tuple[Tool, ...] = (),
+    choice: ToolChoice | None = None,
+    parallel: bool = True,
+    thinking: bool = False,
+) -> OutputReader:
+    counter = itertools.count()
+    return OutputReader(
+        choice=0,
+        tool_format=tool_format(format) if format else None,
+        reasoning_format=reasoning_format(reasoning) if reasoning else None,
+        tools=tools,
+        tool_choice=choice or ToolChoice(),
+        parallel_tool_calls=parallel,
+        thinking_open=thinking,
+        new_call_id=lambda: f"call_{next(counter)}",
+    )
+
+
+def read(reader: OutputReader, pieces: Iterable[str], *, truncated: bool = False) -> list[Event]:
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    return events + reader.finish(truncated=truncated)
+
+
+def fold(events: list[Event]) -> tuple[tuple[str, ...], ...]:
+    choices = collect(events).choices
+    parts = choices[0].parts if choices else []
+    return tuple(
+        (part.kind, part.name or "", part.text) if part.kind == "tool_call" else (part.kind, part.text)
+        for part in parts
+    )
+
+
+def assert_grammar(events: list[Event]) -> None:
+    """(PartStarted PartDelta* PartEnded)*, indices counting from 0."""
+    index, open_ = -1, False
+    for event in events:
+        match event:
+            case PartStarted():
+                assert not open_
+                assert event.index == index + 1
+                index, open_ = event.index, True
+            case PartDelta():
+                assert open_
+                assert event.index == index
+                assert event.text
+            case PartEnded():
+                assert open_
+                assert event.index == index
+                open_ = False
+            case _:
+                raise AssertionError(event)
+    assert not open_
