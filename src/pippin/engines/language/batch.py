@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from pippin.engines.language.lora import Adapters
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Row
@@ -21,11 +22,14 @@ class Batch:
     leave, and are not drawn for again.
     """
 
-    def __init__(self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(
+        self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int, adapters: Adapters
+    ) -> None:
         self.rows: list[Row] = []
         self._new_group = new_group
         self._groups: dict[int, RowGroup] = {}
         self._tokenizer = tokenizer
+        self._adapters = adapters
         self._sampler = BatchSampler(tokenizer)
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
@@ -87,11 +91,17 @@ class Batch:
         for name, group in self._groups.items():
             mine = {row.slot: row for row in self.rows if row.group == name}
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
+            self._choose_adapters(group, mine)
             results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
         mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
+
+    def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
+        if len(self._adapters):
+            slots = range(group.low, group.high)
+            self._adapters.choose([rows[slot].request.adapter if slot in rows else 0 for slot in slots])
 
     def _compact(self) -> None:
         for name, group in self._groups.items():
@@ -145,6 +155,7 @@ class Batch:
                 if row.group == name:
                     inputs[row.slot - group.low] = tokens[place]
                     places[row] = start + row.slot - group.low
+            self._choose_adapters(group, {row.slot: row for row in self.rows if row.group == name})
             results.append(group.forward(mx.array(inputs)))
             start += group.high - group.low
         logits = results[0] if len(results) == 1 else mx.concatenate(results)

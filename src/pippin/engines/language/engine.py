@@ -16,6 +16,7 @@ from pippin.engines.base import Emission
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prompts import Prompts
 from pippin.engines.language.row_caches import new_row_cache
@@ -45,15 +46,17 @@ class LanguageEngine:
         vocabulary: int,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
+        adapters: Adapters,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._options = options
         self._scheduler = Scheduler(limits)
-        self._batch = Batch(new_group, tokenizer, vocabulary)
+        self._batch = Batch(new_group, tokenizer, vocabulary, adapters)
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
-        self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes)
+        self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)
+        self._adapters = adapters
         self._speculation = speculation
         self._arrivals = 0
         self._out: list[Emission] = []
@@ -62,7 +65,7 @@ class LanguageEngine:
     def submit(self, job: LanguageJob) -> None:
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        request = Request(job=job)
+        request = Request(job=job, adapter=self._adapters.index(job.request.adapter))
         self._arrivals += 1
         ticket = Ticket(
             id=job.id,

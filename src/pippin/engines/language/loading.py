@@ -15,6 +15,7 @@ from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
 from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.lora import install
 from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
-    _refuse_unbuilt(options)
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
@@ -54,9 +54,13 @@ def build_engine(
     progress: LoadProgress = lambda done, total, message: None,
 ) -> LanguageEngine:
     """An engine around a loaded model."""
+    adapters = install(model, options.adapter_path, options.adapters)
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
     batching = choose_batching(model, options)
+    if len(adapters) and batching.shape is None:
+        message = "Adapters cannot be used with this model: its rows run one at a time. Start without them."
+        raise ServerError("load_failed", message, "adapters")
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
@@ -76,6 +80,7 @@ def build_engine(
         new_group=batching.new_group,
         vocabulary=batching.vocabulary,
         prefixes=prefixes,
+        adapters=adapters,
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
@@ -98,7 +103,7 @@ def _open_prefixes(
         try:
             disk = DiskCache(
                 Path(options.cache_dir).expanduser(),
-                fingerprint(folder, details),
+                fingerprint(folder, details, *_adapter_prints(options)),
                 int(options.cache_disk_max_gb * 1e9),
             )
         except OSError as error:
@@ -108,6 +113,13 @@ def _open_prefixes(
                 "cache_dir",
             ) from error
     return PrefixCache(tree, layout, disk)
+
+
+def _adapter_prints(options: ModelOptions) -> list[str]:
+    folders = {**options.adapters, "": options.adapter_path or ""}
+    return [
+        f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
+    ]
 
 
 def _open_proposer(
@@ -134,17 +146,3 @@ def _open_proposer(
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, name)
     return DraftModel(draft, plan.prefill_chunk)
-
-
-def _refuse_unbuilt(options: ModelOptions) -> None:
-    asked = {
-        "adapter_path": options.adapter_path is not None,
-        "adapters": bool(options.adapters),
-    }
-    names = [name for name, wanted in asked.items() if wanted]
-    if names:
-        raise ServerError(
-            "load_failed",
-            f"{', '.join(names)}: not built yet for language models; start without it.",
-            names[0],
-        )

@@ -3,6 +3,7 @@
 import mlx.nn as nn
 
 from pippin.core.events import Event, Progress
+from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefill import compute_chunk, score_chunk
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.rows import Prompt, Request
@@ -12,12 +13,18 @@ from pippin.engines.language.tokenizer import Tokenizer
 
 class Prompts:
     def __init__(
-        self, model: nn.Module, tokenizer: Tokenizer, scheduler: Scheduler, prefixes: PrefixCache | None
+        self,
+        model: nn.Module,
+        tokenizer: Tokenizer,
+        scheduler: Scheduler,
+        prefixes: PrefixCache | None,
+        adapters: Adapters,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._prefixes = prefixes
+        self._adapters = adapters
         self._prompts: dict[Ticket, Prompt] = {}
 
     def __len__(self) -> int:
@@ -71,6 +78,7 @@ class Prompts:
         ahead = [border - ticket.computed for border in prompt.borders if border > ticket.computed]
         count = min(most, ticket.remaining, *ahead) if ahead else min(most, ticket.remaining)
         first = ticket.computed == request.cached
+        self._adapters.choose([request.adapter])
         if _scores(prompt):
             score_chunk(self._model, prompt, count, self._tokenizer, _alternatives(request))
         else:
