@@ -15,6 +15,8 @@ DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
 DEMO_FILE := .cache/demo/SmolLM2-135M-Instruct.Q4_1.gguf
+DEMO_FOLDER = $(BIN)/pippin show $(DEMO) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
+BENCH := .cache/bench
 LOCK := uv.lock pyproject.toml
 SYNC := $(BIN)/uv sync --frozen --inexact --python $(BIN)/python $(if $(DEVICE),--extra $(DEVICE))
 
@@ -64,9 +66,10 @@ docs: $(TO_TEST) ## Write the generated pages of docs/
 	$(BIN)/python scripts/write_docs.py
 
 .PHONY: bench
-bench: $(TO_TEST) $(DEMO_FILE) ## Measure Pippin beside mlx_lm.server
-	$(BIN)/uv sync --frozen --inexact --python $(BIN)/python --group bench $(if $(DEVICE),--extra $(DEVICE))
-	$(BIN)/python -m benchmarks.compare $(ARGS)
+bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1 8"
+	@$(SYNC) --group bench
+	@test -d $(BENCH)/smollm2-f32 || $(BIN)/python -m benchmarks.weights "$$($(DEMO_FOLDER))" $(BENCH)
+	$(BIN)/python -m benchmarks.compare --model $(BENCH)/smollm2-f32 $(ARGS)
 
 .PHONY: chaos
 chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check their answers
@@ -95,7 +98,7 @@ $(TO_TEST): $(UV) $(LOCK)
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py
 
-$(ORACLE): $(UV) scripts/oracle_requirements.txt
+$(ORACLE): $(UV) tests/oracles/requirements.txt
 	@$(PYTHON) -m venv .venv-oracle
-	@.venv-oracle/bin/python -m pip install --quiet --requirement scripts/oracle_requirements.txt
+	@.venv-oracle/bin/python -m pip install --quiet --requirement tests/oracles/requirements.txt
 	@touch $@

@@ -9,8 +9,10 @@ terminal as Markdown, every run to a JSON file under benchmarks/results/.
 import argparse
 import asyncio
 import json
+import signal
 import socket
 import statistics
+import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--as-shipped", action="store_true", help="leave the peers the BLAS they come with")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are stopped on the way out
     cells = [(scenario, clients) for scenario in options.scenarios for clients in options.clients]
     found: dict[str, dict[Cell, list[Result]]] = {name: defaultdict(list) for name in options.peers}
     for round_number in range(options.rounds):

@@ -1,7 +1,8 @@
 """A catalog of scripted models, and a service over it: what tests of the rooms above need."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class StaticCatalog:
         self._infos = {info.id: info for info in infos}
         self._options = options or {}
         self._sizes = sizes or {}
+        self.downloads: dict[str, ModelInfo] = {}
+        self.asked_for: list[str] = []
 
     def models(self) -> list[ModelInfo]:
         return list(self._infos.values())
@@ -36,6 +39,17 @@ class StaticCatalog:
         if name not in self._infos:
             raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
         return self._infos[name]
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        """Downloads nothing, unless the test says what there is to download."""
+        self.asked_for.append(name)
+        if name in self.downloads:
+            await asyncio.sleep(0.05)
+            self._infos[name] = self.downloads[name]
+        return self.resolve(name)
+
+    def adopt(self, options: ServerOptions) -> None:
+        pass
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
         return self._options.get(info.id, ModelOptions())

@@ -331,3 +331,17 @@ def test_a_load_that_fails_says_why(tmp_path: Path) -> None:
             assert failed.value.report.status == 424
 
     play(scene)
+
+
+def test_a_missing_model_is_downloaded_once_for_all_who_ask() -> None:
+    async def scene() -> None:
+        catalog = StaticCatalog(scripted())
+        catalog.downloads = {"org/new": scripted("org/new")}
+        async with scripted_service(catalog=catalog) as service:
+            answers = await asyncio.gather(
+                *(answer(service, chat("Hi"), f"r{number}", "org/new") for number in range(4))
+            )
+            assert answers == ["Hi"] * 4
+            assert catalog.asked_for == ["org/new"]
+
+    play(scene)

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-HIDDEN, HEADS, KEY_HEADS, HEAD, WIDE, WINDOW = 64, 4, 2, 32, 96, 128
+HIDDEN, HEADS, KEY_HEADS, HEAD, WIDE, WINDOW = 128, 4, 2, 32, 96, 128
 BYTES = [
     *range(33, 127),
     *range(161, 173),
@@ -26,15 +26,6 @@ def byte_alphabet() -> list[str]:
 
 TOKENS = ["<|end|>", "<|turn|>", *byte_alphabet(), "he", "ll", "hell", "hello"]
 MERGES = ["h e", "l l", "he ll", "hell o"]
-NAMES = {
-    "attn_q": (HEADS * HEAD, HIDDEN),
-    "attn_k": (KEY_HEADS * HEAD, HIDDEN),
-    "attn_v": (KEY_HEADS * HEAD, HIDDEN),
-    "attn_output": (HIDDEN, HEADS * HEAD),
-    "ffn_gate": (WIDE, HIDDEN),
-    "ffn_up": (WIDE, HIDDEN),
-    "ffn_down": (HIDDEN, WIDE),
-}
 NORMS = {
     "llama": ("attn_norm", "ffn_norm"),
     "qwen2": ("attn_norm", "ffn_norm"),
@@ -46,11 +37,12 @@ NORMS = {
 class GgufFileBuilder:
     """A model whose metadata and tensors a test may change before it is written."""
 
-    def __init__(self, architecture: str = "llama", *, tied: bool = True, seed: int = 0) -> None:
+    def __init__(self, architecture: str = "llama", *, tied: bool = True, head: int = HEAD) -> None:
         self.architecture = architecture
         self.layers = 6 if architecture == "gemma3" else 2  # every sixth layer of Gemma sees the whole window
-        self.random = np.random.default_rng(seed)
-        self.metadata: dict[str, Any] = self._metadata()
+        self.head = head
+        self.random = np.random.default_rng(0)
+        self.metadata: dict[str, Any] = self._metadata(head)
         self.tensors: dict[str, NDArray[Any]] = {}
         self.types: dict[str, gguf.GGMLQuantizationType] = {}
         self._fill(tied)
@@ -86,7 +78,7 @@ class GgufFileBuilder:
         writer.close()
         return path
 
-    def _metadata(self) -> dict[str, Any]:
+    def _metadata(self, head: int) -> dict[str, Any]:
         name = self.architecture
         metadata: dict[str, Any] = {
             f"{name}.context_length": WINDOW,
@@ -95,8 +87,8 @@ class GgufFileBuilder:
             f"{name}.feed_forward_length": WIDE,
             f"{name}.attention.head_count": HEADS,
             f"{name}.attention.head_count_kv": KEY_HEADS,
-            f"{name}.attention.key_length": HEAD,
-            f"{name}.attention.value_length": HEAD,
+            f"{name}.attention.key_length": head,
+            f"{name}.attention.value_length": head,
             f"{name}.attention.layer_norm_rms_epsilon": 1e-5,
             f"{name}.rope.freq_base": 10000.0,
             "tokenizer.ggml.model": "gpt2",
@@ -111,17 +103,20 @@ class GgufFileBuilder:
         if name == "gemma3":
             metadata["gemma3.attention.sliding_window"] = 16
         if name == "qwen2":  # whose heads fill the hidden size
-            metadata |= {"qwen2.attention.head_count": HIDDEN // HEAD, "qwen2.attention.head_count_kv": 1}
+            metadata |= {"qwen2.attention.head_count": HIDDEN // head, "qwen2.attention.head_count_kv": 1}
         return metadata
 
     def _fill(self, tied: bool) -> None:
         heads = self.metadata[f"{self.architecture}.attention.head_count"]
         keys = self.metadata[f"{self.architecture}.attention.head_count_kv"]
-        shapes = NAMES | {
-            "attn_q": (heads * HEAD, HIDDEN),
-            "attn_k": (keys * HEAD, HIDDEN),
-            "attn_v": (keys * HEAD, HIDDEN),
-            "attn_output": (HIDDEN, heads * HEAD),
+        shapes = {
+            "attn_q": (heads * self.head, HIDDEN),
+            "attn_k": (keys * self.head, HIDDEN),
+            "attn_v": (keys * self.head, HIDDEN),
+            "attn_output": (HIDDEN, heads * self.head),
+            "ffn_gate": (WIDE, HIDDEN),
+            "ffn_up": (WIDE, HIDDEN),
+            "ffn_down": (HIDDEN, WIDE),
         }
         self.tensors["token_embd.weight"] = self.values(len(TOKENS), HIDDEN)
         for layer in range(self.layers):
@@ -130,7 +125,7 @@ class GgufFileBuilder:
                 if self.architecture == "qwen2" and name in ("attn_q", "attn_k", "attn_v"):
                     self.tensors[f"blk.{layer}.{name}.bias"] = self.values(shape[0])
             for name in NORMS[self.architecture]:
-                size = HEAD if name in ("attn_q_norm", "attn_k_norm") else HIDDEN
+                size = self.head if name in ("attn_q_norm", "attn_k_norm") else HIDDEN
                 self.tensors[f"blk.{layer}.{name}.weight"] = 1 + self.values(size)
         self.tensors["output_norm.weight"] = 1 + self.values(HIDDEN)
         if not tied:

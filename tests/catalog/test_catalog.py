@@ -1,6 +1,7 @@
 """Names, listings and the places where models are found."""
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -107,6 +108,30 @@ def test_a_part_of_a_name_is_enough_if_only_one_model_has_it(roots: CatalogRoots
     assert catalog.resolve("llama-3").id == "org/Llama-3-8B-4bit"
     assert catalog.resolve("QWEN3-0.6b").id == "org/Qwen3-0.6B"
     assert catalog.resolve("ORG/qwen3-0.6B").id == "org/Qwen3-0.6B"
+
+
+def test_a_repositorys_name_never_means_a_longer_one(roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/model-4bit")
+    assert "pippin pull org/model" in refusal(Catalog(ServerOptions(), roots), "org/model").report.message
+
+
+def test_a_name_is_resolved_in_a_millisecond_among_hundreds(roots: CatalogRoots) -> None:
+    for number in range(200):
+        write_hub_model(roots.hub, f"org/model-{number}")
+    catalog = Catalog(ServerOptions(), roots)
+    catalog.resolve("org/model-7")
+    start = time.perf_counter()
+    for _ in range(20):
+        catalog.resolve("org/model-7")
+    assert (time.perf_counter() - start) / 20 < 0.005
+
+
+def test_a_model_that_vanishes_is_not_resolved_any_more(roots: CatalogRoots) -> None:
+    folder = write_model(roots.imports / "m")
+    catalog = Catalog(ServerOptions(), roots)
+    catalog.resolve("m")
+    shutil.rmtree(folder)
+    assert refusal(catalog, "m").report.kind == "model_not_found"
 
 
 def test_an_ambiguous_name_is_an_error_that_lists_the_candidates(roots: CatalogRoots) -> None:

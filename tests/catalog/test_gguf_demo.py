@@ -23,17 +23,6 @@ PARAMETERS = 134_515_008
 
 
 @pytest.fixture(scope="session")
-def oracle_python() -> Path:
-    """The Python of an environment with tests/oracles/requirements.txt."""
-    path = Path(os.environ.get("PIPPIN_ORACLE_PYTHON", ROOT / ".cache" / "oracle" / "bin" / "python"))
-    if not path.is_file():
-        pytest.fail(
-            f"There is no {path}: make it with tests/oracles/requirements.txt installed.", pytrace=False
-        )
-    return path
-
-
-@pytest.fixture(scope="session")
 def gemma_gguf(oracle_python: Path) -> Path:
     """Gemma 3 270M as its packages ship it in parts. Its terms: used here, never shipped."""
     path = ROOT / ".cache" / "gemma" / "gemma-3-270m-q4_k_m.gguf"

@@ -134,3 +134,16 @@ def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
             "Start one: pippin serve\n"
         )
     assert pippin(home, "stop").stderr == "pippin: No server of this user runs here.\n"
+
+
+def test_a_server_imports_no_model_library(home: Path) -> None:
+    program = (
+        "import sys, pippin.cli.serve, pippin.api.server, pippin.catalog, pippin.service\n"
+        "heavy = {'mlx', 'mlx_lm', 'mlx_vlm', 'transformers', 'torch', 'llguidance'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -13,8 +13,9 @@ COMMAND = ["/usr/bin/python3", "-m", "pippin", "serve", "a model", "--alias", "x
 
 
 def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() -> None:
-    agent = plistlib.loads(LAUNCHD.text(COMMAND, Path("/Users/me")).encode())
+    agent = plistlib.loads(LAUNCHD.text(COMMAND, Path("/Users/me"), {"HF_HOME": "/x"}).encode())
     assert agent["ProgramArguments"] == COMMAND
+    assert agent["EnvironmentVariables"] == {"HF_HOME": "/x"}
     assert agent["RunAtLoad"] is True
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
     assert agent["StandardErrorPath"] == "/Users/me/Library/Logs/pippin.log"
@@ -22,8 +23,9 @@ def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() 
 
 
 def test_the_systemd_unit_quotes_what_systemd_would_expand() -> None:
-    unit = SYSTEMD.text(COMMAND, Path("/home/me"))
-    assert "ExecStart=/usr/bin/python3 -m pippin serve 'a model' --alias 'x=100%%$$HOME'\n" in unit
+    unit = SYSTEMD.text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models"})
+    assert 'ExecStart=/usr/bin/python3 -m pippin serve "a model" --alias x=100%%$$HOME\n' in unit
+    assert 'Environment="HF_HOME=/my models"\n' in unit
     assert "Restart=on-failure\n" in unit
     assert "RestartPreventExitStatus=2\n" in unit
     assert SYSTEMD.path(Path("/home/me")) == Path("/home/me/.config/systemd/user/pippin.service")
@@ -34,11 +36,13 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("sys.platform", "linux")
-    assert service.run(["install", "--dry-run", "--port", "8123", "model"]) == 0
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pippin.yaml").write_text("")
+    assert service.run(["install", "--dry-run", "--port", "8123", "model", "--config=pippin.yaml"]) == 0
     shown = capsys.readouterr().out
     assert str(tmp_path / ".config/systemd/user/pippin.service") in shown
-    assert "pippin serve --port 8123 model" in shown
-    assert list(tmp_path.iterdir()) == []
+    assert f"pippin serve --port 8123 model --config={tmp_path}/pippin.yaml" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["pippin.yaml"]
 
 
 def test_arguments_are_checked_before_anything_is_installed(

@@ -169,6 +169,9 @@ def test_bits_of_a_quantised_cache_count_only_with_the_switch() -> None:
 
 
 def test_zero_that_meant_never_is_left_unset() -> None:
+    assert defaults("--max-kv-size=0").context_length is None
+    assert defaults("--kv-bits=0", variables={"PIPPIN_KV_BITS": "8"}).kv_bits is None
+    assert defaults("--prompt-cache-size=0", compat="mlx-openai-server").prefix_cache is False
     assert defaults("--auto-unload-idle-seconds=0").idle_timeout is None
     assert defaults("--auto-unload-idle-seconds=90").idle_timeout == 90
     assert defaults("--chunked-prefill-tokens=0").prefill_step_size == 2048

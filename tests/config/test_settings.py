@@ -75,7 +75,7 @@ def test_dashes_and_underscores_are_alike_in_keys(file: Path) -> None:
     [
         ("--port=70000", "--port: `70000` is not a whole number from 0 to 65535."),
         ("--temperature=nan", "--temperature: `nan` is not a number from 0 to 100."),
-        ("--max-num-seqs=0", "--max-num-seqs: `0` is not a whole number at least 1."),
+        ("--max-num-seqs=-1", "--max-num-seqs: `-1` is not a whole number at least 1."),
         (
             "--log-level=warn1",
             "--log-level: `warn1` is not one of debug, error, info, warning. Did you mean `warning`?",
@@ -208,3 +208,9 @@ def test_the_value_of_every_option_survives_its_own_text() -> None:
         resolved = load(Sources(), {option.variable: text})
         holder = resolved.server if option.scope == "server" else resolved.server.model_defaults
         assert msgspec.structs.asdict(holder)[option.name] == option.default
+
+
+def test_a_variable_of_a_list_may_be_singular_and_the_plural_wins() -> None:
+    assert settings(variables={"PIPPIN_API_KEY": "a"}).server.api_keys == ("a",)
+    both = {"PIPPIN_API_KEY": "a", "PIPPIN_API_KEYS": "b,c"}
+    assert settings(variables=both).server.api_keys == ("b", "c")

@@ -46,10 +46,20 @@ def main(folder: Path) -> None:
             dense.append((name, layer))
     model.update_modules(tree_unflatten(dense))
     model.update(tree_map(lambda array: array.astype(mx.float32), model.parameters()))
+
+    def inputs(ids: mx.array) -> dict[str, mx.array]:
+        """mlx-lm rounds Gemma's scale of embeddings to bfloat16; the reference does not, so that is made good."""
+        if model.model_type != "gemma3_text":
+            return {}
+        exact = model.args.hidden_size**0.5
+        rounded = mx.array(exact, mx.bfloat16).astype(mx.float32)
+        return {"input_embeddings": model.model.embed_tokens(ids) * (exact / rounded)}
+
     answers = []
     for sequence in json.load(sys.stdin):
         first = len(sequence["ids"]) - 1
-        logits = model(mx.array([sequence["ids"] + sequence["greedy"][:-1]]))[0, first:].astype(mx.float32)
+        ids = mx.array([sequence["ids"] + sequence["greedy"][:-1]])
+        logits = model(ids, **inputs(ids))[0, first:].astype(mx.float32)
         top = logits[0][mx.array(sequence["top_ids"])]
         answers.append({"greedy": mx.argmax(logits, axis=-1).tolist(), "top_logits": top.tolist()})
     json.dump(answers, sys.stdout)

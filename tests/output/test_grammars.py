@@ -7,10 +7,10 @@ from typing import Any
 import jsonschema
 import llguidance
 import pytest
+from tests.output.reading import fold, read, reader_of
 
 from pippin.core.conversation import Tool
 from pippin.output.formats import tool_format, tool_format_names
-from tests.output.reading import fold, read, reader_of
 
 ORDER = Tool(
     name="order",
@@ -23,7 +23,7 @@ ORDER = Tool(
             "gift": {"type": "boolean"},
             "note": {"type": ["string", "null"]},
             "address": {"$ref": "#/$defs/address"},
-            "codes": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+            "codes": {"type": "array", "items": {"type": "integer", "maximum": 999}, "maxItems": 3},
             "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]+$"},
         },
         "required": ["item", "size", "count", "address", "code"],
@@ -45,8 +45,27 @@ NOTHING = Tool(name="nothing")
 TOOLS = (ORDER, LOOK, NOTHING)
 FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
 BYTES = llguidance.LLTokenizer("byte")
-ENDS = ['"', '"}', "}", "]", ")", "</parameter>", "\n</parameter>", "</param>", "</atem:parameter>", "<escape>"]
-ENDS += ["</arg_value>", "</longcat_arg_value>", "</｜DSML｜parameter>", "]<]minimax[>[", '<|"|>', "<|end|>", ","]
+ENDS = [
+    '"',
+    '"}',
+    "}",
+    "]",
+    ")",
+    "</parameter>",
+    "\n</parameter>",
+    "</param>",
+    "</atem:parameter>",
+    "<escape>",
+]
+ENDS += [
+    "</arg_value>",
+    "</longcat_arg_value>",
+    "</｜DSML｜parameter>",
+    "]<]minimax[>[",
+    '<|"|>',
+    "<|end|>",
+    ",",
+]
 
 
 def compiled(source: str) -> llguidance.LLMatcher:
@@ -57,10 +76,12 @@ def compiled(source: str) -> llguidance.LLMatcher:
 
 def walk(matcher: llguidance.LLMatcher, chance: random.Random, limit: int = 6000) -> str:
     """A random text of the grammar, which prefers ends to going on for ever."""
-    out = bytearray()
+    out, whole = bytearray(), 0
     while not matcher.is_stopped() and len(out) < limit:
-        if matcher.is_accepting() and chance.random() < 0.3:
-            return out.decode()
+        if matcher.is_accepting():
+            whole = len(out)
+            if chance.random() < 0.3:
+                break
         end = chance.choice(ENDS).encode()
         if chance.random() < 0.5 and matcher.validate_tokens(list(end)) == len(end):
             step = end
@@ -70,20 +91,20 @@ def walk(matcher: llguidance.LLMatcher, chance: random.Random, limit: int = 6000
             break
         assert matcher.consume_tokens(list(step)), matcher.get_error()
         out += step
-    return out.decode()
+    return out[: len(out) if matcher.is_accepting() else whole].decode()
 
 
 def pick(matcher: llguidance.LLMatcher, chance: random.Random) -> int:
     allowed = [byte for byte in range(32, 127) if matcher.validate_tokens([byte])]
     if not allowed:
-        allowed = [byte for byte in (10, 9) if matcher.validate_tokens([byte])]
+        allowed = [byte for byte in (9, 10, *range(128, 255)) if matcher.validate_tokens([byte])]
     return chance.choice(allowed) if allowed else 255
 
 
 def calls_in(name: str, text: str) -> list[tuple[str, Any]]:
     parts = fold(read(reader_of(name, tools=TOOLS), [text]))
-    assert all(part[0] == "tool_call" for part in parts), (text, parts)
-    return [(part[1], json.loads(part[2])) for part in parts]
+    assert all(part[0] in ("tool_call", "reasoning") for part in parts), (text, parts)
+    return [(part[1], json.loads(part[2])) for part in parts if part[0] == "tool_call"]
 
 
 def assert_valid(calls: list[tuple[str, Any]], tools: tuple[Tool, ...]) -> None:
@@ -96,17 +117,17 @@ def assert_valid(calls: list[tuple[str, Any]], tools: tuple[Tool, ...]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_walk_through_a_required_grammar_is_valid_calls(name: str, seed: int) -> None:
-    format = tool_format(name)
+    found = tool_format(name)
     chance = random.Random(f"{name} {seed}")
-    source = format.grammar(TOOLS, required=True, parallel=True, special=lambda _: None)
+    source = found.grammar(TOOLS, required=True, parallel=True, special=lambda _: None)
     text = walk(compiled(source), chance)
     assert_valid(calls_in(name, text), TOOLS)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_named_grammar_calls_that_tool_once(name: str) -> None:
-    format = tool_format(name)
-    source = format.grammar((ORDER,), required=True, parallel=False, special=lambda _: None)
+    found = tool_format(name)
+    source = found.grammar((ORDER,), required=True, parallel=False, special=lambda _: None)
     for seed in range(2):
         calls = calls_in(name, walk(compiled(source), random.Random(seed)))
         assert len(calls) == 1

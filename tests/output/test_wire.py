@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from pippin.output.formats import tool_format, tool_format_names
 from tests.output.reading import assert_grammar, fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
+
+from pippin.output.formats import tool_format, tool_format_names
 
 
 def read_sample(sample: Sample, pieces: list[str], truncated: bool = False) -> tuple[tuple[str, ...], ...]:
@@ -65,7 +65,7 @@ def test_every_format_has_a_sample() -> None:
 
 PIECES = [
     *{marker for name in tool_format_names() for marker in tool_format(name).markers},
-    *'{}[]()"\'\\<>|:,=\n ab1',
+    *"{}[]()\"'\\<>|:,=\n ab1",
     "get_weather",
     '"name": ',
     '"arguments": ',
@@ -83,6 +83,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_text_is_read_alike_in_any_pieces_and_nothing_raises(name: str, data: st.DataObject) -> None:
     local = [*tool_format(name).markers] * 3 + PIECES
@@ -97,6 +98,7 @@ def test_any_text_is_read_alike_in_any_pieces_and_nothing_raises(name: str, data
 
 
 @pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
+@settings(deadline=None)
 @given(st.text(alphabet="ab \n.,:;!?-_*#()'\"{}[]", max_size=80))
 def test_text_without_markers_is_kept_to_the_letter(name: str, text: str) -> None:
     parts = fold(read(reader_of(name, "qwen3", tools=TOOLS), list(text)))

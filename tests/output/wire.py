@@ -276,7 +276,7 @@ SAMPLES = (
     ),
     Sample(
         "pythonic",
-        '<|tool_call_start|>[get_weather(city="Paris", days=3, metric=True, tags=[\'a\']), get_time()]'
+        "<|tool_call_start|>[get_weather(city=\"Paris\", days=3, metric=True, tags=['a']), get_time()]"
         "<|tool_call_end|>There.",
         (
             call('{"city": "Paris", "days": 3, "metric": true, "tags": ["a"]}'),

@@ -181,6 +181,13 @@ class Stage:
     def lease(self, name: str) -> "asyncio.Task[Any]":
         return asyncio.create_task(self.pool.lease(self.catalog.resolve(name)))
 
+    async def use(self, name: str) -> None:
+        """Load a model and let go of it."""
+        lease = await self.lease(name)
+        await settle()
+        lease.release()
+        await settle()
+
     def state(self, name: str) -> str:
         return {state.id: state.state for state in self.pool.states()}.get(name, "unloaded")
 

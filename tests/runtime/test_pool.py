@@ -51,11 +51,11 @@ def test_the_least_recently_used_idle_model_makes_room() -> None:
     async def scene() -> None:
         stage = Stage()
         for name in "ab":
-            (await stage.lease(name)).release()
+            await stage.use(name)
             await stage.clock.advance(1)
-        (await stage.lease("a")).release()
+        await stage.use("a")
         await stage.clock.advance(1)
-        await stage.lease("c")
+        await stage.use("c")
         assert stage.loaded == "ac"
 
     play(scene)
@@ -65,7 +65,7 @@ def test_max_models_one_swaps() -> None:
     async def scene() -> None:
         stage = Stage(max_models=1)
         for name in "abab":
-            (await stage.lease(name)).release()
+            await stage.use(name)
         assert stage.launcher.names == list("abab")
         assert stage.loaded == "b"
 
@@ -76,10 +76,10 @@ def test_a_pinned_model_stays() -> None:
     async def scene() -> None:
         stage = Stage()
         for name in "ab":
-            (await stage.lease(name)).release()
+            await stage.use(name)
             await stage.clock.advance(1)
         await stage.pool.pin("a", True)
-        (await stage.lease("c")).release()
+        await stage.use("c")
         assert stage.loaded == "ac"
         await stage.pool.pin("c", True)
         with pytest.raises(ServerError, match="pinned models hold it") as refused:
@@ -203,7 +203,7 @@ def test_an_idle_model_leaves_after_its_timeout() -> None:
         assert stage.loaded == "a"
         lease.release()
         await stage.clock.advance(59)
-        (await stage.lease("a")).release()
+        await stage.use("a")
         await stage.clock.advance(59)
         assert stage.loaded == "a"
         await stage.clock.advance(2)
@@ -239,7 +239,7 @@ def test_a_failed_load_is_told_for_a_while_and_then_tried_again() -> None:
         assert stage.pool.states()[0].error is not None
         stage.launcher.fail_with = None
         await stage.clock.advance(11)
-        (await stage.lease("a")).release()
+        await stage.use("a")
         assert stage.loaded == "a"
         assert stage.pool.states()[0].error is None
 
@@ -269,7 +269,7 @@ def test_a_dead_worker_is_started_again_by_the_next_request() -> None:
         assert isinstance((await mailbox.take())[-1], Failed)
         lease.release()
         assert stage.state("a") == "failed"
-        (await stage.lease("a")).release()
+        await stage.use("a")
         assert stage.launcher.names == ["a", "a"]
         assert stage.pool.states()[0].restarts == 1
 
@@ -314,9 +314,9 @@ def test_a_model_that_measures_more_than_estimated_sends_idle_ones_away() -> Non
     async def scene() -> None:
         stage = Stage()
         stage.launcher.footprints = {"b": 200 * MIB}
-        (await stage.lease("a")).release()
+        await stage.use("a")
         await stage.clock.advance(1)
-        (await stage.lease("b")).release()
+        await stage.use("b")
         await settle()
         assert stage.loaded == "b"
 
@@ -394,9 +394,9 @@ def test_unloading_by_hand_calls_off_a_load() -> None:
 def test_free_memory_is_shared_among_the_loaded_models() -> None:
     async def scene() -> None:
         stage = Stage(memory=1000 * MIB)
-        (await stage.lease("a")).release()
+        await stage.use("a")
         assert stage.launcher.last("a").spec.memory_bytes == 1000 * MIB
-        (await stage.lease("b")).release()
+        await stage.use("b")
         assert stage.launcher.last("b").spec.memory_bytes == 500 * MIB
         assert stage.launcher.last("a").changes == [{"memory_bytes": 500 * MIB}]
         await stage.pool.unload("b")
@@ -424,7 +424,7 @@ def test_a_full_queue_refuses() -> None:
 def test_closing_ends_loads_and_workers_and_refuses_what_comes() -> None:
     async def scene() -> None:
         stage = Stage()
-        (await stage.lease("a")).release()
+        await stage.use("a")
         stage.launcher.hold = True
         loading = stage.lease("b")
         await settle()
@@ -442,7 +442,7 @@ def test_closing_ends_loads_and_workers_and_refuses_what_comes() -> None:
 def test_statistics_caches_and_options_reach_the_worker() -> None:
     async def scene() -> None:
         stage = Stage()
-        (await stage.lease("a")).release()
+        await stage.use("a")
         assert (await stage.pool.stats("a")).steps == 1
         assert (await stage.pool.stats("b")).steps == 0
         assert await stage.pool.clear_cache() == ["a"]
@@ -459,9 +459,9 @@ def test_the_last_loaded_model_is_known() -> None:
     async def scene() -> None:
         stage = Stage()
         assert stage.pool.last_loaded() is None
-        (await stage.lease("a")).release()
-        (await stage.lease("b")).release()
-        (await stage.lease("a")).release()
+        await stage.use("a")
+        await stage.use("b")
+        await stage.use("a")
         assert stage.pool.last_loaded() == "b"
         await stage.pool.unload("b")
         assert stage.pool.last_loaded() == "a"

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.context import Api, Current, Endpoint, both
+from pippin.api.context import Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.errors import Errors, LastCatcher
@@ -23,17 +23,20 @@ from pippin.api.handler import Handler
 from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
+from pippin.api.live_settings import LiveSettings
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
+from pippin.api.schema import schema_routes
 from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.service import Service
 
 
-def create_app(service: Service, settings: Settings) -> ASGIApp:
+def create_app(service: Service, settings: Settings, live: LiveSettings | None = None) -> ASGIApp:
     """The whole server as one ASGI application. Raises `ServerError` for options that can't be used."""
-    options = settings.server
+    live = live or LiveSettings(settings, service)
+    options = live.options
     keyring = load_keyring(options)
     observer = _observer_of(options)
     limits = Limits(
@@ -41,11 +44,12 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
     )
     dialects = find_dialects()
     errors = Errors(dialects)
+    handler = Handler(service, options, observer, limits, MediaResolver(options).resolve)
+    live.follow(handler.adopt)
     api = Api(
         service=service,
-        settings=Current(settings),
-        options=options,
-        handler=Handler(service, options, observer, limits, MediaResolver(options).resolve),
+        settings=live,
+        handler=handler,
         dialects=dialects,
         errors=errors,
         keyring=keyring,
@@ -54,7 +58,11 @@ def create_app(service: Service, settings: Settings) -> ASGIApp:
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
-        exception_handlers={ServerError: errors.server_error, HTTPException: errors.http_error},
+        exception_handlers={
+            ServerError: errors.server_error,
+            HTTPException: errors.http_error,
+            Exception: errors.unexpected,
+        },
     )
     app = Guard(app, policy_of(options, keyring), errors)
     if options.allowed_origins:
@@ -84,8 +92,8 @@ def find_routes(api: Api) -> list[BaseRoute]:
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
-        found += both(path, _generation(api, dialect), "POST")
-    return found
+        found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+    return [*found, *schema_routes(found, api.dialects)]
 
 
 def _generation(api: Api, dialect: AnyDialect) -> Endpoint:

@@ -1,5 +1,7 @@
 """What routes are made from, and the form in which they are made."""
 
+import functools
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +18,9 @@ from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
 from pippin.api.history import ResponseStore
 from pippin.api.keys import Keyring
+from pippin.api.live_settings import LiveSettings
 from pippin.api.observer import Observer
 from pippin.config.server_options import ServerOptions
-from pippin.config.settings import Settings
 from pippin.service import Service
 
 VERSION = "/v1"
@@ -26,20 +28,12 @@ VERSION = "/v1"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(slots=True)
-class Current:
-    """The settings as they are now; `PATCH /v1/settings` and SIGHUP put new ones in."""
-
-    settings: Settings
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """Given to `routes(api)` of every module in `api/routes`."""
 
     service: Service
-    settings: Current
-    options: ServerOptions  # as they were at the start
+    settings: LiveSettings
     handler: Handler
     dialects: Mapping[str, AnyDialect]
     errors: Errors
@@ -48,16 +42,45 @@ class Api:
     store: ResponseStore
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
+    @property
+    def options(self) -> ServerOptions:
+        """As they are now."""
+        return self.settings.options
 
-def both(path: str, endpoint: Endpoint, *methods: str) -> list[Route]:
+
+class DocumentedRoute(Route):
+    """A route that knows the structs of its request and its reply, for the OpenAPI document."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        methods: list[str],
+        body: type[msgspec.Struct] | None,
+        answer: type[msgspec.Struct] | None,
+    ) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.body = body
+        self.answer = answer
+        self.help = inspect.getdoc(endpoint) or ""
+
+
+def both(
+    path: str,
+    endpoint: Endpoint,
+    *methods: str,
+    body: type[msgspec.Struct] | None = None,
+    answer: type[msgspec.Struct] | None = None,
+) -> list[Route]:
     """The address with the version and without."""
     names = list(methods) or ["GET"]
 
+    @functools.wraps(endpoint)
     async def routed(request: Request) -> Response:
         exchange_of(request.scope).route = VERSION + path
         return await endpoint(request)
 
-    return [Route(prefix + path, routed, methods=names) for prefix in (VERSION, "")]
+    return [DocumentedRoute(prefix + path, routed, names, body, answer) for prefix in (VERSION, "")]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

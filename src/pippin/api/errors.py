@@ -38,7 +38,7 @@ class Errors:
         if report.kind == "authentication":
             headers["www-authenticate"] = "Bearer"
         body = dialect.error(report, request_id)
-        return Response(body, report.status, headers, media_type="application/json")
+        return Response(body, dialect.status(report), headers, media_type="application/json")
 
     async def server_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ServerError)
@@ -61,6 +61,9 @@ class Errors:
             reply.headers[name] = value
         return reply
 
+    async def unexpected(self, request: Request, error: Exception) -> Response:
+        return self.reply(INTERNAL, request.scope)
+
 
 def not_found() -> ErrorReport:
     return ErrorReport(
@@ -79,17 +82,19 @@ class LastCatcher:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        reply = "none"
 
         async def send_watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal reply
+            whole = message["type"] == "http.response.body" and not message.get("more_body")
+            reply = "whole" if whole else "begun"
             await send(message)
 
         try:
             await self._app(scope, receive, send_watched)
         except Exception:
             log.exception("Request %s failed.", exchange_of(scope).id)
-            if begun:
+            if reply == "begun":
                 raise  # the server closes the connection, which is all that can still be said
-            await self._errors.reply(INTERNAL, scope)(scope, receive, send)
+            if reply == "none":
+                await self._errors.reply(INTERNAL, scope)(scope, receive, send)

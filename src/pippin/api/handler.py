@@ -19,7 +19,7 @@ from pippin.api.answer import Answer
 from pippin.api.body import read_json_body
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Encoder, History, RunInfo
 from pippin.api.exchange import Exchange, exchange_of
-from pippin.api.limits import Limits
+from pippin.api.limits import Allowance, Limits
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
 from pippin.api.sse import EventStream
@@ -69,6 +69,11 @@ class Handler:
         self._unknown = UnknownFields()
         self._active: dict[str, Answer] = {}
         self.answered = 0
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold new requests to changed options."""
+        self._options = options
+        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None

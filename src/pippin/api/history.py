@@ -279,6 +279,8 @@ def _open(path: str | None) -> sqlite3.Connection:
 
 
 def _connect(path: str | None) -> sqlite3.Connection:
+    if path is not None:
+        Path(path).touch(0o600)  # conversations are nobody else's business
     database = sqlite3.connect(path or ":memory:", check_same_thread=False)
     try:
         if path is not None:

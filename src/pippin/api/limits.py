@@ -56,6 +56,13 @@ class Limits:
         self._tokens: OrderedDict[str, Bucket] = OrderedDict()
         self.running = 0
 
+    def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
+        """Buckets of callers are made anew: their sizes may have changed."""
+        self._default = default
+        self._max_concurrent = max_concurrent
+        self._requests.clear()
+        self._tokens.clear()
+
     def admit(self, exchange: Exchange) -> None:
         """Count one request of a caller; tell where it stands in headers. Raises `ServerError`."""
         allowance = self._own.get(exchange.caller, self._default)

@@ -36,6 +36,10 @@ class SavingDialect:
     def body(self) -> type[Struct]:
         return self._dialect.body
 
+    @property
+    def answer(self) -> type[Struct] | None:
+        return self._dialect.answer
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
         return self._dialect.decode(body, context)
 
@@ -44,6 +48,9 @@ class SavingDialect:
         if not decoded.shape.store and decoded.shape.conversation is None:
             return encoder
         return SavingEncoder(encoder, saver(self._history, decoded.shape, run))
+
+    def status(self, report: ErrorReport) -> int:
+        return self._dialect.status(report)
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return self._dialect.error(report, request_id)

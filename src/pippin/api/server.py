@@ -13,6 +13,7 @@ import uvicorn
 
 from pippin.api.app import create_app
 from pippin.api.bounded_http import BoundedHttp
+from pippin.api.live_settings import LiveSettings
 from pippin.config.settings import Settings
 from pippin.service import Service
 
@@ -68,9 +69,11 @@ class Server:
         self._drain = options.drain_timeout
         self._listener = listener
         self._stops = 0
+        self._live = LiveSettings(settings, service)
+        self._reloading: asyncio.Task[None] | None = None
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                create_app(service, settings),
+                create_app(service, settings, self._live),
                 http=BoundedHttp,
                 ws="none",
                 lifespan="off",
@@ -91,18 +94,24 @@ class Server:
     async def run(
         self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
     ) -> None:
-        """Serve until a signal says stop. The models that the operator named load meanwhile."""
+        """Serve until a signal says stop."""
         with self._signals():
-            preloading = asyncio.create_task((prepare or self._service.preload)())
-            serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
-            on_ready()
-            try:
-                await serving
-            finally:
-                preloading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await preloading
-                await self._service.close(0.0)
+            await self.serve(on_ready, prepare)
+
+    async def serve(
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+    ) -> None:
+        """Serve until `stop`. The models that the operator named load meanwhile."""
+        preloading = asyncio.create_task((prepare or self._service.preload)())
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        on_ready()
+        try:
+            await serving
+        finally:
+            preloading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await preloading
+            await self._service.close(0.0)
 
     def stop(self) -> None:
         """First call: finish what runs, at most as long as the drain lasts. Second: now."""
@@ -113,15 +122,21 @@ class Server:
         else:
             self._uvicorn.force_exit = True
 
+    def reload(self) -> None:
+        """Read the settings again."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._live.reload())
+
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stop)
+        actions = {signal.SIGINT: self.stop, signal.SIGTERM: self.stop, signal.SIGHUP: self.reload}
+        for number, action in actions.items():
+            loop.add_signal_handler(number, action)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in actions:
                 loop.remove_signal_handler(number)
 
 

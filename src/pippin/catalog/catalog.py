@@ -1,41 +1,32 @@
 """Knows every model on this machine, and what a name means."""
 
-import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from msgspec import structs
 
 from pippin.catalog.aliases import ALIASES
 from pippin.catalog.download import Download, download
+from pippin.catalog.entry import SCRIPT_SUFFIX, SCRIPTED, CatalogEntry, model_kind, scripted, stamp_of
 from pippin.catalog.info import read_info
 from pippin.catalog.names import ambiguous, check_name, is_repository, match_partial, not_found
 from pippin.catalog.roots import CatalogRoots
 from pippin.catalog.scan import Found, scan_folder, scan_hub
 from pippin.config.model_options import ModelOptions
 from pippin.config.server_options import ModelEntry, ServerOptions
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import Capabilities, ModelInfo, ModelKind
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelKind
 
-SCRIPTED: Final = "scripted"
-SCRIPT_SUFFIX: Final = ".script.json"
+RECENT: Final = 2.0  # seconds
 LOOPBACK: Final = ("localhost", "::1")
 
 DownloadProgress = Callable[[int, int, str], None]
 """Told of `done` of `total` bytes, and what is going on."""
-
-
-@dataclass(frozen=True)
-class CatalogEntry:
-    """A model folder, usable or not: exactly one of `info` and `error` is set."""
-
-    found: Found
-    info: ModelInfo | None
-    error: ErrorReport | None
 
 
 class Catalog:
@@ -45,7 +36,8 @@ class Catalog:
         self._options = options
         self._roots = roots
         self._lock = threading.Lock()
-        self._read: dict[tuple[Found, str | None], tuple[_Stamp, CatalogEntry]] = {}
+        self._view: _View | None = None
+        self._read: dict[tuple[Found, str | None], CatalogEntry] = {}
 
     def entries(self) -> list[CatalogEntry]:
         """Every model folder with what is known of it or why it cannot be used, one for each id."""
@@ -71,9 +63,13 @@ class Catalog:
         assert entry.info is not None
         return entry.info
 
+    def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options."""
+        self._options = options
+
     def options_for(self, info: ModelInfo) -> ModelOptions:
         """The model's own options over those for all models."""
-        own = self._look().operators.get(info.id)
+        own = self._recent().operators.get(info.id)
         if own is None:
             return self._options.model_defaults
         ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
@@ -125,6 +121,7 @@ class Catalog:
     def remove(self, name: str) -> CatalogEntry:
         """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports."""
         check_name(name)
+        self._view = None
         entry = self._named(name)
         root = {"hub": self._roots.hub, "import": self._roots.imports}.get(entry.found.source)
         if root is None or entry.found.root.parent.resolve() != root.resolve():
@@ -134,6 +131,7 @@ class Catalog:
             entry.found.root.unlink()
         else:
             shutil.rmtree(entry.found.root)
+        self._view = None
         return entry
 
     def _scan(self) -> Iterator[Found]:
@@ -142,10 +140,15 @@ class Catalog:
         yield from scan_folder(self._roots.imports, "import")
         yield from scan_hub(self._roots.hub)
 
+    def _recent(self) -> "_View":
+        """The last look if it was a moment ago: names are resolved for each request, on the server's one loop."""
+        view = self._view
+        return view if view is not None and time.monotonic() - view.made < RECENT else self._look()
+
     def _look(self) -> "_View":
         """What is there now: the operator's models first, under the names that they are served by."""
         scanned = list(self._scan())
-        view = _View({}, {}, {})
+        view = _View(time.monotonic(), {}, {}, {})
         served: dict[Path, str] = {}
         for model in self._options.models:
             entry = self._operator_entry(model, scanned)
@@ -159,11 +162,12 @@ class Catalog:
                 view.other_names.setdefault(found.id, served[found.folder])
             elif found.id not in view.entries:
                 view.entries[found.id] = self._entry(found)
+        self._view = view
         return view
 
     def _operator_entry(self, model: ModelEntry, scanned: list[Found]) -> CatalogEntry | None:
         """A model of the command line or the configuration, under the name that it is served by."""
-        kind = _kind(model.kind)
+        kind = model_kind(model.kind)
         local = self._path_entry(model.path, model.name, kind)
         if local is not None:
             return local
@@ -180,7 +184,7 @@ class Catalog:
     ) -> CatalogEntry | None:
         """The model at a path that the operator gave; None if nothing is there."""
         if name == SCRIPTED or name.endswith(SCRIPT_SUFFIX):
-            return _scripted(name, id)
+            return scripted(name, id)
         path = Path(name).expanduser()
         try:
             if not path.is_dir():
@@ -191,14 +195,16 @@ class Catalog:
         return self._entry(Found(id or path.name, path, "operator", path), kind)
 
     def _named(self, name: str) -> CatalogEntry:
+        entry = self._exact(name, self._recent())
+        if entry is not None and entry.stamp == stamp_of(entry.found.folder):
+            return entry
         view = self._look()
+        entry = self._exact(name, view)
+        if entry is not None:
+            return entry
         by_id = view.entries
-        target = self._repository(name) or name
-        for candidate in (name, view.other_names.get(name), target, view.other_names.get(target)):
-            if candidate is not None and candidate in by_id:
-                return by_id[candidate]
         if name == SCRIPTED:
-            return _scripted(name, None)
+            return scripted(name, None)
         matches = match_partial(name, by_id)
         if len(matches) == 1:
             return by_id[matches[0]]
@@ -208,6 +214,13 @@ class Catalog:
         if claude is not None and name.startswith("claude-") and not claude.startswith("claude-"):
             return self._named(claude)
         raise not_found(name, by_id, self._hint(name))
+
+    def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
+        target = self._repository(name) or name
+        for candidate in (name, view.other_names.get(name), target, view.other_names.get(target)):
+            if candidate is not None and candidate in view.entries:
+                return view.entries[candidate]
+        return None
 
     def _repository(self, name: str) -> str | None:
         """The repository that a name stands for: by the user's aliases, by Pippin's, or by its form."""
@@ -224,18 +237,18 @@ class Catalog:
 
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
         """What is known of a folder, read again only if its files have changed."""
-        stamp = _stamp(found.folder)
+        stamp = stamp_of(found.folder)
         key = (found, kind)
         with self._lock:
             remembered = self._read.get(key)
-        if remembered is not None and remembered[0] == stamp:
-            return remembered[1]
+        if remembered is not None and remembered.stamp == stamp:
+            return remembered
         try:
-            entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None)
+            entry = CatalogEntry(found, read_info(found.folder, id=found.id, kind=kind), None, stamp)
         except ServerError as error:
-            entry = CatalogEntry(found, None, error.report)
+            entry = CatalogEntry(found, None, error.report, stamp)
         with self._lock:
-            self._read[key] = (stamp, entry)
+            self._read[key] = entry
         return entry
 
 
@@ -243,54 +256,7 @@ class Catalog:
 class _View:
     """What a look at the disk showed, by id."""
 
+    made: float  # monotonic seconds
     entries: dict[str, CatalogEntry]
     operators: dict[str, ModelEntry]
     other_names: dict[str, str]  # what else a served model is called: its path as written, its id on disk
-
-
-_Stamp = tuple[tuple[int, int], ...]
-
-
-def _stamp(folder: Path) -> _Stamp:
-    """Changes when a file is added or removed, or one of those that are read is written."""
-    times = []
-    for path in (
-        folder,
-        folder / "config.json",
-        folder / "tokenizer_config.json",
-        folder / "generation_config.json",
-    ):
-        try:
-            status = os.stat(path)
-        except OSError:
-            times.append((0, 0))
-        else:
-            times.append((status.st_mtime_ns, status.st_size))
-    return tuple(times)
-
-
-def _kind(name: str | None) -> ModelKind | None:
-    for kind in get_args(ModelKind):
-        if kind == name:
-            found: ModelKind = kind
-            return found
-    if name is None:
-        return None
-    known = ", ".join(get_args(ModelKind))
-    raise ServerError("invalid_request", f"{name!r} is not a kind of model; there are {known}.", "kind")
-
-
-def _scripted(name: str, id: str | None) -> CatalogEntry:
-    """The scripted model: a JSON script, or the one that echoes."""
-    path = None if name == SCRIPTED else str(Path(name).expanduser().resolve())
-    served = id or Path(name).name.removesuffix(SCRIPT_SUFFIX)
-    info = ModelInfo(
-        id=served,
-        kind="scripted",
-        path=path,
-        architecture=SCRIPTED,
-        capabilities=Capabilities(chat=True, tools=True, reasoning=True),
-        context_window=8192,
-    )
-    folder = Path(path or ".")
-    return CatalogEntry(Found(served, folder, "operator", folder), info, None)

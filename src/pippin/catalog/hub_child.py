@@ -4,26 +4,25 @@ Says on standard output, a line of JSON each, how far it is and how it ended (`L
 """
 
 import errno
+import fcntl
 import fnmatch
 import os
 import shutil
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
-import huggingface_hub
 import msgspec
-from huggingface_hub import constants
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub import constants, get_token
 
 from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
+from pippin.catalog.folder_files import table, whole
+from pippin.catalog.hub_files import HubFiles, TransferError, safe_name
 from pippin.catalog.scan import hub_folder
 
 WANTED: Final = (
@@ -39,6 +38,7 @@ WANTED: Final = (
 """What a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
 
 UNWANTED: Final = ("original/*", "*/original/*", "consolidated*.safetensors", "*.index.fp16.json")
+CONNECTIONS: Final = 4
 INTERVAL: Final = 0.5  # seconds between two reports
 SPARE: Final = 256 * 1024**2  # bytes of disk to leave
 
@@ -48,76 +48,91 @@ class Fetch:
 
     def __init__(self, wanted: Download) -> None:
         self._wanted = wanted
-        self._blobs = hub_folder(Path(wanted.cache), wanted.repository) / "blobs"
+        self._root = hub_folder(Path(wanted.cache), wanted.repository)
         self._ended = threading.Event()
 
     def run(self) -> Fetched | Refused:
         name = self._wanted.repository
         try:
-            return self._run()
-        except GatedRepoError:
-            message = (
-                f"The model {name} is gated: accept its terms on its page of the Hub, then put a token of your account "
-                "into HF_TOKEN or run `hf auth login`."
-            )
-            return Refused("permission", message, again=False)
-        except RepositoryNotFoundError:
-            message = f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN."
-            return Refused("model_not_found", message, again=False)
-        except HfHubHTTPError as error:
-            status = error.response.status_code
-            message = f"The Hub answered {status} when asked for {name}."
-            return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
-        except (LocalEntryNotFoundError, httpx.HTTPError):
-            message = f"The Hub cannot be reached to fetch {name}."
-            return Refused("load_failed", message, again=True)
+            with self._client() as client, self._alone():
+                return self._run(client)
+        except httpx.HTTPStatusError as error:
+            return self._refused(error.response)
+        except httpx.HTTPError:
+            return Refused("load_failed", f"The Hub cannot be reached to fetch {name}.", again=True)
+        except (TransferError, msgspec.DecodeError) as error:
+            return Refused("load_failed", f"The download of {name} failed: {error}.", again=True)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             message = (
                 f"Cannot write {name} to {self._wanted.cache}: {error.strerror or 'an input/output error'}."
             )
-            return Refused(
-                "too_large" if full else "load_failed", message, again=not full and error.errno is None
-            )
+            return Refused("too_large" if full else "load_failed", message, again=False)
 
-    def _run(self) -> Fetched | Refused:
-        timeout = min(self._wanted.timeout, 60.0)
-        constants.HF_HUB_DOWNLOAD_TIMEOUT = timeout
-        info = huggingface_hub.HfApi().model_info(
-            self._wanted.repository, files_metadata=True, timeout=timeout
-        )
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or [] if is_wanted(file.rfilename)}
-        if not any(name.endswith(".safetensors") for name in sizes):
+    def _run(self, client: httpx.Client) -> Fetched | Refused:
+        name = self._wanted.repository
+        reply = client.get(f"{constants.ENDPOINT}/api/models/{name}", params={"blobs": "true"})
+        reply.raise_for_status()
+        description = msgspec.json.decode(reply.content, type=dict[str, Any])
+        commit, sizes = str(description.get("sha")), _sizes(description)
+        if not commit.isalnum():
+            return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
+        if not any(file.endswith(".safetensors") for file in sizes):
             message = (
-                f"The repository {self._wanted.repository} holds no safetensors weights, so it cannot be served. Look "
-                "for an MLX conversion, or import a GGUF file with `pippin import`."
+                f"The repository {name} holds no safetensors weights, so it cannot be served. Look for an MLX "
+                "conversion, or import a GGUF file with `pippin import`."
             )
             return Refused("unsupported", message, again=False)
         total = sum(sizes.values())
         refusal = self._room(total)
         if refusal is not None:
             return refusal
+        files = HubFiles(client, constants.ENDPOINT, name, commit, self._root)
         reporter = threading.Thread(target=self._report, args=(total,), daemon=True)
         reporter.start()
         try:
-            folder = huggingface_hub.snapshot_download(
-                self._wanted.repository,
-                revision=info.sha,
-                cache_dir=self._wanted.cache,
-                allow_patterns=sorted(sizes),
-                max_workers=4,
-                etag_timeout=timeout,
-            )
-            self._point_main(str(info.sha))
+            with ThreadPoolExecutor(CONNECTIONS) as pool:
+                # The small ones first, so that a half-downloaded model can say what it is.
+                for _ in pool.map(files.fetch, sorted(sizes, key=lambda file: sizes[file])):
+                    pass
         finally:
             self._ended.set()
             reporter.join()
+        self._point_main(commit)
         say(Progressed(total, total))
-        return Fetched(folder)
+        return Fetched(str(files.snapshot))
+
+    def _client(self) -> httpx.Client:
+        token = get_token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(headers=headers, timeout=self._wanted.timeout, follow_redirects=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time fetches a repository; the next one finds the files there."""
+        locks = Path(self._wanted.cache) / ".locks" / self._root.name
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / "pippin.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _refused(self, reply: httpx.Response) -> Refused:
+        name, status = self._wanted.repository, reply.status_code
+        if reply.headers.get("X-Error-Code") == "GatedRepo":
+            message = (
+                f"The model {name} is gated: accept its terms on its page of the Hub, then put a token of your account "
+                "into HF_TOKEN or run `hf auth login`."
+            )
+            return Refused("permission", message, again=False)
+        if status in (401, 403, 404):
+            message = f"The Hub has no model {name}, or it is private and needs a token in HF_TOKEN."
+            return Refused("model_not_found", message, again=False)
+        message = f"The Hub answered {status} when asked for {name}."
+        return Refused("load_failed", message, again=status >= 500 or status in (408, 429))
 
     def _point_main(self, commit: str) -> None:
         """Name the snapshot `main`, as a download by branch would: only now, when all of it is there."""
-        refs = self._blobs.parent / "refs"
+        refs = self._root / "refs"
         refs.mkdir(parents=True, exist_ok=True)
         (refs / "main").write_text(commit)
 
@@ -136,7 +151,7 @@ class Fetch:
     def _present(self) -> int:
         """Bytes that have arrived, in finished and unfinished files."""
         try:
-            with os.scandir(self._blobs) as blobs:
+            with os.scandir(self._root / "blobs") as blobs:
                 return sum(blob.stat().st_blocks * 512 for blob in blobs)
         except OSError:
             return 0
@@ -144,6 +159,14 @@ class Fetch:
     def _report(self, total: int) -> None:
         while not self._ended.wait(INTERVAL):
             say(Progressed(min(self._present(), total), total))
+
+
+def _sizes(description: dict[str, Any]) -> dict[str, int]:
+    """Bytes of each file that a model needs, by its name in the repository."""
+    siblings = description.get("siblings")
+    files = [table(item) for item in siblings] if isinstance(siblings, list) else []
+    named = {str(file.get("rfilename")): whole(file.get("size")) or 0 for file in files}
+    return {name: size for name, size in named.items() if is_wanted(name) and safe_name(name)}
 
 
 def is_wanted(name: str) -> bool:
@@ -159,7 +182,7 @@ def say(line: Line) -> None:
 
 def _leave_with_parent() -> None:
     """Wait for the end of standard input, which the parent holds open as long as it lives."""
-    while sys.stdin.buffer.read(4096):
+    while os.read(0, 4096):
         pass
     os._exit(1)
 

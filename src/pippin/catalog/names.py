@@ -36,12 +36,14 @@ def check_name(name: str) -> None:
 
 def match_partial(name: str, ids: Collection[str]) -> list[str]:
     """The ids meant by a name that is not one of them, the closest sort of match only: same but for case,
-    the part behind the slash, then any part."""
+    the part behind the slash, then any part. A repository's name is whole: it never means a longer one."""
     wanted = name.lower()
     for matches in (
         [known for known in ids if known.lower() == wanted],
         [known for known in ids if known.lower().rpartition("/")[2] == wanted],
-        [known for known in ids if wanted in known.lower()] if len(wanted) >= LEAST_PARTIAL else [],
+        [known for known in ids if wanted in known.lower()]
+        if len(wanted) >= LEAST_PARTIAL and "/" not in wanted
+        else [],
     ):
         if matches:
             return sorted(matches)

@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from pippin.config.declaration import Option, options
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.flags import POSITIONAL, Flag, flags
 from pippin.config.settings import GivenFlag
+
+WIDTH: Final = 100
 
 FOREIGN = (
     "The flags of mlx_vlm.server, MLX Server, mlx-openai-server and vllm-mlx are understood too: "
@@ -19,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, with the nearest name that is right."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
+        super().__init__(allow_abbrev=False, formatter_class=_formatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[:1].upper()}{message[1:].rstrip('.')}. See `{self.prog} --help`.")
@@ -32,6 +34,11 @@ class Parser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings]
             raise ConfigError(f"{word}: no such flag.{nearest(word, known)} See `{self.prog} --help`.")
         return parsed
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """The same on every terminal, so that docs/cli.md shows what people see."""
+    return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 
 class Collect(argparse.Action):

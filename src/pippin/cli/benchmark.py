@@ -50,7 +50,7 @@ def _answer(parsed: Namespace, model: str, limit: int) -> tuple[float, float, in
                 chunk = _chunk(line)
                 if chunk is None:
                     continue
-                if chunk.get("choices"):
+                if any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
                     last = time.perf_counter() - started
                     first = first or last
                 tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)

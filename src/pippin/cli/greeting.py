@@ -78,7 +78,7 @@ class Preparation:
             await self.catalog.ensure(entry.path, tell, by_operator=True)
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:
-            with progress(f"Loading {name}:") as tell:
+            with progress(f"Loading {name}:", bytes_counted=True) as tell:
                 while not loading.done():
                     self._look(name, tell)
                     await asyncio.wait([loading], timeout=LOOK_EVERY)

@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     from pippin.catalog.gguf import import_gguf
 
-    with progress(f"Importing {name}:") as tell:
+    with progress(f"Importing {name}:", bytes_counted=True) as tell:
         info = import_gguf(parsed.file, imports, name, tell)
     print(f"{name} is imported ({size(info.size_bytes)}). Serve it: pippin serve {name}")
     return 0

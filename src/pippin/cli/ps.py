@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin ps", "List the models in memory of the running server.")
     parsed = parser.parse(arguments)
     health = ask(parsed, "GET", "/health")
-    models = health.get("models", health.get("workers", []))
+    models = health.get("workers", [])
     if parsed.json:
         print(json.dumps(models, indent=2))
     elif models:
@@ -26,11 +26,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    used = model.get("last_used")
+    used = model.get("last_used_at")
     return (
         str(model.get("id", "-")),
         str(model.get("state", "-")) + (" (pinned)" if model.get("pinned") else ""),
-        size(model["footprint"]) if model.get("footprint") else "-",
+        size(model["footprint_bytes"]) if model.get("footprint_bytes") else "-",
         str(model.get("active", 0)),
         ago(time.time() - used) if used else "-",
         str(model.get("pid") or "-"),

@@ -9,6 +9,7 @@ from typing import Final
 
 from pippin.cli.arguments import Parser, option_parser
 from pippin.cli.service_files import LAUNCHD, SYSTEMD, Manager
+from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.settings import Sources
@@ -50,7 +51,8 @@ def _install(words: Sequence[str]) -> int:
     load(Sources(flags=tuple(parsed.given)))
     own = manager()
     path = own.path(Path.home())
-    text = own.text([sys.executable, "-m", "pippin", "serve", *_absolute(arguments)], Path.home())
+    command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
+    text = own.text(command, Path.home(), environment.places())
     if dry:
         print(f"# {path}\n{text}", end="")
         return 0
@@ -97,7 +99,11 @@ def _uninstall(words: Sequence[str]) -> int:
 
 def _absolute(arguments: Sequence[str]) -> list[str]:
     """Paths as seen from here: a service starts in another folder."""
-    return [str(Path(word).resolve()) if Path(word).exists() else word for word in arguments]
+    found = []
+    for word in arguments:
+        name, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+        found.append(name + equals + (str(Path(value).resolve()) if Path(value).exists() else value))
+    return found
 
 
 def _do(command: Sequence[str]) -> None:

@@ -2,14 +2,15 @@
 
 import os
 import plistlib
-import shlex
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 LABEL: Final = "dev.pippin.server"
 UNIT: Final = "pippin.service"
+PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+%$-]+")
 SECONDS_TO_DRAIN: Final = 60
 
 
@@ -18,7 +19,7 @@ class Manager(Protocol):
 
     def path(self, home: Path) -> Path: ...
 
-    def text(self, command: Sequence[str], home: Path) -> str: ...
+    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str: ...
 
     def start(self, path: Path) -> list[list[str]]: ...
 
@@ -32,11 +33,12 @@ class Launchd:
     def path(self, home: Path) -> Path:
         return home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
 
-    def text(self, command: Sequence[str], home: Path) -> str:
+    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str:
         log = str(home / "Library" / "Logs" / "pippin.log")
         agent = {
             "Label": LABEL,
             "ProgramArguments": list(command),
+            "EnvironmentVariables": dict(variables),
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": SECONDS_TO_DRAIN,
@@ -61,13 +63,14 @@ class Systemd:
     def path(self, home: Path) -> Path:
         return home / ".config" / "systemd" / "user" / UNIT
 
-    def text(self, command: Sequence[str], home: Path) -> str:
+    def text(self, command: Sequence[str], home: Path, variables: Mapping[str, str]) -> str:
         return (
             "[Unit]\n"
             "Description=Pippin, a server for MLX models\n"
             "After=network.target\n\n"
             "[Service]\n"
-            f"ExecStart={_quoted(command)}\n"
+            + "".join(f"Environment={_quoted([f'{name}={value}'])}\n" for name, value in variables.items())
+            + f"ExecStart={_quoted(command)}\n"
             "Restart=on-failure\n"
             "RestartPreventExitStatus=2\n"  # what was said on the command line will not become right
             f"TimeoutStopSec={SECONDS_TO_DRAIN}\n"
@@ -95,6 +98,13 @@ def _domain() -> str:
     return f"gui/{os.getuid()}"
 
 
-def _quoted(command: Sequence[str]) -> str:
-    """As systemd reads a command line: `%` and `$` are its own signs."""
-    return " ".join(shlex.quote(word).replace("%", "%%").replace("$", "$$") for word in command)
+def _quoted(words: Sequence[str]) -> str:
+    """As systemd reads a command line: `%` and `$` are its own signs, and a quoted word is quoted whole."""
+    return " ".join(_word(word).replace("%", "%%").replace("$", "$$") for word in words)
+
+
+def _word(word: str) -> str:
+    if PLAIN.fullmatch(word):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

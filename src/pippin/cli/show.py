@@ -9,12 +9,12 @@ import msgspec
 from pippin.cli.arguments import Parser, some_options
 from pippin.cli.local import OPTIONS, open_catalog, settings_of
 from pippin.cli.terminal import size
+from pippin.core.requests import Sampling
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
+    from pippin.config.settings import Settings
     from pippin.core.models import ModelInfo
-
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "seed")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -23,12 +23,13 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="as JSON")
     some_options(parser, OPTIONS)
     parsed = parser.parse(arguments)
-    catalog = open_catalog(settings_of(parsed))
+    settings = settings_of(parsed)
+    catalog = open_catalog(settings)
     info = catalog.resolve(parsed.model, by_operator=True)
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = {**_facts(catalog, info), "sampling": _sampling(catalog, info)}
+    facts = {**_facts(catalog, info), "sampling": _sampling(settings, catalog, info)}
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print(f"{name:<{width}}{value}")
@@ -55,14 +56,9 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
     }
 
 
-def _sampling(catalog: "Catalog", info: "ModelInfo") -> str:
-    """The defaults that a request gets, each with who gave it: options win over the checkpoint's own."""
-    options = msgspec.structs.asdict(catalog.options_for(info))
-    checkpoint = msgspec.structs.asdict(info.sampling)
-    shown = []
-    for name in SAMPLING:
-        if options.get(name) is not None:
-            shown.append(f"{name} {options[name]} (option)")
-        elif checkpoint.get(name) is not None:
-            shown.append(f"{name} {checkpoint[name]} (checkpoint)")
-    return ", ".join(shown) or "Pippin's defaults"
+def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
+    """The defaults that a request gets, each with who gave it."""
+    from pippin.service.defaults import explain_sampling
+
+    defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
+    return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

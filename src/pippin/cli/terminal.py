@@ -73,14 +73,14 @@ def _bar(title: str, *, bytes_counted: bool) -> Iterator[Progress]:
 
 
 def _lines(title: str, *, bytes_counted: bool) -> Progress:
-    last = -SECONDS_BETWEEN_LINES
+    last, shown = -SECONDS_BETWEEN_LINES, (0, 0)
 
     def tell(done: int, total: int, what: str) -> None:
-        nonlocal last
+        nonlocal last, shown
         now = time.monotonic()
-        if now - last < SECONDS_BETWEEN_LINES and done < total:
+        if shown == (done, total) or (now - last < SECONDS_BETWEEN_LINES and done < total):
             return
-        last = now
+        last, shown = now, (done, total)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
         print(f"{title} {amount} {what}".strip(), file=sys.stderr, flush=True)
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pippin.config.compat.servers import variable_terms
-from pippin.config.declaration import options
+from pippin.config.declaration import Option, options
 from pippin.config.errors import nearest
 from pippin.config.foreign import translate
 from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.start_options import Compat
 from pippin.config.values import parse
 
-OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_API_KEY")
+OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER")
 """Variables of Pippin that are no options of the server."""
 
 
@@ -29,7 +29,7 @@ def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Readi
             values, more = translate(term, text, name)
             notes += more
             given |= {option: Given(value, Origin("environment", name)) for option, value in values.items()}
-    own = {option.variable: option for option in options().values()}
+    own = own_variables()
     for name, option in own.items():
         if text := variables.get(name):
             value = parse(option, [text], name)
@@ -40,12 +40,26 @@ def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Readi
     return Reading(given, [], notes)
 
 
+def own_variables() -> dict[str, Option]:
+    """Pippin's variables. One of a list may be named in the singular, as its flag; the plural wins."""
+    singular = {
+        "PIPPIN_" + option.flag.strip("-").replace("-", "_").upper(): option for option in options().values()
+    }
+    return singular | {option.variable: option for option in options().values()}
+
+
 def home(variables: Mapping[str, str] = os.environ) -> Path:
     """Pippin's own folder: imported models, caches, and what a running server says of itself."""
     if folder := variables.get("PIPPIN_HOME"):
         return Path(folder).expanduser()
     cache = variables.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
+
+
+def places(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that say where models lie: another process needs them to find the same ones."""
+    names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    return {name: variables[name] for name in names if variables.get(name)}
 
 
 def server_address(variables: Mapping[str, str] = os.environ) -> str | None:

@@ -3,9 +3,15 @@
 import difflib
 from collections.abc import Iterable
 
+LONGEST_LINE = 500
+
 
 class ConfigError(Exception):
-    """A value or name that Pippin cannot take. The message names where it stands and the way out."""
+    """A value or name that Pippin cannot take. The message names where it stands and the way out, in one line."""
+
+    def __init__(self, message: str) -> None:
+        line = "".join(letter if letter.isprintable() else " " for letter in message)
+        super().__init__(" ".join(line.split())[:LONGEST_LINE])
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -47,7 +47,7 @@ def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
     for flag in given:
         texts.setdefault(flag.name, []).append(flag.text or "")
     for name in sorted(texts, key=lambda name: bool(name in terms and terms[name].requires)):
-        values, notes = _values(name, texts, own, terms, compat)
+        values, notes = _values(name, texts, own, terms)
         reading.notes.extend(notes)
         for option, value in values.items():
             _add(reading.options, option, value, name)
@@ -59,7 +59,6 @@ def _values(
     texts: Mapping[str, list[str]],
     own: Mapping[str, Option],
     terms: Mapping[str, Term],
-    compat: Compat | None,
 ) -> tuple[dict[str, Any], list[Note]]:
     if name == POSITIONAL:
         return {"model": tuple(texts[name])}, []

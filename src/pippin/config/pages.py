@@ -47,12 +47,13 @@ Options marked ● change without a restart: edit the file and send SIGHUP, or `
 |---|---|
 | `PIPPIN_HOME` | Pippin's own folder (`~/.cache/pippin`): imported models, and word of running servers |
 | `PIPPIN_SERVER` | address that `pippin ps`, `load` and `unload` talk to |
-| `PIPPIN_API_KEY` | key that they show |
+| `PIPPIN_API_KEY` | key that they show, and that a server here asks for |
 | `HF_HOME`, `HF_HUB_CACHE` | where Hugging Face's cache is, as its own tools read them |
 | `HF_TOKEN` | token for gated models |
 
-Lists are parted by commas in a variable (`PIPPIN_API_KEYS=a,b`), and given once per item as a flag (`--api-key a
---api-key b`); mappings are `NAME=VALUE` pairs or a JSON object. A switch has an opposite: `--no-prefix-cache`.
+Lists are parted by commas in a variable (`PIPPIN_API_KEYS=a,b`; `PIPPIN_API_KEY=a` will do for one), and given once per
+item as a flag (`--api-key a --api-key b`); mappings are `NAME=VALUE` pairs or a JSON object. A switch has an opposite:
+`--no-prefix-cache`.
 
 ## Options
 """

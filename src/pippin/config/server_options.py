@@ -66,11 +66,11 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ContentionPolicy, Meta(description="When a model needs room that busy models hold.", extra=HOT)
     ] = "wait_then_fail"
     contention_wait: Annotated[float, Meta(ge=0, description="Seconds to wait for room.", extra=HOT)] = 30.0
-    drain_timeout: Annotated[float, Meta(ge=0, description="Seconds to drain at a stop.", extra=HOT)] = 30.0
+    drain_timeout: Annotated[float, Meta(ge=0, description="Seconds to drain at a stop.")] = 30.0
 
     # Access
     api_keys: Annotated[
-        tuple[str, ...], Meta(description="Keys that clients must show.", extra=flag("--api-key", hot=True))
+        tuple[str, ...], Meta(description="Keys that clients must show.", extra=flag("--api-key"))
     ] = ()
     api_key_file: Annotated[str | None, Meta(description="File of named keys and limits.")] = None
     allow_unauthenticated: Annotated[
@@ -107,13 +107,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 0
 
     # Media from outside
-    media_fetch: Annotated[bool, Meta(description="Fetch media from http(s) addresses.", extra=HOT)] = True
+    media_fetch: Annotated[bool, Meta(description="Fetch media from http(s) addresses.")] = True
     media_hosts: Annotated[
-        tuple[str, ...], Meta(description="Only from these hosts.", extra=flag("--media-host", hot=True))
+        tuple[str, ...], Meta(description="Only from these hosts.", extra=flag("--media-host"))
     ] = ()
     media_path: Annotated[str | None, Meta(description="Folder that file paths may point into.")] = None
-    media_max_mb: Annotated[float, Meta(gt=0, description="Largest fetched file, in MiB.", extra=HOT)] = 64.0
-    media_timeout: Annotated[float, Meta(gt=0, description="Seconds a fetch may take.", extra=HOT)] = 30.0
+    media_max_mb: Annotated[float, Meta(gt=0, description="Largest fetched file, in MiB.")] = 64.0
+    media_timeout: Annotated[float, Meta(gt=0, description="Seconds a fetch may take.")] = 30.0
 
     # Responses store, MCP
     response_store: Annotated[str | None, Meta(description="SQLite file of stored responses.")] = None

@@ -29,7 +29,9 @@ def load_document(path: str) -> dict[str, Any]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())}).") from None
+        raise ConfigError(f"{path}: not YAML ({error}).") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply.") from None
     if document is None:
         return {}
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
@@ -54,7 +56,8 @@ def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -
     defaults = document.get("model_defaults") or {}
     if not isinstance(defaults, dict):
         raise ConfigError(f"{path}: model_defaults must be a mapping of options.")
-    for key, value in [*_leaves(plain, terms), *defaults.items()]:
+    for name, value in [*_leaves(plain, terms), *defaults.items()]:
+        key = str(name)
         values, notes = _option(key, value, f"{path}: {key}", terms)
         reading.notes.extend(notes)
         reading.options.update(_given(values, f"{path}: {key}"))
@@ -104,8 +107,10 @@ def _entry(
         entry = {"path": entry}
     if not isinstance(entry, dict):
         raise ConfigError(f"{where} must be a mapping with `path`, or the path itself.")
-    entry = {**entry, **(entry.get("options") or {})}
-    entry.pop("options", None)
+    nested = entry.get("options") or {}
+    if not isinstance(nested, dict):
+        raise ConfigError(f"{where}.options must be a mapping of options.")
+    entry = {key: value for key, value in {**entry, **nested}.items() if key != "options"}
     found: dict[str, Given] = {}
     for key in sorted(entry, key=lambda key: _rank(MODEL + str(key), terms)):
         values, more = _model_option(str(key), entry[key], f"{where}.{key}", terms, entry)

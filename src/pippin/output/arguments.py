@@ -71,9 +71,9 @@ def quoted(text: str) -> str:
 
 
 def _parse(text: str) -> tuple[str, str] | None:
-    """The type of a text that is one JSON value, and its JSON."""
+    """The type of a text that is one JSON value, and its JSON. Only the type counts here."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_int=len)
     except (ValueError, RecursionError):
         return None
     kind = _type_of(value)

@@ -30,6 +30,7 @@ class Channels:
     ends: tuple[str, ...]
     route: Callable[[str], Route]
     begins: tuple[str, ...] = ()
+    recipients: bool = False  # ... and so is the name of any tool on a line of its own
     further: tuple[str, ...] = ()  # markers inside a header
 
     @property

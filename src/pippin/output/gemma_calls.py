@@ -65,7 +65,7 @@ class GemmaCalls(ToolFormat):
 
     def _argument(self, grammar: Grammar, key: str, schema: object, root: dict[str, object]) -> str:
         if is_text(schema, root):
-            value = f"{grammar.mark(self.fence)} {text_value(grammar, schema, self.fence, root)}"
+            value = f"{grammar.mark(self.fence)} {text_value(grammar, schema, self.fence)}"
         else:
             value = grammar.json(with_definitions(schema, root))
         return grammar.rule(f"{string(key + ':')} {value}")

@@ -10,6 +10,8 @@ from pippin.output.arguments import types_of
 from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"
+_ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
+_NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -18,8 +20,8 @@ def string(text: str) -> str:
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments, which are always an object."""
-    schema = dict(tool.parameters or {})
+    """The schema of a tool's arguments, which are always an object: without any, an empty one."""
+    schema = dict(tool.parameters or {"properties": {}, "additionalProperties": False})
     schema.setdefault("type", "object")
     return schema
 
@@ -32,18 +34,16 @@ class Grammar:
         self._rules: list[str] = []
 
     def is_special(self, marker: str) -> bool:
-        token = self._special(marker)
-        return token is not None and token is not False
+        return self.mark(marker) != string(marker)
 
     def mark(self, marker: str) -> str:
         """A marker: a special token where the tokenizer has one for it, else its text."""
         token = self._special(marker)
         if token is None or token is False:
             return string(marker)
-        return marker if token is True else f"<[{token}]>"
-
-    def marks(self, *markers: str) -> str:
-        return " ".join(self.mark(marker) if marker.strip() else string(marker) for marker in markers)
+        if token is True:  # without its id, a token can be named only if its name looks like one
+            return marker if _NAMEABLE.fullmatch(marker) else string(marker)
+        return f"<[{token}]>"
 
     def rule(self, body: str, attributes: str = "") -> str:
         name = f"r{len(self._rules)}"
@@ -51,11 +51,18 @@ class Grammar:
         return name
 
     def json(self, schema: Any) -> str:
-        """Any JSON that a schema admits."""
-        return self.rule("%json " + json.dumps(schema))
+        """Any JSON that a schema admits, on one line: models lose themselves in free white space."""
+        return self.rule(
+            "%json "
+            + json.dumps({"allOf": [schema]} if isinstance(schema, bool) else {**schema, **_ONE_LINE})
+        )
 
     def text_until(self, marker: str, pattern: str = ANY) -> str:
-        """Free text up to and with a marker."""
+        """Free text up to and with a marker, which it can't hold."""
+        if pattern != ANY:
+            name = f"T{len(self._rules)}"
+            self._rules.append(f"{name}: {pattern} & ~({ANY} {string(marker)} {ANY})")
+            pattern = name
         if self.is_special(marker):
             return f"{self.rule(pattern)} {self.mark(marker)}"
         return self.rule(pattern, f"[suffix={string(marker)}]")
@@ -106,9 +113,9 @@ def elements(
         plain = is_text(inner, schema)
         around = '"\\n" ' if lines else ""
         value = (
-            text_value(grammar, inner, ("\n" if lines else "") + close, schema)
+            text_value(grammar, inner, close, after=around)
             if plain
-            else (f"{grammar.json(with_definitions(inner, schema))} {around}{grammar.mark(close)}")
+            else f"{grammar.json(with_definitions(inner, schema))} {around}{grammar.mark(close)}"
         )
         rule = grammar.rule(f"{opening(key, plain)} {around}{value} {closing(key)} {around}")
         parts.append(rule if key in required else f"{rule}?")
@@ -121,12 +128,13 @@ def is_text(schema: Any, root: dict[str, Any]) -> bool:
     return "string" in types or (not types and isinstance(schema, dict) and not schema)
 
 
-def text_value(grammar: Grammar, schema: Any, close: str, root: dict[str, Any]) -> str:
-    """Plain text that a schema of strings admits, up to and with `close`."""
+def text_value(grammar: Grammar, schema: Any, close: str, *, after: str = "") -> str:
+    """Plain text that a schema of strings admits, up to and with `close`; `after` stands between them."""
     options = [value for value in _options(schema) if isinstance(value, str)]
     if options:
-        return f"({' | '.join(map(string, options))}) {grammar.marks(close)}"
-    return grammar.text_until(close, text_pattern(schema))
+        return f"({' | '.join(map(string, options))}) {after}{grammar.mark(close)}"
+    pattern = text_pattern(schema)
+    return grammar.text_until(close, pattern if pattern == ANY else f"({pattern} {after})")
 
 
 def _options(schema: Any) -> list[Any]:

@@ -112,7 +112,6 @@ def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading
     yield from source.space()
     if (yield from source.peek()) == "{":
         yield from read_value(source, calls.writer.arguments)
-        yield from source.until(Markers(ends), discard)
     elif (yield from source.until(Markers(ends), calls.writer.arguments)) is None and source.truncated:
         raise Malformed
     calls.writer.end_call()

@@ -107,19 +107,12 @@ def _until_pattern(source: Source, pattern: re.Pattern[str], put: Put) -> Readin
 
 def read_string(source: Source, limit: int = NAME_LIMIT) -> Reading[str]:
     """A short JSON string, decoded."""
-    pieces: list[str] = []
-    size = 0
-
-    def put(piece: str) -> None:
-        nonlocal size
-        size += len(piece)
-        if size > limit:
+    pieces = [(yield from source.expect('"'))]
+    while pieces[-1] != '"' or len(pieces) == 1:
+        if len(pieces) > limit:
             raise Malformed
-        pieces.append(piece)
-
-    if (yield from source.peek()) != '"':
-        raise Malformed
-    yield from read_value(source, put)
+        piece = yield from source.exactly(1)
+        pieces.append(piece + (yield from source.exactly(1)) if piece == "\\" else piece)
     try:
         return str(json.loads("".join(pieces), strict=False))
     except ValueError:

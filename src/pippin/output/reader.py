@@ -20,6 +20,8 @@ from pippin.output.source import Malformed, Reading, Source
 from pippin.output.tool_format import Calls, ToolFormat
 from pippin.output.writer import Writer
 
+REREAD_LIMIT = 256
+"""Characters after a marker that began no call, which are looked through for others: bounds the work."""
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -134,14 +136,24 @@ class OutputReader:
             yield from self._enter(found)
 
     def _until_marker(self) -> Reading[str | None]:
+        """Text up to the next marker, which is returned (None: the end of the stream)."""
         source = self._source
-        if self._tools and self._tools.leading and self._channel == "text":
+        if not self._writer.part_open and (leading := self._leading()):
             self._write((yield from source.space()))
-            found = yield from source.literal(*self._tools.leading)
+            found = yield from source.literal(*leading)
             if found:
                 return found
         markers = self._markers[self._channel, self._broken]
         return (yield from source.until(markers, self._write))
+
+    def _leading(self) -> tuple[str, ...]:
+        """What is a marker only before any text: calls without one, and a start or an end of reasoning
+        where the prompt has brought that already."""
+        reasoning = None if self._channels or self._writer.begun else self._reasoning
+        if self._channel == "reasoning":
+            return (reasoning.start, *reasoning.starts) if reasoning else ()
+        leading = self._tools.leading if self._tools else ()
+        return (*leading, reasoning.end, *reasoning.ends) if reasoning else leading
 
     def _write(self, text: str) -> None:
         self._writer.write(self._channel, text)
@@ -161,10 +173,11 @@ class OutputReader:
         elif tools and self._broken and marker in tools.closers:
             self._broken = False
             self._writer.marker()
-        elif (reasoning and marker in reasoning.dropped) or (tools and marker in tools.dropped):
-            self._writer.marker()
         else:
-            self._channel = "text" if self._channel == "reasoning" else "reasoning"
+            if reasoning and marker in (reasoning.start, *reasoning.starts):
+                self._channel = "reasoning"
+            elif reasoning and marker in (reasoning.end, *reasoning.ends):
+                self._channel = "text"
             self._writer.marker()
 
     def _read_call(self, tools: ToolFormat, opener: str) -> Reading[None]:
@@ -182,7 +195,8 @@ class OutputReader:
         """What the prompt may have begun: the rest of a header."""
         self._source.remember()
         yield from self._source.space()
-        begun = yield from self._source.literal(*channels.begins)
+        names = tuple(f"{tool.name}\n" for tool in self._calls.tools) if channels.recipients else ()
+        begun = yield from self._source.literal(*channels.begins, *names)
         taken = self._source.recall()
         if begun:
             yield from self._read_message(channels, taken)
@@ -207,10 +221,16 @@ class OutputReader:
             self._source.recall()
 
     def _release(self, opener: str) -> None:
-        """A call broke off: committed, it is closed as it stands; before that, what was taken is text."""
+        """A call broke off: what of it was not given out is text, unless the end of the stream cut it."""
         taken = self._source.recall()
         if self._writer.call_open:
+            unread = self._source.position - self._writer.given
+            taken = taken[len(taken) - unread :] if unread and not self._source.ended else ""
             self._writer.end_call(complete=False)
+            self._source.recall()
             self._broken = True
+        if len(taken) <= REREAD_LIMIT:
+            self._source.rewind(taken)
+            self._write(opener)
         else:
             self._write(opener + taken)

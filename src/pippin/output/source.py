@@ -53,6 +53,14 @@ class Source:
         self._taken, self._remembering = [], False
         return taken
 
+    def rewind(self, taken: str) -> None:
+        """Give back what was taken last, to be read in another way."""
+        if self._at >= len(taken):
+            self._at -= len(taken)
+        else:
+            self._text, self._at = taken + self._text[self._at :], 0
+        self._position -= len(taken)
+
     def take(self, count: int) -> str:
         taken = self._text[self._at : self._at + count]
         self._at += count
@@ -118,18 +126,23 @@ class Source:
     def word(self, end: re.Pattern[str], limit: int = 256) -> Reading[str]:
         """Take what comes before the next match of a one-character pattern, or the end. Never empty."""
         pieces: list[str] = []
-        size = 0
+        left = limit
         while (yield from self.more()):
             count, found = self.find(end)
-            pieces.append(self.take(count))
-            size += count
-            if size > limit:
-                raise Malformed
+            pieces.append(self._take_within(count, left))
+            left -= count
             if found:
                 break
-        if not size:
+        if left == limit:
             raise Malformed
         return "".join(pieces)
+
+    def _take_within(self, count: int, left: int) -> str:
+        """Take; malformed at the limit itself, wherever the stream was cut."""
+        if count > left:
+            self.take(left)
+            raise Malformed
+        return self.take(count)
 
     def space(self) -> Reading[str]:
         return (yield from self.span(SPACE))
@@ -149,16 +162,14 @@ class Source:
     def before(self, markers: Markers, limit: int = 256) -> Reading[tuple[str, str]]:
         """A short text and the marker that ends it, taken. Malformed if it is too long, or the end comes."""
         pieces: list[str] = []
-        size = 0
-
-        def put(piece: str) -> None:
-            nonlocal size
-            size += len(piece)
-            if size > limit:
+        left = limit
+        while True:
+            plain, marker = markers.split(self._text, self._at, self.ended)
+            count = plain - self._at
+            pieces.append(self._take_within(count, left))
+            left -= count
+            if marker is not None:
+                return "".join(pieces), self.take(len(marker))
+            if self.ended:
                 raise Malformed
-            pieces.append(piece)
-
-        marker = yield from self.until(markers, put)
-        if marker is None:
-            raise Malformed
-        return "".join(pieces), marker
+            yield

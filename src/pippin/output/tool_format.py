@@ -21,9 +21,7 @@ class History:
     arguments: Literal["object", "json"] = "object"
     result_role: str = "tool"
     result_content: Literal["text", "object"] = "text"
-    call_ids: Literal["any", "nine", "numbered"] = "any"  # nine letters and digits; functions.NAME:INDEX
-    draw_call: Callable[[str, dict[str, Any]], str] | None = None  # for templates that know no calls: as text
-    draw_result: Callable[[str], str] | None = None  # likewise
+    call_ids: Literal["any", "nine"] = "any"  # nine: exactly nine letters and digits
 
 
 @dataclass

@@ -56,18 +56,31 @@ class Writer:
         self.calls = 0  # complete
         self.committed = 0  # calls begun
         self.call_open = False
+        self.given = 0  # position up to which an open call was given out
         self.silent = False  # calls are read and left out
         self.muted = False  # nothing more is wanted
         self._choice, self._source, self._new_call_id = choice, source, new_call_id
         self._trim, self._parallel = trim, parallel
         self._events: list[Event] = []
+        self._texts: list[str] = []  # of the delta under construction
+        self._tokens: list[Token] = []
         self._index = -1
         self._kind: PartKind | None = None  # of the open part
         self._space = ""  # held back: dropped if a marker follows
         self._fresh = False  # right after a marker
         self._empty_call = True
 
+    @property
+    def begun(self) -> bool:
+        """Whether any part was started."""
+        return self._index >= 0
+
+    @property
+    def part_open(self) -> bool:
+        return self._kind is not None
+
     def drain(self) -> list[Event]:
+        self._flush()
         events, self._events = self._events, []
         return events
 
@@ -97,6 +110,7 @@ class Writer:
         """Commit to a call: from here on it can't become text any more."""
         self.marker()
         self.call_open, self._empty_call = True, True
+        self.given = self._source.position
         self.committed += 1
         if not (self.silent or self.muted):
             self._start("tool_call", id or self._new_call_id(), name)
@@ -105,6 +119,7 @@ class Writer:
         """More of the arguments' JSON text."""
         if text and self.call_open:
             self._empty_call = False
+            self.given = self._source.position
             if not (self.silent or self.muted):
                 self._delta(text, self._source.position)
 
@@ -135,10 +150,17 @@ class Writer:
         self._events.append(PartStarted(self._choice, self._index, kind, id, name))
 
     def _delta(self, text: str, end: int) -> None:
-        tokens = self.tokens.take(end)
-        self._events.append(PartDelta(self._choice, self._index, text, tokens, self.completed))
+        self._texts.append(text)
+        self._tokens.extend(self.tokens.take(end))
+
+    def _flush(self) -> None:
+        if self._texts:
+            text, tokens = "".join(self._texts), tuple(self._tokens)
+            self._events.append(PartDelta(self._choice, self._index, text, tokens, self.completed))
+            self._texts, self._tokens = [], []
 
     def _end(self) -> None:
+        self._flush()
         if self._kind is not None:
             self._events.append(PartEnded(self._choice, self._index))
             self._kind = None

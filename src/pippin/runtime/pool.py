@@ -15,6 +15,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, ModelState
 from pippin.runtime.changes import Changes
 from pippin.runtime.clock import Clock, SystemClock
+from pippin.runtime.memory import memory_budget
 from pippin.runtime.residency import CALLED_OFF, Residency
 from pippin.runtime.slot import Slot
 from pippin.runtime.source import Estimate, ModelSource
@@ -94,6 +95,7 @@ class Pool:
         lease = await self.lease(self._catalog.resolve(name))
         try:
             await asyncio.shield(lease.worker.weights_ready)
+            await self._changes.until(lambda: lease.slot.loading is None)
         finally:
             lease.release()
         return lease.slot.as_state()
@@ -153,6 +155,17 @@ class Pool:
                 slot.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
                 cleared.append(slot.info.id)
         return cleared
+
+    async def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options of the server, and those of each model that is in use."""
+        self._options = options
+        self._residency.adopt(options, memory_budget(options))
+        for slot in list(self._slots.values()):
+            before = msgspec.structs.asdict(slot.options)
+            after = msgspec.structs.asdict(self._catalog.options_for(slot.info))
+            if changes := {name: value for name, value in after.items() if value != before[name]}:
+                await self.reconfigure(slot.info.id, changes)
+        self._changes.tell()
 
     async def reconfigure(self, name: str | None, changes: dict[str, Any]) -> None:
         """Change options of one model, or of all in use; what an engine can't change holds from its next load."""

@@ -44,6 +44,10 @@ class Residency:
         self._room = Room(options, memory, slots, changes, clock, self.unload)
         self.last_loaded: str | None = None
 
+    def adopt(self, options: ServerOptions, memory: int) -> None:
+        self._options = options
+        self._room.adopt(options, memory)
+
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
         """The worker once it can prepare requests; starts the load that leads there."""
         if slot.ready is None:
@@ -101,8 +105,10 @@ class Residency:
         match load.exception():
             case None:
                 self._loaded(slot, self._clock.now() - started)
+                if slot.worker is not None and slot.worker.died.done():  # in the moment in which it was ready
+                    self._on_death(slot, slot.worker, slot.worker.died)
             case ServerError() as error:
-                self._give_up(slot, _as_load_failure(slot, error.report))
+                self._give_up(slot, error.report)
             case error:
                 message = f"The model {slot.info.id!r} could not be loaded: {type(error).__name__}: {error}."
                 self._give_up(slot, ErrorReport(kind="load_failed", message=message))
@@ -212,14 +218,3 @@ class Residency:
                 slot.memory = share
                 if slot.state == "loaded" and slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})
-
-
-def _as_load_failure(slot: Slot, error: ErrorReport) -> ErrorReport:
-    """A death while loading is a failure to load; a refusal for want of room stays what it is."""
-    if error.kind != "worker_died":
-        return error
-    reason = error.message.partition(": ")[2].partition(". ")[0]
-    message = (
-        f"The model {slot.info.id!r} could not be loaded: its process died ({reason}). It may be too large."
-    )
-    return ErrorReport(kind="load_failed", message=message)

@@ -39,6 +39,10 @@ class Room:
         self._unload = unload
         self._line: list[Slot] = []
 
+    def adopt(self, options: ServerOptions, budget: int) -> None:
+        self._options = options
+        self._budget = budget
+
     async def take(self, slot: Slot) -> None:
         """Reserve `slot.footprint` bytes and a place. Raises `ServerError` as the contention policy says."""
         if slot.footprint > self._budget:

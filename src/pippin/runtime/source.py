@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pippin.config.model_options import ModelOptions
+from pippin.config.server_options import ServerOptions
 from pippin.core.models import ModelInfo
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
@@ -18,5 +19,11 @@ class ModelSource(Protocol):
     def resolve(self, name: str) -> ModelInfo:
         """Raises `ServerError` for a name that is unknown or ambiguous."""
         ...
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        """The same, downloaded first if it is missing and requests may cause that."""
+        ...
+
+    def adopt(self, options: ServerOptions) -> None: ...
 
     def options_for(self, info: ModelInfo) -> ModelOptions: ...

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -41,6 +42,7 @@ from pippin.runtime.worker_log import forward_log
 
 log = logging.getLogger(__name__)
 
+EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
 SOCKET_BUFFER: Final = 1 << 20  # bytes
@@ -131,7 +133,7 @@ class WorkerProcess:
             worker._link.send(spec)
         except BaseException:  # nobody gets the worker: it must not outlive this call
             ours.close()
-            process.kill()
+            worker._signal(signal.SIGKILL)
             await asyncio.shield(worker.died)
             raise
         return worker
@@ -197,15 +199,11 @@ class WorkerProcess:
         """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
         self._stopping = True
         self._try_to_send(Shutdown(deadline))
-        for patience, signal in (
-            (deadline + 1.0, self._process.terminate),
-            (TERMINATE_AFTER, self._process.kill),
-        ):
+        for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.died), patience)
                 return
-            with contextlib.suppress(ProcessLookupError):
-                signal()
+            self._signal(number)
         await asyncio.shield(self.died)
 
     def _send(self, order: Order) -> None:
@@ -262,9 +260,15 @@ class WorkerProcess:
     def _link_closed(self, fault: Exception | None) -> None:
         """The worker closed its end, or sent what is no frame: either way it is of no more use."""
         self._fault = fault
-        if self._process.returncode is None and not self._stopping:
+        if not self._stopping:
+            patience = 0.0 if fault else EXIT_WITHIN
+            asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """Not through the process object, which would reap the process behind the back of whoever waits for it."""
+        if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill() if fault else self._process.terminate()
+                os.kill(self._process.pid, number)
 
     async def _watch_process(self) -> None:
         output = self._process.stdout
@@ -273,7 +277,8 @@ class WorkerProcess:
         status = await self._process.wait()
         with contextlib.suppress(TimeoutError):  # a grandchild may hold the pipe open
             await asyncio.wait_for(reading, 1.0)
-        report = death_report(self.info.id, status, self._fault)
+        loaded = self.weights_ready.done() and self.weights_ready.exception() is None
+        report = death_report(self.info.id, status, self._fault, loaded)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:
@@ -285,7 +290,7 @@ class WorkerProcess:
         self.died.set_result(report)
 
 
-def death_report(model: str, status: int, fault: Exception | None) -> ErrorReport:
+def death_report(model: str, status: int, fault: Exception | None, loaded: bool) -> ErrorReport:
     """What to tell clients of a worker that ended with this exit status."""
     if fault is not None:
         how = "it sent what could not be read and was ended"
@@ -293,10 +298,11 @@ def death_report(model: str, status: int, fault: Exception | None) -> ErrorRepor
         how = f"it was ended by signal {-status}"
     else:
         how = f"it left with status {status}"
-    return ErrorReport(
-        kind="worker_died",
-        message=f"The process of model {model!r} died: {how}. The next request starts it again.",
-    )
+    if loaded:
+        message = f"The process of model {model!r} died: {how}. The next request starts it again."
+        return ErrorReport(kind="worker_died", message=message)
+    message = f"The model {model!r} could not be loaded: its process died ({how}). It may be too large."
+    return ErrorReport(kind="load_failed", message=message)
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:

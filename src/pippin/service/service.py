@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from pippin.service.summaries import summarized
 log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
+CLAUDE: Final = "claude-"
 LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
@@ -33,6 +35,7 @@ class Service:
         self._options = options
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
+        self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
         self._ended = asyncio.Event()  # set and replaced whenever a run or a start ends
         self._closing = False
 
@@ -58,6 +61,12 @@ class Service:
             del self._starting[id]
             self._tell()
 
+    async def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options, for what comes from now on."""
+        self._options = options
+        self.catalog.adopt(options)
+        await self.pool.adopt(options)
+
     def models(self) -> list[ModelInfo]:
         """What there is, each as truly as it is known."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
@@ -65,9 +74,10 @@ class Service:
     def model(self, name: str) -> ModelInfo:
         """What is known of a model; `default` is the one loaded last, else the first that is served.
 
+        A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
         Raises `ServerError("model_not_found")`.
         """
-        info = self.catalog.resolve(self._default_name() if name == DEFAULT else name)
+        info = self._resolve(name)
         return self.pool.info(info.id) or info
 
     async def cancel(self, id: str) -> bool:
@@ -116,13 +126,36 @@ class Service:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
-                run = await self._begin(task, self.model(model), id)
+                run = await self._begin(task, await self._found(model), id)
         except TimeoutError:
             message = f"The request was not accepted within its time limit of {seconds} seconds."
             raise ServerError("timeout", message) from None
         if seconds is not None:
             run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
         return run
+
+    async def _found(self, name: str) -> ModelInfo:
+        """As `model`, without keeping the event loop from others; a missing model is downloaded where that is
+        allowed, once for all who ask."""
+        loaded = self.pool.info(name)
+        if loaded is not None:
+            return loaded
+        try:
+            return await asyncio.to_thread(self.model, name)
+        except ServerError as error:
+            if error.report.kind != "model_not_found" or name == DEFAULT:
+                raise
+        if name not in self._downloads:
+            log.info("Looking for the model %s elsewhere.", name)
+            download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
+            self._downloads[name] = download
+            download.add_done_callback(partial(self._downloaded, name))
+        return await asyncio.shield(self._downloads[name])
+
+    def _downloaded(self, name: str, download: asyncio.Task[ModelInfo]) -> None:
+        del self._downloads[name]
+        if not download.cancelled():
+            download.exception()  # read here: all who asked may have left
 
     async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
         lease = await self.pool.lease(info)
@@ -216,6 +249,16 @@ class Service:
         limits = [limit for limit in (own, self._options.timeout) if limit is not None]
         return min(limits, default=None)
 
+    def _resolve(self, name: str) -> ModelInfo:
+        if name == DEFAULT:
+            return self.catalog.resolve(self._default_name())
+        try:
+            return self.catalog.resolve(name)
+        except ServerError:
+            if not name.startswith(CLAUDE):
+                raise
+        return self.catalog.resolve(self._options.claude_model or self._default_name())
+
     def _default_name(self) -> str:
         loaded = self.pool.last_loaded()
         if loaded is not None:
@@ -233,6 +276,10 @@ class Service:
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
     return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
+
+
+def _log_download(name: str, done: int, total: int, message: str) -> None:
+    log.debug("Downloading %s: %d of %d, %s.", name, done, total, message)
 
 
 def _without_summaries(task: Task) -> Task:

@@ -528,3 +528,24 @@ def test_a_tool_is_repeated_with_all_its_fields() -> None:
         WEATHER | {"description": None, "strict": False}
     ]
     assert request(tools=[WEATHER]).tools == (Tool("get_weather", None, {"type": "object"}),)
+
+
+# Open Responses (2026-04-24): every field of a response is there, and these are never null.
+REQUIRED = (
+    *("id", "object", "created_at", "status", "model", "output", "tools", "tool_choice", "truncation"),
+    *("parallel_tool_calls", "text", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs"),
+    *("temperature", "store", "background", "service_tier", "metadata"),
+)
+NULLABLE = (
+    *("completed_at", "incomplete_details", "previous_response_id", "instructions", "error", "reasoning"),
+    *("usage", "max_output_tokens", "max_tool_calls", "safety_identifier", "prompt_cache_key"),
+)
+
+
+def test_a_response_has_every_field_of_open_responses() -> None:
+    for event in run(decode(tools=[WEATHER]), *call("get_weather", "{}")):
+        if "response" in event:
+            response = event["response"]
+            assert {*REQUIRED, *NULLABLE} <= set(response)
+            assert [name for name in REQUIRED if response[name] is None] == []
+            assert {"type", "name", "description", "parameters", "strict"} == set(response["tools"][0])

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.anthropic_messages_content import ConversationReader, MessageParam
 from pippin.api.dialects.anthropic_messages_encode import (
     MessagesEncoder,
@@ -18,7 +19,9 @@ from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
+    Tokens,
     adapter_of,
+    continues_final,
     keep_alive_of,
     overflow_of,
     priority_of,
@@ -35,11 +38,13 @@ from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
 
 VERSION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+OVERLOADED: Final = 529
+"""Anthropic's own status, which its clients know to wait for."""
 
 
 class ThinkingSpec(Struct, kw_only=True):
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: Annotated[int, Meta(ge=0)] | None = None
+    budget_tokens: Tokens | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -61,7 +66,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
         Meta(description="The conversation; a last message of the assistant is continued."),
     ]
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Most new tokens; required; 0 fills the cache.")
+        Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
     ] = None
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
     stop_sequences: Annotated[
@@ -87,32 +92,28 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
-ACCEPTED: Final = frozenset(
-    {
-        "metadata",
-        "service_tier",
-        "container",
-        "mcp_servers",
-        "betas",
-        "inference_geo",
-        "speed",
-        "diagnostics",
-        "user_profile_id",
-        "workspace_id",
-        "billing_policy",
-        "fallbacks",
-        "fallback_credit_token",
-        "thread",
-        "anthropic_version",
-        "user",
-        "provider",
-        "plugins",
-        "extra_body",
-        "extra_headers",
-    }
-)
-REFUSED: Final[Mapping[str, str]] = {
+HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
+ACCEPTED: Final = (shared.ACCEPTED - HONOURED) | {
+    "container",
+    "mcp_servers",
+    "inference_geo",
+    "speed",
+    "diagnostics",
+    "user_profile_id",
+    "workspace_id",
+    "billing_policy",
+    "fallbacks",
+    "fallback_credit_token",
+    "thread",
+    "anthropic_version",
+}
+REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "compaction": "send the conversation to a model with instructions to summarise it instead.",
+    "stop": "use `stop_sequences`.",
+    "max_completion_tokens": "use `max_tokens`.",
+    "max_output_tokens": "use `max_tokens`.",
+    "logprobs": "messages have none; use /v1/chat/completions.",
+    "top_logprobs": "messages have none; use /v1/chat/completions.",
 }
 
 
@@ -120,6 +121,7 @@ class MessagesDialect:
     name = "messages"
     path = "/messages"
     body = MessagesBody
+    answer = None
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
     def __init__(self, *, counting: bool = False) -> None:
@@ -147,7 +149,7 @@ class MessagesDialect:
             tool_format=fields.tool_parser,
             sampling=sampling_of(fields),
             output_format=_output_format(fields),
-            stop=fields.stop_sequences or (),
+            stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
             stop_token_ids=fields.stop_token_ids or (),
             include_stop=bool(fields.include_stop_str_in_output),
             ignore_eos=bool(fields.ignore_eos),
@@ -155,7 +157,7 @@ class MessagesDialect:
             min_tokens=fields.min_tokens or 0,
             thinking=_thinking(fields),
             template_kwargs=template_kwargs_of(fields),
-            continue_final=_is_prefill(messages),
+            continue_final=_continues(fields, messages),
             overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),  # not our words
             adapter=adapter_of(fields),
             cache_salt=fields.cache_salt,
@@ -173,6 +175,9 @@ class MessagesDialect:
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
         return MessagesEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return OVERLOADED if report.kind == "overloaded" else report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return msgspec.json.encode(error_of(report, request_id))
@@ -198,7 +203,10 @@ def _pins(
     return tuple(pinned), cached or tools_pinned or bool(fields.cache_control)
 
 
-def _is_prefill(messages: tuple[Message, ...]) -> bool:
+def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
+    """A last message of the assistant is a prefill, unless the request says that it is not."""
+    if fields.continue_final_message is not None:
+        return continues_final(fields)
     last = messages[-1]
     return last.role == "assistant" and bool(last.parts) and isinstance(last.parts[-1], Text)
 

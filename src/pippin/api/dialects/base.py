@@ -113,14 +113,23 @@ class Dialect(Protocol[Shape]):
         """The struct of the request, for the OpenAPI document."""
         ...
 
+    @property
+    def answer(self) -> type[Struct] | None:
+        """That of a whole answer, where it is one."""
+        ...
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field for whatever cannot be honoured."""
         ...
 
     def encoder(self, decoded: Decoded[Shape], run: RunInfo) -> Encoder: ...
 
+    def status(self, report: ErrorReport) -> int:
+        """The HTTP status of an error: `report.status`, unless the contract has one of its own."""
+        ...
+
     def error(self, report: ErrorReport, request_id: str) -> bytes:
-        """The body (JSON) of a reply whose status is `report.status`."""
+        """The body (JSON) of a reply with that status."""
         ...
 
 

@@ -111,7 +111,8 @@ def too_deep(param: str | None) -> ServerError:
 
 
 def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
-    """Refuse free-form values (schemas, template variables) that are nested too deep to be walked."""
+    """Refuse free-form values (schemas, template variables) that are nested too deep to be walked, or hold
+    numbers that can't be passed on to a worker."""
     level: list[Any] = [value]
     for _ in range(limit):
         following: list[Any] = []
@@ -120,6 +121,8 @@ def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
                 following.extend(item.values())
             elif isinstance(item, list):
                 following.extend(item)
+            elif isinstance(item, int) and not -(2**63) <= item < 2**64:
+                raise invalid(param, "holds a number of more than 64 bits.")
         if not following:
             return
         level = following

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.chat_encoder import ChatEncoder, ChatShape
+from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
 from pippin.api.dialects.chat_messages import ChatMessage, MediaDefaults, is_prefill, messages_of
 from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of
 from pippin.api.dialects.fields import Contract, invalid, unsupported
@@ -62,6 +62,7 @@ class ChatDialect:
     name = "chat_completions"
     path = "/chat/completions"
     body = ChatRequest
+    answer = ChatCompletion
     contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
@@ -81,6 +82,9 @@ class ChatDialect:
 
     def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:
         return ChatEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)

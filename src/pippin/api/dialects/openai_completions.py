@@ -7,7 +7,7 @@ from msgspec import Meta
 from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.completions_encoder import CompletionsEncoder, CompletionsShape
+from pippin.api.dialects.completions_encoder import CompletionsEncoder, CompletionsShape, TextCompletion
 from pippin.api.dialects.fields import Contract, invalid
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
@@ -20,7 +20,7 @@ MAX_ANSWERS = 1024
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
 
-TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 Prompt = str | tuple[TokenId, ...]
 
 
@@ -56,6 +56,7 @@ class CompletionsDialect:
     name = "completions"
     path = "/completions"
     body = CompletionRequest
+    answer = TextCompletion
     contract = Contract(CompletionRequest, shared.ACCEPTED, REFUSED)
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
@@ -78,6 +79,9 @@ class CompletionsDialect:
 
     def encoder(self, decoded: Decoded[CompletionsShape], run: RunInfo) -> CompletionsEncoder:
         return CompletionsEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)

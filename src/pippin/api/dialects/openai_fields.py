@@ -128,13 +128,13 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-def stops_of(given: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[str, ...]:
     stops = (given,) if isinstance(given, str) else given or ()
     if len(stops) > MAX_STOPS:
-        raise invalid("stop", f"must not hold more than {MAX_STOPS} texts.")
+        raise invalid(param, f"must not hold more than {MAX_STOPS} texts.")
     for stop in stops:
         if not 0 < len(stop) <= MAX_STOP_LENGTH:
-            raise invalid("stop", f"must hold texts of 1 to {MAX_STOP_LENGTH} characters.")
+            raise invalid(param, f"must hold texts of 1 to {MAX_STOP_LENGTH} characters.")
     return stops
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
@@ -36,6 +37,8 @@ from pippin.api.dialects.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
+
+MOST_TOKENS: Final = 100_000_000
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=256)]
 Include = Literal[
@@ -101,7 +104,8 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
         ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
     ] = None
     max_output_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most new tokens, reasoning included.")
+        Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None,
+        Meta(description="Most new tokens, reasoning included."),
     ] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="Alternatives beside each token.")
@@ -117,27 +121,22 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-ACCEPTED: Final = frozenset(
-    {
-        "stream_options",  # obfuscation only
-        "prompt_cache_retention",
-        "prompt_cache_options",
-        "access_programs",
-        "background_options",
-        "image",
-        "client_metadata",
-        "personality",
-        "provider",
-        "plugins",
-        "extra_body",
-        "extra_headers",
-        "betas",
-        "verbosity",
-    }
-)
-REFUSED: Final[Mapping[str, str]] = {
+HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(ResponsesBody))
+ACCEPTED: Final = (shared.ACCEPTED - HONOURED) | {
+    "stream_options",  # obfuscation only
+    "access_programs",
+    "background_options",
+    "image",
+    "client_metadata",
+    "personality",
+}
+REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",
+    "messages": "use `input`, or /v1/chat/completions.",
+    "max_tokens": "use `max_output_tokens`.",
+    "max_completion_tokens": "use `max_output_tokens`.",
+    "logprobs": 'use `include: ["message.output_text.logprobs"]` and `top_logprobs`.',
 }
 
 
@@ -158,6 +157,7 @@ class ResponsesDialect:
     name = "responses"
     path = "/responses"
     body = ResponsesBody
+    answer = None
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -183,6 +183,9 @@ class ResponsesDialect:
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
 
     def error(self, report: ErrorReport, request_id: str) -> bytes:
         return encode_error(report)
@@ -230,7 +233,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         tool_format=fields.tool_parser,
         sampling=sampling_of(fields),
         output_format=_output_format(fields),
-        stop=(fields.stop,) if isinstance(fields.stop, str) else fields.stop or (),
+        stop=shared.stops_of(fields.stop),
         stop_token_ids=fields.stop_token_ids or (),
         include_stop=bool(fields.include_stop_str_in_output),
         ignore_eos=bool(fields.ignore_eos),

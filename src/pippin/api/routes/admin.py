@@ -14,7 +14,6 @@ from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.fields import decode_json
 from pippin.api.routes.health import worker_body
 from pippin.config.errors import ConfigError
-from pippin.config.reload import Reloaded, change
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB = 1.0
@@ -31,13 +30,13 @@ class Pin(Struct, kw_only=True):
 def routes(api: Api) -> list[BaseRoute]:
     admin = Admin(api)
     return [
-        *both("/unload", admin.unload, "POST"),
-        *both("/load", admin.load, "POST"),
-        *both("/models/load", admin.load, "POST"),
-        *both("/models/unload", admin.unload, "POST"),
-        *both("/models/{id:path}/load", admin.load, "POST"),
-        *both("/models/{id:path}/unload", admin.unload, "POST"),
-        *both("/models/{id:path}/pin", admin.pin, "POST"),
+        *both("/unload", admin.unload, "POST", body=NamedModel),
+        *both("/load", admin.load, "POST", body=NamedModel),
+        *both("/models/load", admin.load, "POST", body=NamedModel),
+        *both("/models/unload", admin.unload, "POST", body=NamedModel),
+        *both("/models/{id:path}/load", admin.load, "POST", body=NamedModel),
+        *both("/models/{id:path}/unload", admin.unload, "POST", body=NamedModel),
+        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin),
         *both("/models/{id:path}/unpin", admin.unpin, "POST"),
         *both("/cache", admin.clear_cache, "DELETE"),
         *both("/cache/prefix", admin.clear_prefixes, "DELETE"),
@@ -96,13 +95,12 @@ class Admin:
         waiting: list[str] = []
         for name, value in values.items():
             try:
-                changed = change(self.api.settings.settings, {name: value})
+                changed = await self.api.settings.change({name: value})
             except ConfigError as error:
                 rejected[name] = str(error)
                 continue
             applied += changed.changed
             waiting += changed.needs_restart
-            await self._take_over(changed)
         return json_reply(
             {
                 "op": "merge",
@@ -114,13 +112,6 @@ class Admin:
             },
             400 if rejected and not applied and not waiting else 200,
         )
-
-    async def _take_over(self, changed: Reloaded) -> None:
-        self.api.settings.settings = changed.settings
-        defaults = msgspec.structs.asdict(changed.settings.server.model_defaults)
-        of_models = {name: defaults[name] for name in changed.changed if name in defaults}
-        if of_models:
-            await self.api.service.pool.reconfigure(None, of_models)
 
     def _values(self, body: bytes) -> dict[str, Any]:
         given = decode_json(body, dict[str, Any])
@@ -134,7 +125,7 @@ class Admin:
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""
         hidden = {"api_keys", "api_key_file", "models", "model_defaults"}
-        server = self.api.settings.settings.server
+        server = self.api.options
         options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
         return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}
 

@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.background import TERMINAL, BackgroundResponse, BackgroundResponses
 from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.openai_compaction import CompactionDialect
 from pippin.api.dialects.openai_responses import ResponsesDialect
 from pippin.api.dialects.openai_responses_encode import ResponsesEncoder, response_id
 from pippin.api.exchange import exchange_of
@@ -30,6 +31,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/responses", responses.create, "POST"),
         *both("/responses/input_tokens", responses.count, "POST"),
+        *both("/responses/compact", responses.compact, "POST"),
         *both("/responses/{id}", responses.read, "GET"),
         *both("/responses/{id}", responses.delete, "DELETE"),
         *both("/responses/{id}/cancel", responses.cancel, "POST"),
@@ -42,6 +44,7 @@ class Responses:
         self._api = api
         self._silence = api.options.keepalive_interval
         self._dialect = ResponsesDialect()
+        self._compaction = CompactionDialect()
         self._background = BackgroundResponses()
 
     async def create(self, request: Request) -> Response:
@@ -56,6 +59,10 @@ class Responses:
         history = history_of(self._api, request)
         tokens = await self._api.handler.count(request, self._dialect, history=history)
         return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
+
+    async def compact(self, request: Request) -> Response:
+        history = history_of(self._api, request)
+        return await self._api.handler.answer(request, self._compaction, history=history)
 
     async def read(self, request: Request) -> Response:
         name = request.path_params["id"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -16,14 +16,14 @@ from pippin.api.dialects.fields import Contract, decode_json, invalid
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
 
-TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...], Meta(max_length=1_000_000)]
+TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=1_000_000)]
 
 
 class TokenizeRequest(Struct, kw_only=True):
     """A text (`prompt`, or llama.cpp's `content`), or a conversation as the chat template renders it."""
 
     model: Name = "default"
-    messages: Raw = Raw()
+    messages: list[dict[str, Any]] | None = None
     prompt: str | None = None
     content: str | None = None
     add_special_tokens: bool | None = None  # vLLM's; true by default
@@ -51,9 +51,9 @@ TEMPLATE = Contract(
 def routes(api: Api) -> list[BaseRoute]:
     tokens = TokenRoutes(api)
     return [
-        *both("/tokenize", tokens.tokenize, "POST"),
-        *both("/detokenize", tokens.detokenize, "POST"),
-        *both("/apply-template", tokens.apply_template, "POST"),
+        *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
+        *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
+        *both("/apply-template", tokens.apply_template, "POST", body=TemplateRequest),
     ]
 
 
@@ -66,7 +66,7 @@ class TokenRoutes:
         fields = decode_json(body, TokenizeRequest)
         with_pieces = bool(fields.with_pieces or fields.return_token_strs)
         text = fields.content if fields.prompt is None else fields.prompt
-        if bytes(fields.messages):
+        if fields.messages is not None:
             rendered = await self._render(request, body)
             return json_reply(self._tokens_body(fields, rendered.tokens, ()))
         if text is None:

@@ -102,6 +102,8 @@ def _common(metadata: Metadata) -> Config:
 
 
 def _check(metadata: Metadata, config: Config) -> None:
+    if (metadata.find_count("split.count") or 1) > 1:
+        raise metadata.unsupported("it is one part of several; join them with llama.cpp's gguf-split first")
     if metadata.find_count("{arch}.expert_count"):
         raise metadata.unsupported("mixtures of experts are not among the architectures that can be imported")
     value_length = metadata.find_count("{arch}.attention.value_length")

@@ -92,7 +92,8 @@ class Metadata:
 
     def wrong(self, key: str, value: Value, wanted: str) -> ServerError:
         shown = repr(value) if isinstance(value, (int, float, bool)) else f"{str(value)[:40]!r}"
-        message = f"{self.file} cannot be imported: its metadata key {self._full(key)} should be {wanted} and is {shown}."
+        problem = f"its metadata key {self._full(key)} should be {wanted} and is {shown}"
+        message = f"{self.file} cannot be imported: {problem}."
         return ServerError("invalid_request", message, "path")
 
     def unsupported(self, what: str) -> ServerError:

@@ -50,13 +50,11 @@ def off_at_zero(option: str) -> Convert:
     return lambda value: Converted({} if number(value) == 0 else {option: value})
 
 
-def scaled(option: str, factor: float) -> Convert:
-    return lambda value: Converted({option: number(value) * factor})
-
-
 def kv_bits(value: Any) -> Converted:
     """Pippin stores KV caches in 4 or 8 bits: take the next that keeps at least the precision asked for."""
     bits = number(value)
+    if bits == 0:
+        return Converted({"kv_bits": None})
     if not 0 < bits <= 16:
         raise Refused("a number of bits from 2 to 8")
     if bits in (4, 8):
@@ -116,8 +114,9 @@ def idle_seconds(value: Any) -> Converted:
     return Converted({} if number(value) == 0 else {"idle_timeout": value})
 
 
-def embedding_length(value: Any) -> Converted:
-    return Converted({} if str(value).strip().lower() == "auto" else {"embedding_max_length": value})
+def cache_entries(value: Any) -> Converted:
+    """No entries meant no cache."""
+    return Converted({"prefix_cache": False} if number(value) == 0 else {"prompt_cache_size": value})
 
 
 def cap_to_window(option: str) -> Convert:
@@ -151,7 +150,8 @@ def gibibytes(option: str) -> Convert:
 
 
 def unless_auto(option: str) -> Convert:
-    return lambda value: Converted({} if str(value).strip().lower() == "auto" else {option: value})
+    """`auto` and 0 leave it to Pippin."""
+    return lambda value: Converted({} if str(value).strip().lower() in ("auto", "0") else {option: value})
 
 
 def disk_enabled(value: Any) -> Converted:

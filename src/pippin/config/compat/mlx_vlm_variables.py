@@ -28,7 +28,7 @@ VARIABLES = (
     same("MLX_VLM_SERVER_API_KEY", "api_keys", "-"),
     same("MLX_TRUST_REMOTE_CODE", "trust_remote_code", "false"),
     same("MLX_VLM_MAX_TOKENS", "max_tokens", "2048"),
-    same("MLX_VLM_MAX_NUM_SEQS", "max_num_seqs", "unbounded"),
+    same("MLX_VLM_MAX_NUM_SEQS", "max_num_seqs", "unbounded", convert=to.off_at_zero("max_num_seqs")),
     equivalent(
         "MLX_VLM_TOKEN_QUEUE_TIMEOUT",
         "queue_timeout",
@@ -59,7 +59,9 @@ VARIABLES = (
     equivalent("KV_VALUE_SCHEME", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
     same("KV_GROUP_SIZE", "kv_group_size", "64"),
     equivalent("KV_QUANT_SCHEME", "kv_bits", "uniform", "`turboquant` warns and is uniform", to.kv_scheme),
-    equivalent("MAX_KV_SIZE", "context_length", "-", "the window of the model"),
+    equivalent(
+        "MAX_KV_SIZE", "context_length", "-", "the window of the model", to.off_at_zero("context_length")
+    ),
     same("QUANTIZED_KV_START", "quantized_kv_start", "5000"),
     unsupported("EXPERT_CACHE_GB", "-", "experts are not offloaded: the whole model is in memory"),
     needless("TOP_LOGPROBS_K", "0", "a request may ask for up to 20 without a setting"),

@@ -28,7 +28,7 @@ FLAGS = (
     equivalent(
         "--disable-prefix-cache", "prefix_cache", "off", "sets it off", to.opposite("prefix_cache"), "switch"
     ),
-    same("--prefix-cache-size", "prompt_cache_size", "100"),
+    same("--prefix-cache-size", "prompt_cache_size", "100", convert=to.cache_entries),
     same("--cache-memory-mb", "cache_memory_mb", "-"),
     same("--cache-memory-percent", "cache_memory_percent", "0.2", convert=to.cache_percent),
     needless("--no-memory-aware-cache", "off", BY_BYTES, "switch"),
@@ -54,7 +54,11 @@ FLAGS = (
     same("--warm-prompts", "warm_prompts", "-"),
     same("--stream-interval", "stream_interval", "1"),
     equivalent(
-        "--max-kv-size", "context_length", "-", "the window of the model; old tokens are never lost silently"
+        "--max-kv-size",
+        "context_length",
+        "-",
+        "the window of the model; old tokens are never lost silently",
+        to.off_at_zero("context_length"),
     ),
     same("--max-tokens", "max_tokens", "32768"),
     same("--max-request-tokens", "max_request_tokens", "32768"),
@@ -83,7 +87,7 @@ FLAGS = (
     same("--mcp-config", "mcp_config", "-"),
     same("--api-key", "api_keys", "-"),
     same("--rate-limit", "rate_limit", "0"),
-    same("--timeout", "timeout", "300.0"),
+    same("--timeout", "timeout", "300.0", convert=to.off_at_zero("timeout")),
     same("--enable-metrics", "enable_metrics", "off", takes="switch"),
     same("--auto-unload-idle-seconds", "idle_timeout", "0.0", "0 is never", convert=to.idle_seconds),
     same("--lazy-load-model", "lazy_load", "off", takes="switch"),

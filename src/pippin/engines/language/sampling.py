@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.core.requests import Sampling
-from pippin.engines.language.filters import OUT, Filters, draw
+from pippin.engines.language.filters import Filters, draw, mask
 from pippin.engines.language.penalties import History, Penalties
 from pippin.engines.language.sampled import Choice, Sampled, best, score
 from pippin.engines.language.tokenizer import Tokenizer
@@ -156,9 +156,9 @@ class BatchSampler:
         for place in range(logits.shape[1]):
             if place and plan.tracked:
                 history = history.extended(mx.array(proposals[plan.tracked, place - 1]))
-            mask = masks[place] if masks else None
+            bits = masks[place] if masks else None
             rows = masked_rows[place] if masked_rows else None
-            found.append(self._choose(logits[:, place], history, place, mask, rows))
+            found.append(self._choose(logits[:, place], history, place, bits, rows))
         return found
 
     def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
@@ -210,10 +210,7 @@ class BatchSampler:
             places, tokens, values = plan.bias
             logits = logits.at[places, tokens].add(values)
         if masked_rows and masks is not None:
-            width = logits.shape[1]
-            bits = np.unpackbits(masks.view(np.uint8), axis=1, count=width, bitorder="little")
-            allowed = mx.array(bits).astype(mx.bool_)
-            masked = mx.where(allowed, _take_rows(logits, masked_rows, rows), OUT)
+            masked = mask(_take_rows(logits, masked_rows, rows), masks)
             logits = _put_rows(logits, masked_rows, masked)
         return logits
 

@@ -97,10 +97,6 @@ class Tokenizer:
         """The token that `text` is by itself where it is an added one."""
         return self._added_ids.get(text)
 
-    def is_special(self, text: str) -> bool:
-        """Whether `text` is one special token."""
-        return self._added_ids.get(text) in self.pieces.special
-
     def with_markers(self, text: str) -> "Tokenizer":
         """The same, with `text` as in `Literals`."""
         return Tokenizer(

@@ -21,7 +21,8 @@ CHANNELS = Channels(
     header_ends=("<|content|>",),
     ends=("<|stop|>",),
     route=route,
-    begins=("all\n<|content|>", "<|content|>"),
+    begins=("all\n",),
+    recipients=True,
 )
 
 

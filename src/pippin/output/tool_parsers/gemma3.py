@@ -1,9 +1,7 @@
 """A `tool_code` fence with `f(a=b)`, or `f --a b`: Gemma 3, whose template knows no calls."""
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.arguments import ArgumentsWriter
@@ -11,10 +9,10 @@ from pippin.output.grammars import Grammar, python_arguments, string
 from pippin.output.literals import Notation
 from pippin.output.python_calls import read_python_call
 from pippin.output.source import Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 FENCE, FENCE_END = "```tool_code", "```"
-_LOOSE = Notation(bare_end=re.compile(r"[,)\n]"))
+_LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
 _SHELL_WORD = re.compile(r"[\s=]")
 _SHELL_VALUE = re.compile(r"[\s`]")
 
@@ -54,15 +52,6 @@ def _read_shell_arguments(calls: Calls, arguments: ArgumentsWriter) -> Reading[N
         arguments.end()
 
 
-def draw_call(name: str, arguments: dict[str, Any]) -> str:
-    inner = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-    return f"{FENCE}\n{name}({inner})\n{FENCE_END}"
-
-
-def draw_result(result: str) -> str:
-    return f"```tool_output\n{result}\n```"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ToolCode(ToolFormat):
     def read(self, calls: Calls, opener: str) -> Reading[None]:
@@ -82,7 +71,6 @@ FORMAT = ToolCode(
     name="gemma3",
     aliases=("tool_code", "gemma"),
     openers=(FENCE,),
-    history=History(result_role="user", draw_call=draw_call, draw_result=draw_result),
-    signs=(("```tool_code",), ("<start_of_turn>",)),
+    signs=(("```tool_code",),),
     priority=5,
 )

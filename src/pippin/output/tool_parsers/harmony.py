@@ -33,11 +33,10 @@ class HarmonyCalls(ToolFormat):
         thought = grammar.rule(f'{again} {channel} "analysis" {message} {grammar.text_until("<|end|>")}')
         said = grammar.rule(f'{again} {channel} "commentary" {message} {grammar.text_until("<|end|>")}')
         call = grammar.rule(f"{again} {channel} {grammar.either(options)}")
-        before = f"{thought}* {said}?"
         if required:
-            return grammar.lines(f"{before} {call}")
+            return grammar.lines(f"{thought}* {call}")
         answer = grammar.rule(f'{again} {channel} "final" {message} {grammar.rule(ANY)} {end}?')
-        return grammar.lines(f"{before} ({call} | {answer})")
+        return grammar.lines(f"{thought}* {said}? ({call} | {answer})")
 
 
 FORMAT = HarmonyCalls(

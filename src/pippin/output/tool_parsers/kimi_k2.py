@@ -9,7 +9,7 @@ from pippin.output.json_calls import read_arguments
 from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
 from pippin.output.source import Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -56,7 +56,6 @@ FORMAT = KimiK2Calls(
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
     further_markers=(ARGUMENTS,),
-    history=History(call_ids="numbered"),
     signs=((SECTION,),),
     priority=40,
 )

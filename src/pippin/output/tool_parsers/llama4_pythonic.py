@@ -8,6 +8,6 @@ FORMAT = PythonicCalls(
     openers=(LLAMA_START,),
     leading=("[",),
     closers=(LLAMA_END,),
-    signs=((LLAMA_START,), ("[func_name1(params_name1=params_value1",)),
+    signs=((LLAMA_START,), ("[func_name1(",)),
     priority=15,
 )

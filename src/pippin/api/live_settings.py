@@ -1,0 +1,56 @@
+"""The settings as they are now: takes over changes, and tells whoever holds the options."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pippin.config.errors import ConfigError
+from pippin.config.reload import Reloaded, change, reload
+from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
+from pippin.service import Service
+
+log = logging.getLogger(__name__)
+
+
+class LiveSettings:
+    """`PATCH /v1/settings` and SIGHUP put new ones in; what needs a restart keeps its value."""
+
+    def __init__(self, settings: Settings, service: Service) -> None:
+        self.settings = settings
+        self._service = service
+        self._followers: list[Callable[[ServerOptions], None]] = []
+
+    @property
+    def options(self) -> ServerOptions:
+        return self.settings.server
+
+    def follow(self, adopt: Callable[[ServerOptions], None]) -> None:
+        """Call `adopt` with the options whenever they have changed."""
+        self._followers.append(adopt)
+
+    async def change(self, values: Mapping[str, Any]) -> Reloaded:
+        """Take over single values. Raises `ConfigError`, and then nothing has changed."""
+        return await self._take_over(change(self.settings, values))
+
+    async def reload(self) -> None:
+        """Read every source again, and say in the log what came of it."""
+        try:
+            reloaded = await self._take_over(reload(self.settings))
+        except ConfigError as error:
+            log.error("The settings stay as they were: %s", error)
+            return
+        for note in reloaded.notes:
+            log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
+        log.info("Settings were read again; changed: %s.", ", ".join(reloaded.changed) or "nothing")
+        if reloaded.needs_restart:
+            log.warning("A restart is needed to change %s.", ", ".join(reloaded.needs_restart))
+
+    async def _take_over(self, reloaded: Reloaded) -> Reloaded:
+        self.settings = reloaded.settings
+        if reloaded.changed:
+            logging.getLogger().setLevel(self.options.log_level.upper())
+            await self._service.adopt(self.options)
+            for adopt in self._followers:
+                adopt(self.options)
+        return reloaded

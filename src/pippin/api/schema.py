@@ -1,0 +1,126 @@
+"""`/openapi.json` and `/docs`: what the server understands, drawn from the very structs that decode it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from pippin import __version__
+from pippin.api.context import VERSION, DocumentedRoute, json_reply
+from pippin.api.dialects.base import AnyDialect
+from pippin.api.dialects.openai_words import ErrorBody
+
+REFERENCE: Final = "#/components/schemas/{name}"
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+TAGS: Final = {
+    "models": "Models",
+    "load": "Management",
+    "unload": "Management",
+    "cache": "Management",
+    "settings": "Management",
+    "health": "State",
+    "status": "State",
+    "queue": "State",
+    "metrics": "State",
+    "requests": "State",
+}
+
+
+def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect]) -> list[BaseRoute]:
+    @lru_cache(maxsize=1)
+    def document() -> dict[str, Any]:
+        return openapi(routes, dialects)
+
+    async def schema(request: Request) -> Response:
+        """This document."""
+        return json_reply(document())
+
+    async def docs(request: Request) -> Response:
+        """A page that shows this document; it loads nothing from elsewhere."""
+        page = files("pippin.api").joinpath("docs.html").read_text()
+        return HTMLResponse(page, headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"})
+
+    return [
+        Route("/openapi.json", schema, methods=["GET"]),
+        Route(f"{VERSION}/openapi.json", schema, methods=["GET"]),
+        Route("/docs", docs, methods=["GET"]),
+    ]
+
+
+def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> dict[str, Any]:
+    """An OpenAPI 3.1 document. Addresses without the version are the same ones, and are left out."""
+    documented = [
+        route for route in routes if isinstance(route, DocumentedRoute) and route.path.startswith(VERSION)
+    ]
+    structs: list[Any] = [ErrorBody]
+    structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
+    structs += [dialect.body for dialect in dialects.values()]
+    structs = list(dict.fromkeys(structs))
+    references, components = msgspec.json.schema_components(structs, ref_template=REFERENCE)
+    reference_of = dict(zip(structs, references, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in documented:
+        address = re.sub(r":path}", "}", route.path)
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            dialect = dialects.get(address.removeprefix(VERSION)) if method == "POST" else None
+            body = dialect.body if dialect is not None else route.body
+            operation = _operation(route, body, address, method, reference_of)
+            paths.setdefault(address, {})[method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Pippin",
+            "version": __version__,
+            "description": "Serves MLX models behind the OpenAI and Anthropic APIs. "
+            "Every address also answers without /v1.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        "security": [{}, {"bearer": []}, {"key": []}],
+    }
+
+
+def _operation(
+    route: DocumentedRoute,
+    body: type[msgspec.Struct] | None,
+    address: str,
+    method: str,
+    reference_of: dict[Any, Any],
+) -> dict[str, Any]:
+    words = [word for word in re.split(r"[^A-Za-z]+", address.removeprefix(VERSION)) if word]
+    replies: dict[str, Any] = {JSON: {"schema": reference_of.get(route.answer, {"type": "object"})}}
+    if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
+        replies[EVENTS] = {"schema": {"type": "string"}}
+    operation: dict[str, Any] = {
+        "operationId": "_".join([method.lower(), *words]),
+        "summary": route.help.partition("\n")[0] or " ".join(words).capitalize(),
+        "tags": [TAGS.get(words[0], words[0].capitalize()) if words else "State"],
+        "responses": {
+            "200": {"description": "The answer.", "content": replies},
+            "default": {
+                "description": "An error, in the shape of the API that is spoken here.",
+                "content": {JSON: {"schema": reference_of[ErrorBody]}},
+            },
+        },
+    }
+    if names := re.findall(r"{(\w+)}", address):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+    if method in ("POST", "PATCH"):
+        schema = reference_of.get(body, {"type": "object"})
+        operation["requestBody"] = {"required": body is not None, "content": {JSON: {"schema": schema}}}
+    return operation

@@ -1,0 +1,188 @@
+"""A service that plays events in this process, and ways to talk to the application over it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+from starlette.types import ASGIApp, Message
+
+from pippin.api.app import create_app
+from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Accepted, Event, Failed, Finished, PartEnded
+from pippin.core.models import EngineStats, ModelInfo, ModelState
+from pippin.core.tasks import Task
+from pippin.runtime.mailbox import Mailbox
+from pippin.service import Service
+from tests.api.golden_events import SEQUENCES
+
+MODEL = ModelInfo(id="org/model-a", kind="language", context_window=4096, created=1_700_000_000)
+BASE = "http://127.0.0.1:8000"
+
+
+@dataclass
+class FakeRun:
+    id: str
+    task: Task
+    accepted: Accepted
+    mailbox: Mailbox
+    closed: bool = False
+
+    async def take(self) -> list[Event]:
+        return await self.mailbox.take()
+
+    def fail(self, error: ErrorReport) -> None:
+        self.mailbox.fail(error)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakePool:
+    unloaded: list[str] = field(default_factory=list)
+    loaded: bool = True
+
+    def states(self) -> list[ModelState]:
+        if not self.loaded:
+            return []
+        return [ModelState(id=MODEL.id, kind=MODEL.kind, state="loaded", loaded_at=5.0, pid=1)]
+
+    def info(self, id: str) -> ModelInfo | None:
+        return MODEL if id == MODEL.id else None
+
+    async def stats(self, name: str) -> EngineStats:
+        return EngineStats(running=1, steps=7)
+
+    async def load(self, name: str) -> ModelState:
+        self.loaded = True
+        return self.states()[0]
+
+    async def unload(self, name: str) -> bool:
+        was, self.loaded = self.loaded, False
+        self.unloaded.append(name)
+        return was
+
+    async def pin(self, name: str, pinned: bool) -> ModelState:
+        return ModelState(id=name, kind="language", state="loaded", pinned=pinned)
+
+    async def clear_cache(self, **how: Any) -> list[str]:
+        return [MODEL.id]
+
+    async def reconfigure(self, name: str | None, changes: dict[str, Any]) -> None:
+        pass
+
+
+class FakeService:
+    """Plays `events` to each request; `held` ones wait for `go` after them, `slow` starts take that long."""
+
+    def __init__(self, events: Sequence[Event] = SEQUENCES["text"]) -> None:
+        self.events = list(events)
+        self.runs: list[FakeRun] = []
+        self.began = asyncio.Event()
+        self.pool = FakePool()
+        self.hold = False
+        self.slow = 0.0
+        self.refusal: ErrorReport | None = None
+        self.failure: Exception | None = None
+
+    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> FakeRun:
+        self.model(model)
+        await asyncio.sleep(self.slow)
+        if self.failure is not None:
+            raise self.failure
+        if self.refusal is not None:
+            raise ServerError.of(self.refusal)
+        accepted, *others = self.events
+        assert isinstance(accepted, Accepted)
+        choices = sum(isinstance(event, Finished) for event in others)
+        run = FakeRun(id, task, accepted, Mailbox(max(choices, 1), lambda: None))
+        for event in others:
+            if not (self.hold and isinstance(event, Finished | PartEnded)):
+                run.mailbox.put(event)
+        self.runs.append(run)
+        self.began.set()
+        return run
+
+    def models(self) -> list[ModelInfo]:
+        return [MODEL]
+
+    def model(self, name: str) -> ModelInfo:
+        if name not in (MODEL.id, "default"):
+            raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
+        return MODEL
+
+
+def application(service: FakeService, **options: Any) -> ASGIApp:
+    return create_app(cast(Service, service), Settings(server=ServerOptions(**options)))
+
+
+@asynccontextmanager
+async def client_of(app: ASGIApp, **fields: Any) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(
+        transport=transport, base_url=fields.pop("base_url", BASE), **fields
+    ) as client:
+        yield client
+
+
+@dataclass
+class Wire:
+    """One exchange with the application, at the level where hang-ups and slow bodies happen."""
+
+    app: ASGIApp
+    body: bytes = b""
+    path: str = "/v1/chat/completions"
+    method: str = "POST"
+    headers: tuple[tuple[bytes, bytes], ...] = (
+        (b"content-type", b"application/json"),
+        (b"host", b"127.0.0.1"),
+    )
+    sent: list[Message] = field(default_factory=list)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    given: bool = False
+
+    async def run(self) -> None:
+        scope = {
+            "type": "http",
+            "method": self.method,
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": list(self.headers),
+            "client": ("127.0.0.1", 5),
+            "server": ("127.0.0.1", 8000),
+            "scheme": "http",
+            "http_version": "1.1",
+        }
+        await self.app(scope, self._receive, self._send)
+
+    async def _receive(self) -> Message:
+        if not self.given:
+            self.given = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+        self.arrived.set()
+
+    @property
+    def text(self) -> str:
+        return b"".join(message.get("body", b"") for message in self.sent).decode()
+
+    async def until(self, text: str) -> None:
+        while text not in self.text:
+            self.arrived.clear()
+            await asyncio.wait_for(self.arrived.wait(), 5)
+
+
+def failed(kind: Any, message: str = "It failed.") -> Failed:
+    return Failed(ErrorReport(kind=kind, message=message))

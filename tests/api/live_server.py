@@ -1,0 +1,43 @@
+"""The real server on a real socket, over a real worker that plays a script, in a thread of its own."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pippin.api.server import Server, listen
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.settings import Settings
+from tests.service_doubles import scripted, scripted_service
+
+MODEL = "org/scripted"
+
+
+@contextmanager
+def live_server(folder: Path, script: dict[str, Any], **options: Any) -> Iterator[str]:
+    """Its address."""
+    path = folder / "live.script.json"
+    path.write_text(json.dumps(script))
+    ready = threading.Event()
+    found: list[Any] = []
+
+    async def main() -> None:
+        chosen = ServerOptions(models=(ModelEntry(path=MODEL),), port=0, drain_timeout=1.0, **options)
+        async with scripted_service(scripted(MODEL, path), options=chosen) as service:
+            server = Server(service, Settings(server=chosen), listen("127.0.0.1", 0))
+            found.extend((server, asyncio.get_running_loop()))
+            await server.serve(ready.set)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    server, loop = found
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        loop.call_soon_threadsafe(server.stop)
+        thread.join(20)
+        assert not thread.is_alive()

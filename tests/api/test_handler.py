@@ -1,0 +1,308 @@
+"""The one path of all dialects: streams, whole answers, keep-alives, hang-ups, cancels, failures."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Progress
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
+from tests.api.golden_events import SEQUENCES
+
+CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
+STREAMED = json.dumps(CHAT | {"stream": True}).encode()
+WHOLE = json.dumps(CHAT).encode()
+BODIES: dict[str, dict[str, Any]] = {
+    "/chat/completions": CHAT,
+    "/completions": {"model": MODEL.id, "prompt": "Hi"},
+    "/responses": {"model": MODEL.id, "input": "Hi"},
+    "/messages": {"model": MODEL.id, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+}
+
+
+def request_of(service: FakeService, number: int = 0) -> GenerationRequest:
+    task = service.runs[number].task
+    assert isinstance(task, Generate)
+    return task.request
+
+
+async def post(service: FakeService, body: Any, path: str = "/v1/chat/completions", **options: Any) -> Any:
+    headers = options.pop("headers", {})
+    async with client_of(application(service, **options)) as client:
+        return await client.post(path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+@pytest.mark.parametrize("path", BODIES)
+def test_every_dialect_answers_with_and_without_the_version(path: str, prefix: str) -> None:
+    async def main() -> None:
+        service = FakeService()
+        reply = await post(service, BODIES[path], prefix + path)
+        assert reply.status_code == 200, reply.text
+        assert "Hello, world" in reply.text
+        streamed = await post(service, BODIES[path] | {"stream": True}, prefix + path)
+        assert streamed.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert "Hello" in streamed.text
+        assert all(run.closed for run in service.runs)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+def test_a_refusal_has_its_status_in_streams_too(path: str, stream: bool) -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.refusal = ErrorReport(kind="context_length_exceeded", message="Too long.", param="messages")
+        reply = await post(service, BODIES[path] | {"stream": stream}, path)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["message"] == "Too long."
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_an_unknown_model_is_404_in_the_shape_of_the_dialect(path: str) -> None:
+    reply = asyncio.run(post(FakeService(), BODIES[path] | {"model": "nope"}, path))
+    assert reply.status_code == 404
+    body = reply.json()
+    assert "nope" in body["error"]["message"]
+    assert ("type" in body) == (path == "/messages")
+
+
+def test_default_means_the_served_model_and_the_answer_names_it() -> None:
+    reply = asyncio.run(post(FakeService(), CHAT | {"model": "default"}))
+    assert reply.json()["model"] == MODEL.id
+
+
+@pytest.mark.parametrize("kind", ["worker_died", "internal"])
+def test_a_run_that_fails_is_500_whole_and_an_error_event_in_a_stream(kind: str) -> None:
+    async def main() -> None:
+        service = FakeService(SEQUENCES["fails_in_text"])
+        whole = await post(service, CHAT)
+        assert whole.status_code == 500
+        assert whole.json()["error"]["type"] == "server_error"
+        streamed = await post(service, CHAT | {"stream": True})
+        assert streamed.status_code == 200
+        *_, error, done = streamed.text.strip().split("\n\n")
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "worker_died"
+        assert done == "data: [DONE]"
+
+    asyncio.run(main())
+
+
+def test_whatever_nobody_expected_is_a_500_that_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    service = FakeService()
+    service.failure = RuntimeError("secret at 0xdeadbeef")
+    reply = asyncio.run(post(service, CHAT))
+    assert reply.status_code == 500
+    assert reply.json()["error"]["code"] == "internal_error"
+    assert "secret" not in reply.text
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("body", [STREAMED, WHOLE])
+def test_a_hang_up_while_it_runs_cancels_and_is_logged_as_499(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> FakeService:
+        service = FakeService()
+        service.hold = True
+        wire = Wire(application(service), body)
+        running = asyncio.create_task(wire.run())
+        await service.began.wait()
+        await asyncio.sleep(0.01)
+        wire.gone.set()
+        await asyncio.wait_for(running, 1)
+        return service
+
+    caplog.set_level(logging.INFO)
+    service = asyncio.run(main())
+    assert service.runs[0].closed
+    assert " 499 " in caplog.text
+
+
+@pytest.mark.parametrize("body", [STREAMED, WHOLE])
+def test_a_hang_up_while_the_model_loads_gives_up_the_wait(body: bytes) -> None:
+    async def main() -> FakeService:
+        service = FakeService()
+        service.slow = 60
+        wire = Wire(application(service), body)
+        running = asyncio.create_task(wire.run())
+        await asyncio.sleep(0.02)
+        wire.gone.set()
+        await asyncio.wait_for(running, 1)
+        return service
+
+    assert asyncio.run(main()).runs == []
+
+
+def test_a_slow_start_sends_headers_and_comments() -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.slow = 0.12
+        wire = Wire(application(service, keepalive_interval=0.02), STREAMED)
+        await wire.run()
+        assert wire.sent[0]["status"] == 200
+        assert wire.text.startswith(": ")
+        assert wire.text.count(": keep-alive\n\n") >= 3
+        assert wire.text.endswith("data: [DONE]\n\n")
+
+    asyncio.run(main())
+
+
+def test_a_refusal_after_the_headers_is_an_error_event() -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.slow, service.refusal = 0.05, ErrorReport(kind="load_failed", message="No such weights.")
+        wire = Wire(application(service, keepalive_interval=0.01), STREAMED)
+        await wire.run()
+        assert '"code":"model_load_failed"' in wire.text
+        assert wire.text.endswith("data: [DONE]\n\n")
+
+    asyncio.run(main())
+
+
+def test_silence_is_filled_even_while_progress_is_told() -> None:
+    async def main() -> None:
+        service = FakeService([Accepted(prompt_tokens=5)])
+        wire = Wire(application(service, keepalive_interval=0.03), STREAMED)
+        running = asyncio.create_task(wire.run())
+        await wire.until('"role":"assistant"')
+        for done in range(20):
+            service.runs[0].mailbox.put(Progress(done=done, total=20))
+            await asyncio.sleep(0.005)
+        assert ": keep-alive" in wire.text
+        service.runs[0].fail(ErrorReport(kind="internal", message="Enough."))
+        await running
+
+    asyncio.run(main())
+
+
+def test_one_wake_up_is_one_write() -> None:
+    async def main() -> None:
+        wire = Wire(application(FakeService(SEQUENCES["long_text"])), STREAMED)
+        await wire.run()
+        bodies = [message["body"] for message in wire.sent[1:]]
+        assert len(bodies) == 4  # role, all that was there, [DONE], the end of the body
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/requests/{}"), ("POST", "/requests/{}/cancel")])
+def test_a_running_request_is_stopped_by_its_id(method: str, path: str, stream: bool) -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.hold = True
+        app = application(service)
+        wire = Wire(app, STREAMED if stream else WHOLE)
+        wire.headers += ((b"x-request-id", b"my-own.id-7"),)
+        running = asyncio.create_task(wire.run())
+        await service.began.wait()
+        async with client_of(app) as client:
+            reply = await client.request(method, path.format("my-own.id-7"))
+            assert reply.status_code == 200, reply.text
+            assert reply.json()["status"] == "cancelled"
+            await asyncio.wait_for(running, 1)
+            assert "request_cancelled" in wire.text
+            assert (await client.request(method, path.format("my-own.id-7"))).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_a_request_is_stopped_by_the_id_of_its_answer() -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.hold = True
+        app = application(service)
+        wire = Wire(app, STREAMED)
+        running = asyncio.create_task(wire.run())
+        await wire.until('"role":"assistant"')
+        answer = json.loads(wire.text.split("\n\n")[0].removeprefix("data: "))["id"]
+        async with client_of(app) as client:
+            assert (await client.delete(f"/v1/requests/{answer}")).status_code == 200
+        await asyncio.wait_for(running, 1)
+
+    asyncio.run(main())
+
+
+def test_a_request_that_takes_too_long_is_ended_with_408() -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.hold = True
+        assert (await post(service, CHAT | {"timeout": 0.02})).status_code == 408
+        assert (await post(service, CHAT, timeout=0.02)).status_code == 408
+        assert all(run.closed for run in service.runs)
+
+    asyncio.run(main())
+
+
+def test_several_prompts_run_beside_one_another_and_all_are_closed() -> None:
+    async def main() -> None:
+        service = FakeService()
+        reply = await post(service, {"model": MODEL.id, "prompt": ["a", "b", "c"]}, "/v1/completions")
+        assert [choice["index"] for choice in reply.json()["choices"]] == [0, 1, 2]
+        assert len({run.id for run in service.runs}) == 3
+        streamed = await post(
+            service, {"model": MODEL.id, "prompt": [[1, 2], [3]], "stream": True}, "/v1/completions"
+        )
+        assert streamed.text.count('"finish_reason":"stop"') == 2
+        assert all(run.closed for run in service.runs)
+
+    asyncio.run(main())
+
+
+def test_the_request_id_is_echoed_or_made() -> None:
+    async def main() -> None:
+        service = FakeService()
+        reply = await post(service, CHAT, headers={"x-request-id": "abc-1.2"})
+        assert reply.headers["x-request-id"] == "abc-1.2"
+        assert service.runs[0].id.startswith("abc-1.2.")
+        again = await post(service, CHAT, headers={"x-request-id": "bad id\x7f" + "x" * 500})
+        assert len(again.headers["x-request-id"]) == 32
+        assert float(again.headers["x-process-time"]) > 0
+
+    asyncio.run(main())
+
+
+def test_the_same_request_id_twice_at_once_gives_two_answers() -> None:
+    async def main() -> None:
+        service = FakeService()
+        replies = await asyncio.gather(
+            *(post(service, CHAT, headers={"x-request-id": "same"}) for _ in range(2))
+        )
+        assert len({reply.json()["id"] for reply in replies}) == 2
+
+    asyncio.run(main())
+
+
+def test_tenants_have_caches_of_their_own() -> None:
+    async def main() -> None:
+        service = FakeService()
+        for tenant in ("a", "b", "a"):
+            await post(service, CHAT, headers={"x-tenant-id": tenant})
+        await post(service, CHAT)
+        salts = [request_of(service, number).cache_salt for number in range(4)]
+        assert salts[0] == salts[2] != salts[1]
+        assert salts[3] is None
+
+    asyncio.run(main())
+
+
+def test_an_unknown_field_is_ignored_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        service = FakeService()
+        app = application(service)
+        async with client_of(app) as client:
+            for _ in range(3):
+                reply = await client.post("/v1/chat/completions", json=CHAT | {"tempreture": 1})
+                assert reply.status_code == 200
+
+    asyncio.run(main())
+    assert caplog.text.count("tempreture") == 1

@@ -1,0 +1,193 @@
+"""Metrics, status pages, management and health, as operators and the replaced servers' clients read them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pippin.api.engine_totals import hit_ratio, total_stats
+from pippin.api.metrics import LABELS, VLLM_MLX_NAMES, Metrics
+from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from tests.api.fakes import MODEL, FakeService, application, client_of
+from tests.api.golden_events import SEQUENCES
+
+CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def ask(
+    method: str, path: str, *, service: FakeService | None = None, json: Any = None, **options: Any
+) -> Any:
+    async def main() -> Any:
+        async with client_of(application(service or FakeService(), **options)) as client:
+            return await client.request(method, path, json=json)
+
+    return asyncio.run(main())
+
+
+def scraped(events: Any, *, stream: bool = False, model: str = MODEL.id) -> dict[str, float]:
+    async def main() -> str:
+        async with client_of(application(FakeService(events), enable_metrics=True)) as client:
+            await client.post("/v1/chat/completions", json=CHAT | {"stream": stream, "model": model})
+            await client.get("/nowhere/at/all")
+            return (await client.get("/metrics")).text
+
+    values: dict[str, float] = {}
+    for family in text_string_to_metric_families(asyncio.run(main())):
+        for sample in family.samples:
+            values[sample.name] = values.get(sample.name, 0) + sample.value
+    return values
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_counted_once_whole_or_streamed(stream: bool) -> None:
+    values = scraped(SEQUENCES["cached"], stream=stream)
+    assert values["pippin_requests_total"] == values["vllm_mlx_inference_requests_total"] == 1
+    assert values["pippin_prompt_tokens_total"] == values["vllm_mlx_prompt_tokens_total"] == 12
+    assert values["pippin_cached_prompt_tokens_total"] == 8
+    assert values["pippin_completion_tokens_total"] == 1
+    assert values["pippin_time_to_first_token_seconds_count"] == 1
+    assert values["pippin_requests_in_flight"] == 0
+
+
+def test_gaps_are_as_many_as_tokens_after_the_first() -> None:
+    assert scraped(SEQUENCES["two_choices"])["pippin_completion_tokens_total"] == 3
+
+
+def test_failures_are_counted_by_kind() -> None:
+    values = scraped(SEQUENCES["fails_in_text"])
+    assert values["pippin_errors_total"] == 1
+    assert values["pippin_requests_in_flight"] == 0
+    assert scraped(SEQUENCES["text"], model="no-such")["pippin_errors_total"] == 1
+
+
+def test_all_documented_names_are_there() -> None:
+    values = scraped(SEQUENCES["text"])
+    for name in VLLM_MLX_NAMES.values():
+        assert any(found.startswith(name) for found in values), name
+
+
+def test_labels_do_not_grow_with_what_clients_make_up() -> None:
+    metrics = Metrics()
+    for number in range(LABELS + 50):
+        metrics.request("chat", f"model-{number}", stream=False).closed()
+    text = metrics.render().decode()
+    assert text.count("pippin_requests_total{") == LABELS + 1
+    assert 'model="other"' in text
+
+
+def test_addresses_are_counted_by_route_and_never_by_what_was_typed() -> None:
+    async def main() -> str:
+        async with client_of(application(FakeService(), enable_metrics=True)) as client:
+            await client.get("/v1/models/some/made-up/name")
+            await client.get("/secret-path")
+            return (await client.get("/metrics")).text
+
+    text = asyncio.run(main())
+    assert 'path="/v1/models/{id:path}"' in text
+    assert "made-up" not in text
+    assert "secret" not in text
+
+
+def test_metrics_are_off_unless_enabled_and_open_unless_closed() -> None:
+    assert ask("GET", "/metrics").status_code == 404
+    assert ask("GET", "/metrics", enable_metrics=True, api_keys=("k",)).status_code == 200
+    assert ask("GET", "/metrics", enable_metrics=True, api_keys=("k",), metrics_auth=True).status_code == 401
+
+
+def test_health_shows_workers_only_to_those_with_a_key() -> None:
+    body = ask("GET", "/health").json()
+    assert body["workers"][0]["pid"] == 1
+    shy = ask("GET", "/health", api_keys=("k",)).json()
+    assert shy["status"] == "healthy"
+    assert "workers" not in shy
+
+
+def test_health_is_healthy_with_nothing_loaded() -> None:
+    service = FakeService()
+    service.pool.loaded = False
+    body = ask("GET", "/health", service=service).json()
+    assert (body["status"], body["loaded_model"], body["loaded_models"]) == ("healthy", None, {})
+    assert body["residency_state"] == "unloaded"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/healthz", "/", "/v1/models", "/models"])
+def test_head_is_get_without_a_body(path: str) -> None:
+    reply = ask("HEAD", path)
+    assert (reply.status_code, reply.content) == (200, b"")
+
+
+def test_status_has_the_fields_that_vllm_mlx_documents() -> None:
+    body = ask("GET", "/v1/status").json()
+    documented = {
+        "status", "model", "residency", "embedding", "uptime_s", "steps_executed", "num_running", "num_waiting",
+        "total_requests_processed", "total_prompt_tokens", "total_completion_tokens", "generation_tps",
+        "prompt_tps", "metal", "cache", "mtp", "requests", "model_manager",
+    }  # fmt: skip
+    assert documented <= set(body)
+    assert (body["num_running"], body["steps_executed"]) == (1, 7)
+    assert ask("GET", "/v1/queue/stats").json()["queue_stats"]["running"] == 1
+    cache = ask("GET", "/cache/stats").json()
+    assert {"block_size", "token_hit_rate", "lookups_hit", "evictions", "disk_bytes"} <= set(cache)
+
+
+def test_figures_of_several_engines_add_up() -> None:
+    status = RequestStatus(id="a", phase="prefill")
+    one = EngineStats(running=1, prompt_tps=2.5, cache=CacheStats(hits=2, hit_tokens=5, lookup_tokens=10))
+    total = total_stats([one, one, EngineStats(requests=(status,))])
+    assert (total.running, total.prompt_tps, total.cache.hits) == (2, 5.0, 4)
+    assert total.requests == (status,)
+    assert (hit_ratio(total.cache), hit_ratio(CacheStats())) == (0.5, 0.0)
+
+
+def test_unload_names_what_left_and_says_when_nothing_was_there() -> None:
+    service = FakeService()
+    app = application(service)
+
+    async def main() -> list[Any]:
+        async with client_of(app) as client:
+            return [(await client.post("/unload")).json() for _ in range(2)]
+
+    first, second = asyncio.run(main())
+    assert (first["status"], first["unloaded"]) == ("success", [MODEL.id])
+    assert second["status"] == "no_model_loaded"
+
+
+def test_a_model_is_found_by_an_id_with_slashes() -> None:
+    body = ask("GET", f"/v1/models/{MODEL.id}").json()
+    assert (body["id"], body["max_model_len"], body["object"]) == (MODEL.id, 4096, "model")
+    assert ask("GET", "/v1/models/org/none").json()["error"]["code"] == "model_not_found"
+    assert ask("POST", f"/v1/models/{MODEL.id}/unload").json()["unloaded"] == [MODEL.id]
+
+
+def test_unknown_addresses_and_methods_have_openais_shape() -> None:
+    missing = ask("GET", "/v1/nothing")
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+    wrong = ask("PUT", "/v1/chat/completions")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert "POST" in wrong.headers["allow"]
+    anthropic = ask("GET", "/v1/messages")
+    assert (anthropic.status_code, anthropic.json()["type"]) == (405, "error")
+
+
+@pytest.mark.parametrize("path", ["/v1/models/load", "/v1/settings", "/v1/models/x/pin"])
+def test_management_bodies_that_are_wrong_are_400(path: str) -> None:
+    method = "PATCH" if path.endswith("settings") else "POST"
+    for body in ([], "x", 5, {"model": 5, "pinned": 5, "op": "replace", "values": []}):
+        assert ask(method, path, json=body).status_code == 400, body
+
+
+def test_a_setting_changes_while_it_runs_or_says_that_it_needs_a_restart() -> None:
+    async def main() -> None:
+        async with client_of(application(FakeService())) as client:
+            reply = (await client.patch("/v1/settings", json={"port": 9})).json()
+            assert (reply["applied"], reply["needs_restart"]) == ([], ["port"])
+            mixed = await client.patch(
+                "/v1/settings", json={"op": "merge", "values": {"nope": 1, "temperature": 0.5}}
+            )
+            assert mixed.status_code == 200
+            assert mixed.json()["applied"] == ["temperature"]
+            assert mixed.json()["current"]["temperature"] == 0.5
+            assert (await client.get("/v1/settings")).json()["current"]["temperature"] == 0.5
+
+    asyncio.run(main())

@@ -1,0 +1,72 @@
+"""The OpenAPI document is complete, and its page works without a network."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.api.fakes import FakeService, application, client_of
+
+
+def get(path: str) -> Any:
+    async def main() -> Any:
+        async with client_of(application(FakeService())) as client:
+            return await client.get(path)
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = get("/openapi.json").json()
+    return found
+
+
+def references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [each for inner in value.values() for each in references(inner)]
+    return [each for inner in value for each in references(inner)] if isinstance(value, list) else []
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= names
+
+
+def test_every_component_is_a_valid_schema(document: dict[str, Any]) -> None:
+    for schema in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
+    names = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(names) == len(set(names))
+
+
+def test_every_dialect_shows_its_body(document: dict[str, Any]) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"):
+        operation = document["paths"][path]["post"]
+        body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert document["components"]["schemas"][body.rpartition("/")[2]]["properties"]["model"]
+        assert "text/event-stream" in operation["responses"]["200"]["content"]
+
+
+def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
+    app: Any = application(FakeService())
+    while not hasattr(app, "routes"):
+        app = app._app
+    routed = {route.path.replace(":path", "") for route in app.routes if route.path.startswith("/v1/")}
+    assert routed - {"/v1/openapi.json"} == set(document["paths"])
+
+
+def test_every_address_has_a_summary(document: dict[str, Any]) -> None:
+    assert all(each["summary"] for methods in document["paths"].values() for each in methods.values())
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    page = get("/docs")
+    assert page.status_code == 200
+    assert "//" not in page.text.replace("http-equiv", "")
+    assert "default-src 'self'" in page.headers["content-security-policy"]

@@ -1,0 +1,64 @@
+"""The estimate of a loaded model's memory."""
+
+from pathlib import Path
+
+import pytest
+
+from pippin.catalog import footprint, read_info
+from pippin.catalog.footprint import PROCESS_BYTES, weight_bytes
+from pippin.config.model_options import ModelOptions
+from pippin.core.models import ModelInfo
+from tests.catalog.folders import write_model, write_safetensors
+
+
+def quantised(folder: Path) -> Path:
+    settings = {"group_size": 32, "bits": 4, "b": {"group_size": 32, "bits": 8}}
+    write_model(folder, {"model_type": "llama", "quantization": settings})
+    write_safetensors(
+        folder / "model.safetensors",
+        {
+            "a.weight": ("U32", [64, 8]),  # 64 x 64 values of 4 bits
+            "a.scales": ("F16", [64, 2]),
+            "a.biases": ("F16", [64, 2]),
+            "b.weight": ("U32", [64, 16]),  # 64 x 64 values of 8 bits
+            "b.scales": ("F16", [64, 2]),
+            "b.biases": ("F16", [64, 2]),
+            "norm.weight": ("BF16", [64]),
+        },
+    )
+    return folder
+
+
+def test_dequantised_weights_take_four_bytes_a_value(tmp_path: Path) -> None:
+    assert weight_bytes(quantised(tmp_path / "m"), 4) == 4 * (2 * 64 * 64 + 64)
+
+
+def test_stored_weights_take_what_the_file_has(tmp_path: Path) -> None:
+    assert weight_bytes(quantised(tmp_path / "m"), None) == 64 * 8 * 4 + 64 * 16 * 4 + 4 * 64 * 2 * 2 + 128
+
+
+@pytest.mark.parametrize(
+    ("options", "auto", "value_bytes"),
+    [
+        (ModelOptions(), "float32", 4),
+        (ModelOptions(), "stored", None),
+        (ModelOptions(dtype="float32"), "stored", 4),
+        (ModelOptions(dtype="stored"), "float32", None),
+        (ModelOptions(dtype="bfloat16"), "float32", None),
+    ],
+)
+def test_the_type_decides(tmp_path: Path, options: ModelOptions, auto: str, value_bytes: int | None) -> None:
+    folder = quantised(tmp_path / "m")
+    decided = "stored" if auto == "stored" else "float32"
+    assert footprint(read_info(folder), options, decided) == PROCESS_BYTES + weight_bytes(folder, value_bytes)
+
+
+def test_a_damaged_header_falls_back_to_the_file_size(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    for data in (b"", b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"\x02" + bytes(7) + b"{"):
+        (folder / "model.safetensors").write_bytes(data)
+        assert footprint(read_info(folder), ModelOptions(), "stored") == PROCESS_BYTES + len(data)
+
+
+def test_the_scripted_model_is_small() -> None:
+    assert footprint(ModelInfo(id="scripted", kind="scripted"), ModelOptions()) < 100 * 1024**2

@@ -1,0 +1,187 @@
+"""What is read from the files of a model folder, with configurations as publishers write them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pippin.catalog.info import read_info
+from pippin.core.errors import ServerError
+from pippin.core.models import Capabilities, ModelKind
+from pippin.core.requests import Sampling
+from tests.catalog.folders import write_model
+
+KINDS: list[tuple[str, dict[str, Any], ModelKind]] = [
+    ("smollm", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "language"),
+    ("qwen3-vl", {"model_type": "qwen3_vl", "vision_config": {"depth": 2}}, "language"),
+    ("Qwen3-Embedding-0.6B", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, "embeddings"),
+    ("bert-base", {"model_type": "bert", "architectures": ["BertModel"]}, "embeddings"),
+    ("bge-m3", {"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"]}, "embeddings"),
+    (
+        "bge-v2",
+        {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForSequenceClassification"]},
+        "reranking",
+    ),
+    ("Qwen3-Reranker-0.6B", {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, "reranking"),
+    ("whisper-base", {"model_type": "whisper"}, "transcription"),
+    ("whisper-old", {"n_mels": 80, "n_audio_ctx": 1500}, "transcription"),
+    ("parakeet", {"target": "nemo.collections.asr.models.EncDecRNNTBPEModel"}, "transcription"),
+    ("Kokoro-82M", {"istftnet": {}, "n_token": 178}, "speech"),
+    ("orpheus-3b", {"model_type": "llama"}, "speech"),
+]
+
+
+@pytest.mark.parametrize(("name", "config", "kind"), KINDS, ids=[name for name, *_ in KINDS])
+def test_the_kind_is_told_from_the_configuration(
+    tmp_path: Path, name: str, config: dict[str, Any], kind: ModelKind
+) -> None:
+    assert read_info(write_model(tmp_path / name, config)).kind == kind
+
+
+def test_a_sentence_transformer_makes_embeddings_of_its_length(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3", "hidden_size": 384, "max_position_embeddings": 512}
+    folder = write_model(tmp_path / "m", config, sentence_bert_config={"max_seq_length": 256})
+    (folder / "modules.json").write_text("[]")
+    info = read_info(folder)
+    assert (info.kind, info.context_window, info.dimensions) == ("embeddings", 256, 384)
+    assert info.capabilities.embeddings
+
+
+def test_a_pipeline_of_folders_makes_images(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "flux" / "transformer").parent
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
+    info = read_info(folder)
+    assert (info.kind, info.architecture) == ("images", "FluxPipeline")
+    assert info.size_bytes > 0
+
+
+def test_the_operators_kind_wins(tmp_path: Path) -> None:
+    assert read_info(write_model(tmp_path / "m"), kind="embeddings").kind == "embeddings"
+
+
+WINDOWS: list[tuple[str, dict[str, Any], dict[str, Any], int | None]] = [
+    ("plain", {"max_position_embeddings": 8192}, {}, 8192),
+    (
+        "inner",
+        {"text_config": {"max_position_embeddings": 131072}, "max_position_embeddings": 77},
+        {},
+        131072,
+    ),
+    ("gpt2", {"n_positions": 1024}, {}, 1024),
+    ("mpt", {"max_seq_len": 2048}, {}, 2048),
+    (
+        "yarn",
+        {
+            "max_position_embeddings": 32768,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+        },
+        {},
+        131072,
+    ),
+    (
+        "yarn of transformers 5",
+        {
+            "max_position_embeddings": 131072,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32768,
+            },
+        },
+        {},
+        131072,
+    ),
+    (
+        "llama 3, whose window is scaled already",
+        {
+            "max_position_embeddings": 131072,
+            "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+        },
+        {},
+        131072,
+    ),
+    ("sliding", {"max_position_embeddings": 32768, "sliding_window": 4096}, {}, 32768),
+    ("tokenizer", {}, {"model_max_length": 4096}, 4096),
+    ("no limit", {}, {"model_max_length": 10**30}, None),
+    ("nonsense", {"max_position_embeddings": "many"}, {}, None),
+    ("negative", {"max_position_embeddings": -1, "n_ctx": 7}, {}, 7),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "tokenizer", "window"), WINDOWS, ids=[name for name, *_ in WINDOWS]
+)
+def test_the_context_window(
+    tmp_path: Path, name: str, config: dict[str, Any], tokenizer: dict[str, Any], window: int | None
+) -> None:
+    folder = write_model(tmp_path / "m", {"model_type": "llama"} | config, tokenizer_config=tokenizer)
+    assert read_info(folder).context_window == window
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"quantization": {"group_size": 64, "bits": 4}}, "4-bit, group 64"),
+        ({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}, "mxfp4, group 32"),
+        (
+            {"quantization": {"group_size": 64, "bits": 4, "a": {"bits": 8}, "b": False}},
+            "4-bit, group 64, parts 8-bit",
+        ),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}, "4-bit, group 128"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
+        ({}, None),
+    ],
+)
+def test_the_quantisation_in_words(tmp_path: Path, settings: dict[str, Any], words: str | None) -> None:
+    assert read_info(write_model(tmp_path / "m", {"model_type": "llama"} | settings)).quantization == words
+
+
+def test_capabilities_of_a_vision_model(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_vl", "vision_config": {"depth": 2}, "video_token_id": 7}
+    template = "{% if tools %}{{ tools }}{% endif %}<think>"
+    info = read_info(write_model(tmp_path / "m", config, tokenizer_config={"chat_template": template}))
+    assert info.capabilities == Capabilities(chat=True, tools=True, reasoning=True, images=True, video=True)
+
+
+def test_the_template_may_be_a_file_a_list_or_missing(tmp_path: Path) -> None:
+    plain = write_model(tmp_path / "base")
+    assert not read_info(plain).capabilities.chat
+    listed = {
+        "chat_template": [{"name": "default", "template": "x"}, {"name": "tool_use", "template": "tools"}]
+    }
+    assert read_info(write_model(tmp_path / "listed", tokenizer_config=listed)).capabilities.tools
+    (plain / "chat_template.jinja").write_text("{{ messages }}")
+    assert read_info(plain).capabilities.chat
+
+
+def test_fill_in_tokens_are_seen(tmp_path: Path) -> None:
+    tokens = {"added_tokens_decoder": {"1": {"content": "<|fim_prefix|>"}}}
+    assert read_info(write_model(tmp_path / "m", tokenizer_config=tokens)).capabilities.infill
+
+
+@pytest.mark.parametrize(
+    ("generation", "sampling"),
+    [
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, Sampling(temperature=0.6, top_p=0.95, top_k=20)),
+        ({"top_p": 1.0, "repetition_penalty": 1.0, "top_k": 0}, Sampling()),
+        ({"do_sample": False, "temperature": 0.6}, Sampling(temperature=0.0)),
+        ({"temperature": "hot", "min_p": 7}, Sampling()),
+        ({"repetition_penalty": 1.1, "min_p": 0.05}, Sampling(repetition_penalty=1.1, min_p=0.05)),
+    ],
+)
+def test_the_checkpoints_own_sampling(tmp_path: Path, generation: dict[str, Any], sampling: Sampling) -> None:
+    assert read_info(write_model(tmp_path / "m", generation_config=generation)).sampling == sampling
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "\x00", "[" * 100_000, '{"a": NaN}'])
+def test_a_damaged_configuration_is_a_clear_error(tmp_path: Path, text: str) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ServerError, match=r"config\.json"):
+        read_info(folder)
+
+
+def test_a_folder_that_says_nothing_of_its_kind_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"no usable config\.json"):
+        read_info(write_model(tmp_path / "m", {"a": 1}))

@@ -1,0 +1,112 @@
+"""The verbs that need no server: list, show, pull, rm, import."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pippin.cli.main import main
+from tests.catalog.folders import write_hub_model, write_model
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIPPIN_HOME", str(tmp_path / "pippin"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def imports(home: Path) -> Path:
+    return home / "pippin" / "models"
+
+
+def test_an_empty_machine_is_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "pippin pull" in capsys.readouterr().out
+
+
+def test_models_of_every_place_are_listed(
+    home: Path, imports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(imports / "imported")
+    write_hub_model(home / ".cache/huggingface/hub", "org/fetched")
+    write_model(home / "mine" / "local")
+    assert main(["ls", "--model-dir", str(home / "mine"), "-q"]) == 0
+    assert capsys.readouterr().out.split() == ["local", "imported", "org/fetched"]
+    assert main(["list", "fetch", "--json"]) == 0
+    [fetched] = json.loads(capsys.readouterr().out)
+    assert (fetched["id"], fetched["kind"], fetched["context_window"]) == ("org/fetched", "language", 64)
+
+
+def test_a_damaged_model_is_listed_with_the_reason(imports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_model(imports / "broken")
+    (folder / "config.json").write_text("{")
+    assert main(["list"]) == 0
+    assert "broken" in (shown := capsys.readouterr().out)
+    assert "not usable: " in shown
+
+
+def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
+    imports: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(imports / "small", generation_config={"temperature": 0.6, "top_p": 0.9})
+    monkeypatch.setenv("PIPPIN_TEMPERATURE", "0.2")
+    assert main(["show", "small"]) == 0
+    shown = capsys.readouterr().out
+    assert "window        64 tokens\n" in shown
+    assert "temperature 0.2 (server option), top_p 0.9 (checkpoint)" in shown
+
+
+def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "nothing"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("pippin: ")
+    assert error.count("\n") == 1
+
+
+def test_a_model_is_deleted_by_name_and_a_folder_of_ones_own_is_not(
+    home: Path, imports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(imports / "small")
+    own = write_model(home / "mine" / "local")
+    assert main(["rm", "small", "--yes"]) == 0
+    assert capsys.readouterr().out == "small is deleted.\n"
+    assert not (imports / "small").exists()
+    assert main(["rm", "local", "--yes", "--model-dir", str(home / "mine")]) == 1
+    assert own.exists()
+
+
+def test_what_is_here_is_not_pulled_again(imports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(imports / "small")
+    assert main(["pull", "small", "--offline"]) == 0
+    assert "small is here" in capsys.readouterr().out
+    assert main(["pull", "org/other", "--offline"]) == 1
+    assert "offline" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_gguf_is_one_line(
+    home: Path, imports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "x.gguf").write_bytes(b"nothing of the kind")
+    assert main(["import", str(home / "x.gguf")]) == 1
+    assert capsys.readouterr().err.startswith("pippin: ")
+    assert not (imports / "x").exists()
+
+
+def test_an_import_that_is_there_is_kept(home: Path, imports: Path) -> None:
+    write_model(imports / "small")
+    assert main(["import", str(home / "absent.gguf"), "--name", "small", "--if-missing"]) == 0
+
+
+@pytest.mark.model
+def test_the_demo_model_is_imported_and_listed(
+    demo_gguf: Path, imports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", str(demo_gguf), "--name", "demo"]) == 0
+    assert capsys.readouterr().out.startswith("demo is imported (")
+    assert (imports / "demo" / "config.json").is_file()
+    assert main(["list", "-q"]) == 0
+    assert capsys.readouterr().out == "demo\n"

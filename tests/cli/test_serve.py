@@ -1,0 +1,194 @@
+"""`pippin serve` from its start to its end, with the scripted model."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 30
+
+
+class Terminal:
+    """A home of its own, and `pippin` in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pippin", *words],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def serving(self, *words: str, verb: str = "serve") -> Iterator["Serving"]:
+        output = self.home / "output"
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pippin", verb, *words, "--port", "0"],
+                env=self.environment,
+                cwd=self.home,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield Serving(process, output)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+class Serving:
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self.output = output
+        self.address = self.wait_for(r"serves at (http://\S+)")
+
+    def wait_for(self, pattern: str) -> str:
+        """The first group of a line that the server prints; fails if it ends before."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, self.output.read_text()):
+                return found.group(1)
+            assert self.process.poll() is None, self.output.read_text()
+            time.sleep(0.05)
+        raise AssertionError(f"no {pattern!r} in: {self.output.read_text()}")
+
+    def ended(self) -> int:
+        return self.process.wait(SECONDS)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    return Terminal(tmp_path)
+
+
+def test_the_printed_curl_line_is_answered(terminal: Terminal) -> None:
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        line = serving.wait_for(r"\n  (curl .*)\n")
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, check=True, timeout=SECONDS
+        )
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+
+
+def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
+    with terminal.serving("scripted", "--lazy-load") as serving:
+        assert "No model is in memory." in terminal.run("ps").stdout
+        assert terminal.run("load", "scripted", "--pin").stdout == "scripted is loaded.\n"
+        listed = terminal.run("ps").stdout.splitlines()[1].split()
+        assert listed[:3] == ["scripted", "loaded", "(pinned)"]
+        assert terminal.run("unload", "scripted").stdout == "scripted is unloaded.\n"
+        assert "was not loaded" in terminal.run("unload", "scripted").stdout
+        assert terminal.run("load", "nothing").returncode == 1
+        assert terminal.run("stop").stdout == f"{serving.address} has stopped.\n"
+        assert serving.ended() == 0
+    assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
+
+
+def test_it_starts_without_a_model(terminal: Terminal) -> None:
+    with terminal.serving() as serving:
+        assert httpx.get(f"{serving.address}/health").json()["status"] == "healthy"
+        assert "No model is named" in serving.output.read_text()
+
+
+def test_a_model_that_is_not_here_stops_nothing(terminal: Terminal) -> None:
+    with terminal.serving("/no/such/folder", "--offline") as serving:
+        serving.wait_for(r"(/no/such/folder) is not ready: ")
+        assert httpx.get(f"{serving.address}/health").status_code == 200
+
+
+def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = terminal.run("serve", "--port", str(port))
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"pippin: Port {port} of 127.0.0.1 is in use")
+    assert done.stderr.count("\n") == 1
+
+
+def test_needless_flags_are_a_line_in_the_log(terminal: Terminal) -> None:
+    with terminal.serving("scripted", "--continuous-batching", "--enable-mtp") as serving:
+        serving.wait_for(r"INFO +(--continuous-batching) is accepted and not needed")
+        serving.wait_for(r"WARNING +(--enable-mtp) has no effect")
+
+
+def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> None:
+    (terminal.home / "config.yaml").write_text(
+        "server:\n  host: 127.0.0.1\nmodels:\n- model_path: scripted\n"
+    )
+    with terminal.serving("--config", "config.yaml", verb="launch") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        settings = httpx.get(f"{serving.address}/v1/settings").json()["current"]
+        assert (settings["temperature"], settings["top_p"]) == (0.7, 0.95)
+
+
+def test_the_log_can_be_json_and_go_to_a_file(terminal: Terminal) -> None:
+    with terminal.serving("scripted", "--log-format", "json", "--log-file", "log") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        httpx.get(f"{serving.address}/v1/models", headers={"x-request-id": "mine"})
+    lines = [json.loads(line) for line in (terminal.home / "log").read_text().splitlines()]
+    assert any("mine" in line["message"] for line in lines)
+    assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_what_it_left(terminal: Terminal, number: signal.Signals) -> None:
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        serving.process.send_signal(number)
+        assert serving.ended() == 0
+    assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
+
+
+def test_a_hangup_reads_the_file_again_and_names_what_needs_a_restart(terminal: Terminal) -> None:
+    file = terminal.home / "pippin.yaml"
+    file.write_text("rate_limit: 0\nmax_num_seqs: 4\n")
+    with terminal.serving("scripted", "--config", "pippin.yaml") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        file.write_text("rate_limit: 1\nmax_num_seqs: 8\n")
+        serving.process.send_signal(signal.SIGHUP)
+        serving.wait_for(r"INFO +Settings were read again; changed: (rate_limit)\.")
+        serving.wait_for(r"WARNING A restart is needed to change (.*max_num_seqs)")
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}]}
+        answers = [httpx.post(f"{serving.address}/v1/chat/completions", json=body) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        file.write_text("rate_limit: many\n")
+        serving.process.send_signal(signal.SIGHUP)
+        serving.wait_for(r"The settings stay as they were: (pippin.yaml: rate_limit: `many` is not)")
+
+
+def test_settings_change_while_it_runs(terminal: Terminal) -> None:
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        changed = httpx.patch(
+            f"{serving.address}/v1/settings", json={"max_request_tokens": 2, "port": 1, "prot": 2}
+        ).json()
+        assert "max_request_tokens" in changed["applied"]
+        assert changed["needs_restart"] == ["port"]
+        assert "Did you mean `port`?" in changed["rejected"]["prot"]
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+        refused = httpx.post(f"{serving.address}/v1/chat/completions", json=body)
+        assert refused.status_code == 400
+        assert "at most 2" in refused.json()["error"]["message"]

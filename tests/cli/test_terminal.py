@@ -1,0 +1,65 @@
+"""What people see: tables, sizes, times, progress."""
+
+import logging
+import sys
+
+import pytest
+
+from pippin.cli import terminal
+from pippin.cli.greeting import curl_line
+from pippin.cli.logs import JsonFormatter, TextFormatter
+
+
+def test_columns_are_as_wide_as_they_need() -> None:
+    assert terminal.table(("A", "LONG"), [("wide cell", "x"), ("y", "z")]) == (
+        "A          LONG\nwide cell  x\ny          z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "2 kB"), (98_000_000, "98 MB"), (6_543_000_000, "6.5 GB")],
+)
+def test_sizes_are_decimal(count: int, text: str) -> None:
+    assert terminal.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3, "just now"), (61, "1 minute ago"), (7300, "2 hours ago"), (90000, "1 day ago")]
+)
+def test_times_are_rounded_down(seconds: float, text: str) -> None:
+    assert terminal.ago(seconds) == text
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.progress("Loading m:", bytes_counted=True) as tell:
+        for done in (1_000_000, 2_000_000, 4_000_000, 4_000_000, 4_000_000):
+            tell(done, 4_000_000, "weights")
+    assert capsys.readouterr().err.splitlines() == [
+        "Loading m: 1 MB of 4 MB weights",
+        "Loading m: 4 MB of 4 MB weights",
+    ]
+
+
+def test_on_a_terminal_progress_is_a_bar_that_goes_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with terminal.progress("Loading m:") as tell:
+        tell(1, 2, "weights")
+    assert "of 2 weights" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["http://0.0.0.0:80", "http://[::]:80"])
+def test_the_curl_line_uses_an_address_that_can_be_reached(address: str) -> None:
+    line = curl_line(address, "it's", key=True)
+    assert line.startswith("curl http://127.0.0.1:80/v1/chat/completions ")
+    assert '-H "Authorization: Bearer $PIPPIN_API_KEY"' in line
+
+
+def test_a_log_line_has_the_request_in_its_json_form() -> None:
+    record = logging.LogRecord("pippin.worker", logging.INFO, "", 0, "done %d", (3,), None)
+    record.__dict__["request_id"] = "r1"
+    assert '"message": "done 3", "request_id": "r1"}' in JsonFormatter().format(record)
+    assert TextFormatter().format(record).endswith("INFO    done 3")

@@ -1,0 +1,109 @@
+"""Values that are not JSON on the wire become what the tool's schema says."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pippin.output.arguments import ArgumentsWriter, convert, types_of
+from pippin.output.literals import PYTHON, read_literal
+from pippin.output.source import Malformed, Source
+
+ROOT: dict[str, Any] = {"$defs": {"size": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
+        ({"enum": ["a", 1]}, {"string", "integer"}),
+        ({"const": True}, {"boolean"}),
+        ({"$ref": "#/$defs/size"}, {"integer"}),
+        ({"$ref": "#/$defs/loop"}, set()),
+        ({"$ref": "#/no/where"}, set()),
+        ({"type": "date"}, set()),
+        ({}, set()),
+        (True, set()),
+    ],
+)
+def test_types_are_read_from_a_schema(schema: Any, types: set[str]) -> None:
+    assert types_of(schema, ROOT) == types
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "value"),
+    [
+        ("3", {"integer"}, 3),
+        (" 3\n", {"number"}, 3),
+        ("3.0", {"integer"}, 3.0),
+        ("True", {"boolean"}, True),
+        ("FALSE", {"boolean"}, False),
+        ("None", {"integer", "null"}, None),
+        ("{'a': [1, None, (2,)]}", {"object"}, {"a": [1, None, [2]]}),
+        ("['it\\'s', \"b\"]", {"array"}, ["it's", "b"]),
+        ("three", {"integer"}, "three"),
+        ("5", {"string", "integer"}, 5),
+        ("[1", {"array"}, "[1"),
+        ("NaN", {"number"}, "NaN"),
+        ("[" * 5000, {"array"}, "[" * 5000),
+        ("9" * 5000, {"string", "null"}, "9" * 5000),
+        ("free text", set(), "free text"),
+    ],
+)
+def test_a_value_becomes_what_its_type_says(text: str, types: set[str], value: Any) -> None:
+    assert json.loads(convert(text, frozenset(types))) == value
+
+
+@given(st.text(max_size=40), st.integers(0, 40))
+def test_a_string_streams_unchanged(text: str, cut: int) -> None:
+    pieces: list[str] = []
+    writer = ArgumentsWriter(pieces.append, {"properties": {"k": {"type": "string"}}}, "json")
+    writer.begin("k")
+    writer.put(text[:cut])
+    writer.put(text[cut:])
+    writer.end()
+    writer.close()
+    assert json.loads("".join(pieces)) == {"k": text}
+
+
+@given(st.sampled_from(["null", "None", "nu", "nullable", "", "north"]), st.integers(0, 8))
+def test_a_string_that_may_be_null_is_null_only_as_a_whole(text: str, cut: int) -> None:
+    pieces: list[str] = []
+    writer = ArgumentsWriter(pieces.append, {"properties": {"k": {"type": ["string", "null"]}}}, "json")
+    writer.begin("k")
+    writer.put(text[:cut])
+    writer.put(text[cut:])
+    writer.end()
+    writer.close()
+    assert json.loads("".join(pieces)) == {"k": None if text in ("null", "None") else text}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES, st.booleans())
+def test_pythons_and_jsons_notation_of_a_value_are_read(value: Any, as_json: bool) -> None:
+    source = Source()
+    source.push(json.dumps(value) if as_json else repr(value).replace("\\x", "\\u00"))
+    source.close(truncated=False)
+    pieces: list[str] = []
+    for _ in read_literal(source, pieces.append, PYTHON):
+        raise AssertionError("nothing more comes")
+    if "\\U" not in repr(value):
+        assert json.loads("".join(pieces)) == value
+
+
+def test_deep_nesting_is_refused_and_not_an_overflow() -> None:
+    source = Source()
+    source.push("[" * 100_000)
+    source.close(truncated=False)
+    with pytest.raises(Malformed):
+        next(read_literal(source, lambda _: None, PYTHON), None)

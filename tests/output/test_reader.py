@@ -1,0 +1,397 @@
+"""What a reader decides, whatever the format: when a call is one, what is text, what is reasoning."""
+
+import json
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.output.reading import fold, read, reader_of
+from tests.output.wire import SAMPLES, TOOLS, Sample
+
+from pippin.core.completion import collect
+from pippin.core.conversation import ToolChoice
+from pippin.core.events import PartDelta, PartStarted, Token
+from pippin.output.formats import reasoning_format, tool_format, tool_format_names
+from pippin.output.reader import OutputReader
+
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+WEATHER = ("tool_call", "get_weather", '{"city": "Paris"}')
+
+
+def parts(
+    text: str, format: str | None = "hermes", reasoning: str | None = "qwen3", **options: object
+) -> object:
+    truncated = bool(options.pop("truncated", False))
+    return fold(read(reader_of(format, reasoning, tools=TOOLS, **options), [text], truncated=truncated))  # type: ignore[arg-type]
+
+
+# Tool calls
+
+
+def test_text_before_between_and_after_calls_is_kept() -> None:
+    assert parts(f"One. {CALL} two {CALL}\nthree\n") == (
+        ("text", "One."),
+        WEATHER,
+        ("text", "two"),
+        WEATHER,
+        ("text", "three\n"),
+    )
+
+
+def test_white_space_between_calls_is_no_text() -> None:
+    assert parts(f"{CALL}\n\n{CALL}\n") == (WEATHER, WEATHER)
+
+
+def test_a_malformed_call_is_text() -> None:
+    for text in (
+        "<tool_call>not a call</tool_call>",
+        "a <tool_call>{]</tool_call> b",
+        "<tool_call>",
+        "<tool_c",
+    ):
+        assert parts(text) == (("text", text),)
+
+
+def test_a_call_without_a_name_is_text() -> None:
+    text = '<tool_call>{"arguments": {"city": "Paris"}}</tool_call>'
+    assert parts(text) == (("text", text),)
+
+
+def test_a_call_after_a_malformed_one_is_read() -> None:
+    assert parts(f"<tool_call>{CALL}") == (("text", "<tool_call>"), WEATHER)
+
+
+def test_a_call_to_a_tool_nobody_offered_is_a_call() -> None:
+    assert parts(CALL.replace("get_weather", "get_stock")) == (
+        ("tool_call", "get_stock", '{"city": "Paris"}'),
+    )
+
+
+def test_bare_json_is_a_call_only_to_a_tool_on_offer() -> None:
+    text = '{"name": "Paul", "parameters": {"age": 3}}'
+    assert parts(text, "llama") == (("text", text),)
+    assert parts(text.replace("Paul", "get_time"), "llama") == (("tool_call", "get_time", '{"age": 3}'),)
+
+
+def test_a_json_answer_streams_at_its_first_foreign_key() -> None:
+    reader = reader_of("llama", tools=TOOLS)
+    events = [event for character in '{"city": "P' for event in reader.feed(character)]
+    assert "".join(event.text for event in events if isinstance(event, PartDelta)) == '{"city": "P'
+
+
+def test_the_name_is_out_before_the_arguments() -> None:
+    reader = reader_of("hermes", tools=TOOLS)
+    events = reader.feed('<tool_call>{"name": "get_weather"')
+    assert [(type(event), getattr(event, "name", None)) for event in events] == [(PartStarted, "get_weather")]
+
+
+def test_arguments_go_out_as_they_come() -> None:
+    reader = reader_of("hermes", tools=TOOLS)
+    reader.feed('<tool_call>{"name": "get_weather", "arguments": {')
+    assert [event.text for event in reader.feed('"city": "Pa') if isinstance(event, PartDelta)] == [
+        '"city": "Pa'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("format", "head"),
+    [
+        ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\n"),
+        ("glm47", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>"),
+        ("minimax_m2", '<minimax:tool_call><invoke name="get_weather"><parameter name="city">'),
+        ("gemma4", '<|tool_call>call:get_weather{city:<|"|>'),
+        ("pythonic", '<|tool_call_start|>[get_weather(city="'),
+        ("minimax_m3", ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<city>'),
+    ],
+)
+def test_a_long_string_argument_streams(format: str, head: str) -> None:
+    reader = reader_of(format, tools=TOOLS)
+    reader.feed(head)
+    texts = [event.text for event in reader.feed("Par") + reader.feed("is") if isinstance(event, PartDelta)]
+    assert "".join(texts).endswith("Paris")
+
+
+def test_arguments_before_the_name_wait_for_it() -> None:
+    assert parts('<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>') == (
+        WEATHER,
+    )
+
+
+def test_arguments_that_are_a_string_of_json_are_decoded() -> None:
+    inner = json.dumps(json.dumps({"city": 'P"ar\nis é \U0001f600'}))
+    ((_, _, arguments),) = parts(f'<tool_call>{{"name": "get_weather", "arguments": {inner}}}</tool_call>')  # type: ignore[misc]
+    assert json.loads(arguments) == {"city": 'P"ar\nis é \U0001f600'}
+
+
+def test_a_missing_brace_before_the_end_marker_is_made_good() -> None:
+    assert parts('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"</tool_call>ok') == (
+        WEATHER,
+        ("text", "ok"),
+    )
+
+
+def test_line_breaks_and_wrong_escapes_in_strings_are_escaped() -> None:
+    ((_, _, arguments),) = parts('<tool_call>{"name": "f", "arguments": {"a": "x\ny\\d"}}</tool_call>')  # type: ignore[misc]
+    assert json.loads(arguments) == {"a": "x\ny\\d"}
+
+
+def test_what_breaks_a_call_off_is_text() -> None:
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"} oops}</tool_call> ok'
+    assert parts(text) == (WEATHER, ("text", "oops}"), ("text", "ok"))
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.format)
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_no_word_around_calls_is_lost(sample: Sample, data: st.DataObject) -> None:
+    channels = tool_format(sample.format).channels
+    openers = tool_format(sample.format).openers
+    pieces = [sample.wire] if not channels else ["<|start|>assistant<|channel|>final<|message|>"]
+    words = [f"word{number} " for number in range(data.draw(st.integers(0, 5)))]
+    for word in words:
+        pieces.append(word)
+        if openers and data.draw(st.booleans()):
+            pieces.append(data.draw(st.sampled_from(openers)))
+    reader = reader_of(sample.format, sample.reasoning, tools=TOOLS, thinking=sample.reasoning == "kimi_k3")
+    whole = "".join(part[-1] for part in fold(read(reader, pieces)))
+    assert all(word.strip() in whole for word in words), whole
+
+
+def test_a_call_that_is_cut_off_keeps_what_the_model_wrote_and_does_not_count() -> None:
+    reader = reader_of("hermes", tools=TOOLS)
+    events = read(reader, ['<tool_call>{"name": "get_weather", "arguments": {"city": "Par'], truncated=True)
+    assert fold(events) == (("tool_call", "get_weather", '{"city": "Par'),)
+    assert reader.calls == 0
+
+
+def test_an_unclosed_block_is_closed_when_the_model_ended_but_not_when_it_was_cut_off() -> None:
+    text = "<tool_call><function=get_weather>\n<parameter=city>\nParis"
+    whole = reader_of("qwen3_coder", tools=TOOLS)
+    assert fold(read(whole, [text])) == (WEATHER,)
+    assert whole.calls == 1
+    cut = reader_of("qwen3_coder", tools=TOOLS)
+    assert fold(read(cut, [text], truncated=True)) == (("tool_call", "get_weather", '{"city": "Paris'),)
+    assert cut.calls == 0
+
+
+def test_without_tools_markers_are_text() -> None:
+    assert fold(read(reader_of("hermes"), [CALL])) == (("text", CALL),)
+
+
+def test_tool_choice_none_keeps_calls_out() -> None:
+    choice = ToolChoice(mode="none")
+    assert parts(f"Sunny. {CALL} Bye.", choice=choice) == (("text", "Sunny."), ("text", "Bye."))
+
+
+def test_without_parallel_calls_the_first_ends_the_row() -> None:
+    reader = reader_of("hermes", tools=TOOLS, parallel=False)
+    assert fold(read(reader, [CALL + "text" + CALL])) == (WEATHER,)
+    assert reader.done
+    assert reader.calls == 1
+
+
+def test_without_parallel_calls_the_first_of_an_array_is_taken() -> None:
+    text = '[TOOL_CALLS][{"name": "get_time", "arguments": {}}, {"name": "get_weather", "arguments": {}}]'
+    assert parts(text, "mistral", parallel=False) == (("tool_call", "get_time", "{}"),)
+
+
+def test_call_ids_are_random_and_stable() -> None:
+    reader = OutputReader(choice=0, tool_format=tool_format("hermes"), reasoning_format=None, tools=TOOLS)
+    found = [part.id for part in collect(read(reader, [CALL + CALL])).choices[0].parts]
+    assert all(re.fullmatch(r"call_[A-Za-z0-9]{24}", name or "") for name in found)
+    assert len(set(found)) == 2
+
+
+def test_mistral_gets_ids_of_nine_and_kimi_keeps_its_own() -> None:
+    mistral = OutputReader(choice=0, tool_format=tool_format("mistral"), reasoning_format=None, tools=TOOLS)
+    (part,) = collect(read(mistral, ["[TOOL_CALLS]get_time{}"])).choices[0].parts
+    assert re.fullmatch(r"[A-Za-z0-9]{9}", part.id or "")
+    kimi = reader_of("kimi_k2", tools=TOOLS)
+    text = "<|tool_call_begin|>functions.get_time:3<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    (part,) = collect(read(kimi, [text])).choices[0].parts
+    assert part.id == "functions.get_time:3"
+
+
+# Reasoning
+
+
+REASONING = [
+    ("qwen3", "<think>\nHm.\n</think>\n\nHi."),
+    ("deepseek_r1", "Hm.\n</think>\nHi."),
+    ("deepseek_r1", "<think>Hm.</think>Hi."),
+    ("mixed_think_tool_handoff", "<thinking>Hm.</thinking>Hi."),
+    ("glm4", "<think>Hm.</think><|begin_of_box|>Hi.<|end_of_box|>"),
+    ("mistral", "[THINK]Hm.[/THINK]Hi."),
+    ("gemma4", "<|channel>thought\nHm.<channel|>Hi."),
+    ("cohere", "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Hi.<|END_RESPONSE|>"),
+    ("solar_open", "<|think|>Hm.<|end|><|begin|>assistant<|content|>Hi."),
+    ("minimax_m3", "<mm:think>Hm.</mm:think>Hi."),
+    (
+        "kimi_k3",
+        "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>Hi.<|close|>response<|sep|>",
+    ),
+    ("gpt_oss", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi."),
+    ("muse_spark", " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Hi.<|eot|>"),
+]
+
+
+@pytest.mark.parametrize(("reasoning", "text"), REASONING)
+def test_reasoning_and_answer_are_told_apart(reasoning: str, text: str) -> None:
+    expected = (("reasoning", "Hm."), ("text", "Hi."))
+    assert parts(text, None, reasoning) == expected
+    assert fold(read(reader_of(None, reasoning), list(text))) == expected
+
+
+@given(st.integers(0, 40), st.booleans())
+def test_reasoning_the_template_opened_needs_no_start(cut: int, ended: bool) -> None:
+    text = "Hm, <b>\n</think>\n\nHi."
+    reader = reader_of(None, "qwen3", thinking=True)
+    assert fold(read(reader, [text[:cut], text[cut:]])) == (("reasoning", "Hm, <b>"), ("text", "Hi."))
+
+
+def test_an_answer_cut_inside_reasoning_is_reasoning() -> None:
+    reader = reader_of(None, "qwen3")
+    assert fold(read(reader, ["<think>Hm, "], truncated=True)) == (("reasoning", "Hm, "),)
+    assert reader.thinking
+
+
+def test_thinking_follows_the_markers() -> None:
+    reader = reader_of("hermes", "qwen3", tools=TOOLS)
+    states = []
+    for piece in ("Hi", "<think>", "a", "</think>", "b"):
+        reader.feed(piece)
+        states.append(reader.thinking)
+    assert states == [False, True, True, False, False]
+
+
+def test_a_tool_called_inside_reasoning_is_a_call_and_reasoning_goes_on() -> None:
+    assert parts(f"<think>I need {CALL} so.</think>Hi.") == (
+        ("reasoning", "I need"),
+        WEATHER,
+        ("reasoning", "so."),
+        ("text", "Hi."),
+    )
+
+
+def test_a_handoff_ends_reasoning() -> None:
+    assert parts(f"<think>I need {CALL} Hi.", "hermes", "mixed_think_tool_handoff") == (
+        ("reasoning", "I need"),
+        WEATHER,
+        ("text", "Hi."),
+    )
+
+
+def test_markup_talked_about_in_reasoning_stays_reasoning() -> None:
+    assert parts("<think>Use <tool_call> now.</think>Hi.") == (
+        ("reasoning", "Use <tool_call> now."),
+        ("text", "Hi."),
+    )
+
+
+def test_a_stray_end_of_reasoning_at_the_start_is_dropped_and_later_is_text() -> None:
+    assert parts("</think>\nHi </think> you") == (("text", "Hi </think> you"),)
+
+
+def test_empty_reasoning_is_no_part() -> None:
+    assert parts("<think>\n\n</think>\n\nHi.") == (("text", "Hi."),)
+
+
+def test_custom_markers_replace_the_formats_own() -> None:
+    custom = reasoning_format("qwen3").with_markers("<thought>", "</thought>")
+    reader = OutputReader(choice=0, tool_format=None, reasoning_format=custom)
+    assert fold(read(reader, ["<thought>Hm.</thought>Hi <think>"])) == (
+        ("reasoning", "Hm."),
+        ("text", "Hi <think>"),
+    )
+
+
+def test_a_prompt_that_ends_with_the_start_is_open() -> None:
+    think = reasoning_format("qwen3")
+    assert think.open_in("<|im_start|>assistant\n<think>\n")
+    assert not think.open_in("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not think.open_in("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n")
+    assert reasoning_format("kimi_k3").open_in('<|open|>message role="assistant"<|sep|><|open|>think<|sep|>')
+
+
+# Tokens
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_tokens_surface_with_their_text(data: st.DataObject) -> None:
+    text = f"<think>Hm, é.</think> Well… {CALL} Bye  "
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=20)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    reader = reader_of("hermes", "qwen3", tools=TOOLS)
+    events = []
+    for number, piece in enumerate(pieces):
+        token = Token(number, piece.encode(), -0.5)
+        events += reader.feed(piece, (token,), number + 1)
+    events += reader.finish()
+    seen: list[int] = []
+    for part in collect(events).choices[0].parts:
+        raw = b"".join(token.raw for token in part.tokens).decode()
+        seen += [token.id for token in part.tokens]
+        if part.kind != "tool_call" and len(pieces) == len(text):
+            assert part.text == raw
+    assert seen == sorted(set(seen))
+
+
+def test_a_held_back_token_keeps_its_place_and_a_markers_tokens_do_not_surface() -> None:
+    reader = reader_of("hermes", "qwen3", tools=TOOLS)
+    words = ["<think>", "Hm", "</", "think", ">", "Hi ", "<", "b", ">"]
+    events = []
+    for number, word in enumerate(words):
+        events += reader.feed(word, (Token(number, word.encode(), -1.0),), number + 1)
+    events += reader.finish()
+    reasoning, answer = collect(events).choices[0].parts
+    assert [token.id for token in reasoning.tokens] == [1]
+    assert [token.id for token in answer.tokens] == [5, 6, 7, 8]
+    assert answer.text == "Hi <b>"
+
+
+def test_tokens_of_half_characters_come_with_the_whole_one() -> None:
+    reader = reader_of(None)
+    assert reader.feed("", (Token(1, b"\xc3", -1.0),), 1) == []
+    (_, delta) = reader.feed("é", (Token(2, b"\xa9", -1.0),), 2)
+    assert isinstance(delta, PartDelta)
+    assert [token.id for token in delta.tokens] == [1, 2]
+    assert delta.completed == 2
+
+
+def test_without_formats_everything_is_text_to_the_letter() -> None:
+    text = f" \n<think>{CALL}  \n"
+    assert fold(read(reader_of(None), list(text))) == (("text", text),)
+
+
+# Time
+
+HOSTILE = [
+    "<tool_call>",
+    '<tool_call>{"a":"',
+    "<tool_call><function=f><parameter=k>",
+    "[",
+    '{"name": "get_weather", "arguments": {"a": [',
+    '<tool_call>{"name": "f", "arguments": {"a": "\\',
+    "<|tool_call>call:f{a:[",
+    "<|tool_call_start|>[f(a=[",
+    "]<]minimax[>[",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    "<|channel|>commentary to=functions.f<|message|>",
+    "<",
+    " \n",
+    "```tool_code\nget_weather --a ",
+]
+
+
+@pytest.mark.parametrize("name", sorted({tool_format(name).name for name in tool_format_names()}))
+def test_hostile_repetition_takes_linear_time(name: str) -> None:
+    start = time.process_time()
+    for unit in HOSTILE:
+        text = unit * (20_000 // len(unit))
+        for size in (len(text), 7):
+            reader = reader_of(name, "qwen3", tools=TOOLS)
+            read(reader, [text[at : at + size] for at in range(0, len(text), size)])
+    assert time.process_time() - start < 10.0

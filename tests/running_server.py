@@ -1,0 +1,43 @@
+"""A `pippin serve` of its own for tests over a socket."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 30
+
+
+@contextlib.contextmanager
+def running_server(home: Path, *words: str) -> Iterator[str]:
+    """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+    output = home / "server.log"
+    command = [sys.executable, "-m", "pippin", "serve", *words, "--port", "0"]
+    with output.open("w") as file:
+        process = subprocess.Popen(command, env=environment, cwd=home, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        _wait(process, output, r"is ready after")
+        found = re.search(r"serves at (http://\S+)", output.read_text())
+        assert found is not None
+        yield found[1]
+    finally:
+        process.terminate()
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], output: Path, pattern: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not re.search(pattern, output.read_text()):
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.05)

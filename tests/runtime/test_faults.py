@@ -1,0 +1,329 @@
+"""Worker processes that die, stop, lie or are left behind: what the others see of it."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.worker_environment import worker_environment
+from pippin.core.conversation import Message, Text
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, Failed, PartDelta
+from pippin.core.models import WorkerSpec
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import CountTokens, Generate
+from pippin.runtime.supervisor import WorkerProcess
+from pippin.service import Run, Service
+from tests.runtime import processes
+from tests.service_doubles import scripted, scripted_service, write_script
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(scene())  # type: ignore[arg-type]
+
+
+def request(text: str = "Hi", **fields: Any) -> GenerationRequest:
+    return GenerationRequest(model="default", messages=(Message("user", (Text(text),)),), **fields)
+
+
+async def begin(service: Service, id: str = "r", model: str = "default", text: str = "Hi") -> Run:
+    return await service.start(Generate(request(text)), model=model, id=id)
+
+
+async def answer(service: Service, id: str = "r", model: str = "default", text: str = "Hi") -> str:
+    async with await begin(service, id, model, text) as run:
+        return (await run.collect()).choices[0].text("text")
+
+
+async def until_text(run: Run) -> list[Event]:
+    events: list[Event] = []
+    while not any(isinstance(event, PartDelta) for event in events):
+        events += await run.take()
+    return events
+
+
+async def failure(run: Run) -> Failed:
+    async with asyncio.timeout(5):
+        last = [event async for event in run.events()][-1]
+    assert isinstance(last, Failed)
+    return last
+
+
+def pid_of(service: Service, model: str) -> int:
+    pid = {state.id: state.pid for state in service.pool.states()}[model]
+    assert pid is not None
+    return pid
+
+
+def slow(folder: Path, name: str = "model", **script: Any) -> Path:
+    return write_script(folder, {"say": "word " * 500, "gap": 0.01}, name=name, **script)
+
+
+def test_kill_9_in_mid_stream_fails_every_request_and_the_next_one_restarts(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with scripted_service(scripted(script=slow(tmp_path))) as service:
+            runs = [await begin(service, f"r{number}") for number in range(8)]
+            for run in runs:
+                await until_text(run)
+            processes.signal(pid_of(service, "scripted"), signal.SIGKILL)
+            for run in runs:
+                failed = await failure(run)
+                assert failed.error.kind == "worker_died"
+                assert "signal 9" in failed.error.message
+                assert "next request starts it again" in failed.error.message
+                await run.aclose()
+            async with await begin(service) as run:
+                assert await until_text(run)
+            assert service.pool.states()[0].restarts == 1
+        assert processes.children() == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("abort", "signal 6"), ("exit", "status 3"), ("error", "status 70")]
+)
+def test_a_worker_that_fails_in_a_step_is_told_and_restarted(
+    tmp_path: Path, fault: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        bad = {"when": {"user": "bad"}, "say": "a b c d", "fault": {"kind": fault, "after": 2}}
+        script = write_script(tmp_path, bad)
+        async with scripted_service(scripted(script=script)) as service:
+            async with await begin(service, text="bad") as run:
+                assert words in (await failure(run)).error.message
+            assert await answer(service, text="good") == "good"
+
+    with caplog.at_level(logging.ERROR):
+        play(scene)
+    if fault == "error":
+        assert "the script asked for an error in this step" in caplog.text
+    assert "scripted" in caplog.text
+
+
+def test_one_models_death_does_not_touch_another(tmp_path: Path) -> None:
+    async def scene() -> None:
+        models = [scripted(name, slow(tmp_path, name)) for name in ("first", "second")]
+        async with scripted_service(*models) as service:
+            first, second = await begin(service, "r1", "first"), await begin(service, "r2", "second")
+            await until_text(second)
+            processes.signal(pid_of(service, "first"), signal.SIGKILL)
+            assert (await failure(first)).error.kind == "worker_died"
+            events = await until_text(second)
+            assert not any(isinstance(event, Failed) for event in events)
+            await first.aclose()
+            await second.aclose()
+
+    play(scene)
+
+
+def test_a_stopped_worker_holds_up_nobody_else(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stuck, lively = scripted("stuck", slow(tmp_path, "stuck")), scripted("lively")
+        async with scripted_service(stuck, lively) as service:
+            run = await begin(service, "r1", "stuck")
+            await until_text(run)
+            pid = pid_of(service, "stuck")
+            processes.signal(pid, signal.SIGSTOP)
+
+            async def others() -> None:
+                big = "word " * 200_000  # far more than the socket's buffers hold
+                for number in range(20):
+                    task = CountTokens(request(big))
+                    stalled.append(asyncio.create_task(service.start(task, model="stuck", id=f"s{number}")))
+                for number in range(20):
+                    assert await answer(service, f"l{number}", "lively", "still here") == "still here"
+
+            stalled: list[asyncio.Task[Run]] = []
+            assert await processes.loop_stall(asyncio.create_task(others())) < 0.1
+            assert not any(task.done() for task in stalled)
+            stats = await service.pool.stats("stuck")
+            assert stats.running == 0  # nothing was known before
+            processes.signal(pid, signal.SIGCONT)
+            async with asyncio.timeout(20):
+                for task in stalled:
+                    await (await task).aclose()
+                assert await until_text(run)
+            await run.aclose()
+
+    play(scene)
+
+
+def test_a_stopped_worker_is_ended_at_close(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with scripted_service(scripted(script=slow(tmp_path))) as service:
+            run = await begin(service)
+            processes.signal(pid_of(service, "scripted"), signal.SIGSTOP)
+            started = time.monotonic()
+            await service.close(0.0)
+            assert time.monotonic() - started < 8
+            assert (await failure(run)).error.status in (500, 503)
+            await run.aclose()
+        assert processes.children() == []
+
+    play(scene)
+
+
+def test_a_stalled_step_is_ended_at_close(tmp_path: Path) -> None:
+    async def scene() -> None:
+        script = write_script(tmp_path, {"say": "a", "fault": {"kind": "stall"}})
+        async with scripted_service(scripted(script=script)) as service:
+            run = await begin(service)
+            await service.close(0.1)
+            await run.aclose()
+        assert processes.children() == []
+
+    play(scene)
+
+
+def test_a_worker_that_dies_while_loading_is_a_failed_load(tmp_path: Path) -> None:
+    async def scene() -> None:
+        script = write_script(tmp_path, load_fault="abort", load_seconds=0.2)
+        async with scripted_service(scripted(script=script)) as service:
+            with pytest.raises(ServerError, match="its process died") as failed:
+                await begin(service)
+            assert failed.value.report.kind == "load_failed"
+            with pytest.raises(ServerError, match="its process died"):
+                await begin(service)
+            assert processes.children() == []
+
+    play(scene)
+
+
+LIAR = """
+import socket, sys
+link = socket.socket(fileno=int(sys.argv[1]))
+link.recv(1 << 20)
+link.sendall({data!r})
+link.recv(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xff\xff\xff", b"\x00\x00\x00\x05hello", b"\x00\x00\x00\x01\xc1"],
+    ids=["size", "text", "never"],
+)
+def test_a_worker_that_sends_rubbish_is_ended(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = asyncio.create_subprocess_exec
+
+    async def lying(*command: str, **settings: Any) -> asyncio.subprocess.Process:
+        return await real(command[0], "-c", LIAR.format(data=data), *command[3:], **settings)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", lying)
+
+    async def scene() -> None:
+        worker = await WorkerProcess.launch(WorkerSpec(info=scripted()))
+        async with asyncio.timeout(5):
+            with pytest.raises(ServerError, match="could not be read"):
+                await worker.prompt_ready
+            assert (await worker.died).kind == "load_failed"
+        assert processes.children() == []
+
+    play(scene)
+
+
+PARENT = """
+import asyncio, sys
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.runtime.supervisor import WorkerProcess
+
+async def main():
+    info = ModelInfo(id="m", kind="scripted", path=sys.argv[1])
+    workers = [await WorkerProcess.launch(WorkerSpec(info=info)) for _ in range(2)]
+    if sys.argv[2] == "loaded":
+        for worker in workers:
+            await worker.weights_ready
+    print(*(worker.pid for worker in workers), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("stop_workers", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize("moment", ["loaded", "loading"])
+def test_when_the_server_is_killed_its_workers_end(tmp_path: Path, moment: str, stop_workers: bool) -> None:
+    if stop_workers and sys.platform != "linux":
+        pytest.skip("only Linux ends a stopped orphan")
+    script = write_script(tmp_path, load_seconds=0.0 if moment == "loaded" else 30.0)
+    command = [sys.executable, "-c", PARENT, str(script), moment]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=worker_environment(), text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        if stop_workers:
+            time.sleep(0.3)  # until they have asked the kernel to end them with their parent
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+        parent.kill()
+    assert all(processes.gone_within(pid, 5.0) for pid in pids)
+
+
+def test_the_workers_lines_are_logged_with_model_and_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        script = write_script(tmp_path, {"when": {"user": "("}})
+        async with scripted_service(scripted("careless", script)) as service:
+            with pytest.raises(ServerError, match="cannot be used"):
+                await begin(service)
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+    lines = [record for record in caplog.records if record.name == "pippin.worker"]
+    assert any("careless" in line.getMessage() and "Loading" in line.getMessage() for line in lines)
+
+
+def swap(models: int, folder: Path) -> None:
+    async def scene() -> None:
+        infos = [scripted(name, write_script(folder, name=name, ballast_mb=20)) for name in ("one", "two")]
+        options = ServerOptions(models=(ModelEntry(path="one"),), max_models=1)
+        async with scripted_service(*infos, options=options) as service:
+            for number in range(6):
+                await answer(service, f"w{number}", ("one", "two")[number % 2])
+            before = processes.descriptors(), processes.resident()
+            for number in range(models):
+                assert await answer(service, f"r{number}", ("one", "two")[number % 2], "same") == "same"
+                assert len(processes.children()) == 1
+            await asyncio.sleep(0.1)
+            assert processes.descriptors() == before[0]
+            assert processes.resident() - before[1] < 8 << 20
+        assert processes.children() == []
+
+    play(scene)
+
+
+def test_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    swap(10, tmp_path)
+
+
+@pytest.mark.long
+def test_a_hundred_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    swap(100, tmp_path)
+
+
+def test_swaps_under_streaming_clients_lose_no_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        rule = {"say": "one two three four five", "gap": 0.005}
+        infos = [scripted(name, write_script(tmp_path, rule, name=name)) for name in ("one", "two")]
+        options = ServerOptions(models=(ModelEntry(path="one"),), max_models=1)
+        async with scripted_service(*infos, options=options) as service:
+
+            async def client(number: int) -> list[str]:
+                names = [("one", "two")[(number + turn) % 2] for turn in range(3)]
+                return [await answer(service, f"{number}.{turn}", name) for turn, name in enumerate(names)]
+
+            answers = await asyncio.gather(*(client(number) for number in range(16)))
+            assert answers == [["one two three four five"] * 3] * 16
+
+    play(scene)

@@ -1,0 +1,31 @@
+"""Names of Claude's models are answered by a model that is here."""
+
+import asyncio
+
+import pytest
+
+from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.core.errors import ServerError
+from tests.service_doubles import scripted, scripted_service
+
+
+def resolved(name: str, options: ServerOptions) -> str:
+    async def ask() -> str:
+        async with scripted_service(scripted("one"), scripted("two"), options=options) as service:
+            return service.model(name).id
+
+    return asyncio.run(ask())
+
+
+def test_a_claude_name_is_the_model_that_the_operator_chose() -> None:
+    options = ServerOptions(models=(ModelEntry(path="one"),), claude_model="two")
+    assert resolved("claude-sonnet-4-5", options) == "two"
+
+
+def test_without_a_choice_it_is_the_default_model() -> None:
+    assert resolved("claude-sonnet-4-5", ServerOptions(models=(ModelEntry(path="one"),))) == "one"
+
+
+def test_other_unknown_names_stay_unknown() -> None:
+    with pytest.raises(ServerError):
+        resolved("gpt-5", ServerOptions(models=(ModelEntry(path="one"),), claude_model="two"))
