@@ -59,6 +59,8 @@ class LanguageEngine:
         self._adapters = adapters
         self._speculation = speculation
         self._arrivals = 0
+        self._chunks = (0, 0)  # prompt tokens given to the device in the last two steps
+        self._shown = 0  # those that this step's time includes
         self._out: list[Emission] = []
         self.counters = Counters()
 
@@ -114,8 +116,10 @@ class LanguageEngine:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         self._preempt()
         seconds = time.monotonic() - started
-        # A chunk that the device works on beside the host shows in the step after it.
-        self._scheduler.observe(seconds, tokens if not decoding else self.counters.chunk_under_way, decoding)
+        # The device works on a chunk after this step's draw and before the next: it shows in the step after next.
+        self._chunks = (self._chunks[1], tokens) if decoding else (0, 0)
+        self._scheduler.observe(seconds, self._shown if decoding else tokens, decoding)
+        self._shown = self._chunks[0]
         self.counters.step_done(seconds, tokens, decoding)
         sent, self._out = self._out, []
         return sent
