@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
+from pippin.engines.language.lora import Adapters
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Row
@@ -20,11 +22,14 @@ class Batch:
     leave, and are not drawn for again.
     """
 
-    def __init__(self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(
+        self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int, adapters: Adapters
+    ) -> None:
         self.rows: list[Row] = []
         self._new_group = new_group
         self._groups: dict[int, RowGroup] = {}
         self._tokenizer = tokenizer
+        self._adapters = adapters
         self._sampler = BatchSampler(tokenizer)
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
@@ -69,9 +74,6 @@ class Batch:
         """Tokens in the row's cache."""
         return self._groups[row.group].length(row.slot)
 
-    def group(self, row: Row) -> RowGroup:
-        return self._groups[row.group]
-
     def forward(self) -> None:
         """Start the next step of all rows on the device."""
         self._compact()
@@ -89,11 +91,17 @@ class Batch:
         for name, group in self._groups.items():
             mine = {row.slot: row for row in self.rows if row.group == name}
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
+            self._choose_adapters(group, mine)
             results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
         mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
+
+    def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
+        if len(self._adapters):
+            slots = range(group.low, group.high)
+            self._adapters.choose([rows[slot].request.adapter if slot in rows else 0 for slot in slots])
 
     def _compact(self) -> None:
         for name, group in self._groups.items():
@@ -112,7 +120,7 @@ class Batch:
         for index, row in enumerate(self.rows):
             row.source = index
 
-    def _masks(self) -> tuple[list[int], np.ndarray | None]:
+    def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
         masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
         if not masked:
             return [], None
@@ -130,6 +138,60 @@ class Batch:
         live = set(self.rows)
         return [(row, choice) for row, choice in zip(rows, choices, strict=True) if row in live]
 
+    def check(self, proposals: list[list[int]]) -> list[list[Choice]]:
+        """A step over each row's last token and the tokens proposed after it, which the host knows all.
+
+        Gives what the model chose for each row: the proposals as far as it agrees, and one token more.
+        """
+        width = max(map(len, proposals)) + 1
+        tokens = np.zeros((len(self.rows), width), np.int32)
+        for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):
+            tokens[place, : len(proposed) + 1] = [row.tokens[-1], *proposed]
+        results, places = [], {}
+        start = 0
+        for name, group in self._groups.items():
+            inputs = np.zeros((group.high - group.low, width), np.int32)
+            for place, row in enumerate(self.rows):
+                if row.group == name:
+                    inputs[row.slot - group.low] = tokens[place]
+                    places[row] = start + row.slot - group.low
+            self._choose_adapters(group, {row.slot: row for row in self.rows if row.group == name})
+            results.append(group.forward(mx.array(inputs)))
+            start += group.high - group.low
+        logits = results[0] if len(results) == 1 else mx.concatenate(results)
+        logits = _pick(logits, [places[row] for row in self.rows])
+        drawn = self._sampler.sample_ahead(logits, tokens[:, 1:], *self._masks_ahead(proposals, width))
+        wanted = [row.wanted for row in self.rows]
+        choices = [each.read(self._tokenizer, wanted) for each in drawn]
+        chosen = [
+            _agreed(proposed, [each[place] for each in choices]) for place, proposed in enumerate(proposals)
+        ]
+        self._settle(chosen, width)
+        return chosen
+
+    def _masks_ahead(
+        self, proposals: list[list[int]], width: int
+    ) -> tuple[list[NDArray[np.int32] | None], list[list[int] | None]]:
+        masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
+        if not masked:
+            return [], []
+        masks = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
+        for index, place in enumerate(masked):
+            own = np.full((len(proposals[place]) + 1, self._mask_words), -1, dtype=np.int32)
+            self.rows[place].decoder.masks_ahead(proposals[place], own)
+            masks[: len(own), index] = own
+        return list(masks), [masked] * width
+
+    def _settle(self, chosen: list[list[Choice]], width: int) -> None:
+        """Take the caches back to what was chosen, and let the sampler remember it."""
+        tokens = np.zeros((len(chosen), width), np.int32)
+        for place, (row, choices) in enumerate(zip(self.rows, chosen, strict=True)):
+            tokens[place, : len(choices)] = [choice.token for choice in choices]
+            self._groups[row.group].rewind(row.slot, width - len(choices))
+            row.fresh = choices[-1].token
+        self._sampler.commit(tokens, np.array([len(choices) for choices in chosen], np.int32))
+        self._drawn, self._drawn_rows = None, []
+
     @property
     def bytes(self) -> int:
         return sum(group.bytes for group in self._groups.values())
@@ -137,3 +199,11 @@ class Batch:
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:
     return array if indices == list(range(array.shape[0])) else array[mx.array(indices)]
+
+
+def _agreed(proposed: list[int], choices: list[Choice]) -> list[Choice]:
+    """The choices up to the first that is not the proposal."""
+    for place, token in enumerate(proposed):
+        if choices[place].token != token:
+            return choices[: place + 1]
+    return choices[: len(proposed) + 1]

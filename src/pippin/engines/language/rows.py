@@ -61,6 +61,7 @@ class Prompt:
 @dataclass(eq=False, kw_only=True)
 class Request:
     job: LanguageJob
+    adapter: int = 0  # its index among the model's, 0 for none
     rows: list[Row] = field(default_factory=list)  # unfinished ones
     prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
     ended: list[tuple[float, list[Event]]] = field(
