@@ -18,6 +18,7 @@ from pippin.core.events import (
     PicturesDone,
     Ranked,
     Spoken,
+    Timings,
     Transcribed,
 )
 from pippin.core.tasks import Task
@@ -54,6 +55,7 @@ class Answer:
         """`timeout`: seconds from now until the request is ended with an error."""
         self.ids = ids
         self.tokens = 0  # that the prompt and the answer had, as far as it got
+        self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
         self._observer = observer
@@ -189,6 +191,7 @@ class Answer:
         for event in events:
             if isinstance(event, Finished):
                 self.tokens += event.usage.completion_tokens
+                self.timings = event.timings
                 if event.choice == 0:
                     self.tokens += event.usage.prompt_tokens
             elif isinstance(event, Failed):

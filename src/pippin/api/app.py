@@ -45,7 +45,7 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
     dialects = find_dialects()
     errors = Errors(dialects)
     media = MediaResolver(options)
-    handler = Handler(service, options, observer, limits, media.resolve)
+    handler = Handler(service, options, observer, limits, media)
     live.follow(handler.adopt)
     api = Api(
         service=service,
@@ -53,7 +53,6 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
         handler=handler,
         dialects=dialects,
         errors=errors,
-        keyring=keyring,
         observer=observer,
         store=open_store(options),
         media=media,
@@ -66,7 +65,8 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
             Exception: errors.unexpected,
         },
     )
-    app = Guard(app, policy_of(options, keyring), errors)
+    app = guard = Guard(app, policy_of(options, keyring), errors)
+    live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,
