@@ -99,10 +99,9 @@ def test_what_is_no_sound_is_refused(data: bytes) -> None:
     assert (caught.value.report.status, caught.value.report.param) == (400, "file")
 
 
-def test_a_cut_file_gives_what_it_has_or_is_refused() -> None:
+def test_a_cut_file_is_refused() -> None:
     whole = SPEECH.read_bytes()
-    assert [status_of(whole[:end]) for end in (10, 100, 1000)] == [400, 400, 400]
-    assert 0 < sound.decode(whole[:60000], 16000, param="file").size < 16000 * 7
+    assert {status_of(whole[:end]) for end in (10, 100, 1000, 20000, 60000)} == {400}
 
 
 def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
