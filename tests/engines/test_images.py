@@ -171,11 +171,11 @@ def test_several_pictures_reach_a_pipeline_that_takes_them() -> None:
     assert model.asked[0]["negative_prompt"] == "blue"
 
 
-def test_a_cancelled_request_stops_between_steps() -> None:
+def test_a_cancelled_request_stops_between_steps_and_its_id_is_free() -> None:
     model = Drawing(seconds=0.02)
     engine = engine_of(model)
     first = preparer().prepare("first", GenerateImages(prompt="x", steps=200, width=64, height=64))
-    second = preparer().prepare("second", GenerateImages(prompt="y", steps=2, width=64, height=64))
+    second = preparer().prepare("first", GenerateImages(prompt="y", steps=2, width=64, height=64))
     assert not isinstance(first, tuple)
     assert not isinstance(second, tuple)
     engine.submit(first)
@@ -184,7 +184,8 @@ def test_a_cancelled_request_stops_between_steps() -> None:
     engine.cancel("first")
     found = run(engine, second)
     engine.close()
-    assert list(found) == ["second"]
+    assert isinstance(found["first"][-1], PicturesDone)
+    assert [event.total for event in found["first"] if isinstance(event, Progress)] == [2, 2]
     assert model.steps < 60
     assert model.callbacks.in_loop == []
 
