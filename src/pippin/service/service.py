@@ -137,7 +137,7 @@ class Service:
     async def _found(self, name: str) -> ModelInfo:
         """As `model`, without keeping the event loop from others; a missing model is downloaded where that is
         allowed, once for all who ask."""
-        loaded = self.pool.info(name)
+        loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
         if loaded is not None:
             return loaded
         try:
