@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
-from pippin.engines.language.rows import Row
+from pippin.engines.language.rows import GroupName, Row
 from pippin.engines.language.sampling import BatchSampler, Choice, Sampled, choice_seed
 from pippin.engines.language.scheduler import GROWTH_CHARGED, length_class
 from pippin.engines.language.tokenizer import Tokenizer
@@ -23,11 +23,18 @@ class Batch:
     """
 
     def __init__(
-        self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int, adapters: Adapters
+        self,
+        new_group: Callable[[int], RowGroup],
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        adapters: Adapters,
+        plain_below: int = 0,
     ) -> None:
+        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
         self.rows: list[Row] = []
         self._new_group = new_group
-        self._groups: dict[int, RowGroup] = {}
+        self._plain_below = plain_below
+        self._groups: dict[GroupName, RowGroup] = {}
         self._tokenizer = tokenizer
         self._adapters = adapters
         self._sampler = BatchSampler(tokenizer)
@@ -39,12 +46,7 @@ class Batch:
 
     def join(self, row: Row, cache: RowCache, length: int) -> None:
         """Take a row whose prompt but for the last token is in `cache`; the cache may be used again by the caller."""
-        room = min(row.ticket.growth, GROWTH_CHARGED)
-        row.group = length_class(length + room)
-        if row.group not in self._groups:
-            self._groups[row.group] = self._new_group()
-        group = self._groups[row.group]
-        row.slot = group.join(cache, length, room)
+        self._place(row, cache, length)
         row.fresh = row.tokens[-1]
         job = row.request.job
         self._sampler.join(
@@ -56,6 +58,27 @@ class Batch:
         )
         self.rows.append(row)
 
+    def _place(self, row: Row, cache: RowCache, length: int) -> None:
+        room = min(row.ticket.growth, GROWTH_CHARGED)
+        row.group = (length_class(length + room), length < self._plain_below)
+        if row.group not in self._groups:
+            self._groups[row.group] = self._new_group(length)
+        row.slot = self._groups[row.group].join(cache, length, room)
+
+    def _promote(self) -> None:
+        """Rows that have grown past `plain_below` go over to the others."""
+        for row in self.rows:
+            length = self.length(row)
+            if row.group[1] and length >= self._plain_below:
+                group, slot = self._groups[row.group], row.slot
+                self._place(row, group.view(slot, length), length)
+                group.leave(slot)
+        self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        for name in [name for name, group in self._groups.items() if not group.rows]:
+            del self._groups[name]
+
     def leave(self, gone: list[Row]) -> None:
         if not gone:
             return
@@ -64,8 +87,7 @@ class Batch:
             self._groups[row.group].leave(row.slot)
         self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
         self.rows = [row for row in self.rows if row not in leaving]
-        for name in [name for name, group in self._groups.items() if not group.rows]:
-            del self._groups[name]
+        self._forget_empty()
 
     def view(self, row: Row, stop: int) -> RowCache:
         return self._groups[row.group].view(row.slot, stop)
@@ -76,6 +98,8 @@ class Batch:
 
     def forward(self) -> None:
         """Start the next step of all rows on the device."""
+        if self._plain_below:
+            self._promote()
         self._compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
@@ -143,6 +167,8 @@ class Batch:
 
         Gives what the model chose for each row: the proposals as far as it agrees, and one token more.
         """
+        if self._plain_below:
+            self._promote()
         width = max(map(len, proposals)) + 1
         tokens = np.zeros((len(self.rows), width), np.int32)
         for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):

@@ -42,7 +42,7 @@ class LanguageEngine:
         *,
         options: ModelOptions,
         limits: Limits,
-        new_group: Callable[[], RowGroup],
+        new_group: Callable[[int], RowGroup],
         vocabulary: int,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
@@ -52,7 +52,9 @@ class LanguageEngine:
         self._tokenizer = tokenizer
         self._options = options
         self._scheduler = Scheduler(limits)
-        self._batch = Batch(new_group, tokenizer, vocabulary, adapters)
+        self._batch = Batch(
+            new_group, tokenizer, vocabulary, adapters, options.quantized_kv_start if options.kv_bits else 0
+        )
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
         self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)

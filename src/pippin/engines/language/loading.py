@@ -1,6 +1,7 @@
 """From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.nn as nn
@@ -96,10 +97,12 @@ def _open_prefixes(
     folder: Path | None,
 ) -> PrefixCache:
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+    if options.quantized_kv_start:
+        shape = replace(shape, kv_bits=None)  # short rows must find what they left
     layout = BlockLayout(probe_row(model, 2), lambda: new_row_cache(model), shape)
     disk = None
     if options.cache_dir is not None and folder is not None:
-        details = f"{plan.run_type} {options.cache_block_tokens} {options.kv_bits} {options.kv_group_size}"
+        details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"
         try:
             disk = DiskCache(
                 Path(options.cache_dir).expanduser(),
