@@ -45,7 +45,7 @@ class Service:
         `id` must be unique among the requests that run; `client` names who asks, for the log. Raises `ServerError`
         for all that deserves a status code.
         """
-        self._check_id(id)
+        self._check_start(id)
         log.debug("Request %s of %s for model %s.", id, client or "a client", model)
         start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
         self._starting[id] = start
@@ -224,7 +224,7 @@ class Service:
             return False
         return True
 
-    def _check_id(self, id: str) -> None:
+    def _check_start(self, id: str) -> None:
         if self._closing:
             raise ServerError("overloaded", "The server is shutting down.", retry_after=10.0)
         if id in self._runs or id in self._starting:
