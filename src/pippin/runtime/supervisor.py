@@ -19,6 +19,7 @@ from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
 from pippin.core.link import (
+    STEP_FAILED,
     AskStats,
     Cancel,
     ClearCache,
@@ -266,6 +267,8 @@ def death_report(model: str, status: int, fault: Exception | None, loaded: bool)
         how = "it sent what could not be read and was ended"
     elif status < 0:
         how = f"it was ended by signal {-status}"
+    elif status == STEP_FAILED:
+        how = "its engine failed in a step, and the server's log has more"
     else:
         how = f"it left with status {status}"
     if loaded:

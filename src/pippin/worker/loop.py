@@ -55,15 +55,14 @@ class StepLoop:
             self._link.send_events([(id, event) for event in answer])
 
     def run(self, engine: Engine) -> None:
-        """Serve until a `Shutdown` is done. Raises what a step raises: the engine cannot be trusted then."""
-        try:
-            while not self._time_to_leave(engine):
-                for arrival in self._take(wait=not engine.busy):
-                    self._handle(engine, arrival)
-                if engine.busy:
-                    self._link.send_events(engine.step())
-        finally:
-            engine.close()
+        """Serve until a `Shutdown` is done, and close the engine. Raises what a step raises; the engine is left
+        as it is then, for nothing in it can be trusted."""
+        while not self._time_to_leave(engine):
+            for arrival in self._take(wait=not engine.busy):
+                self._handle(engine, arrival)
+            if engine.busy:
+                self._link.send_events(engine.step())
+        engine.close()
 
     def _put(self, arrival: Arrival) -> None:
         self._inbox.append(arrival)

@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
-from tests.engines.bench import Bench, run_all
+from tests.engines.bench import Bench, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 from pippin.config.model_options import ModelOptions
@@ -59,6 +59,27 @@ def test_a_hit_in_eight_bits_stays_close(folders: dict[str, Path], architecture:
     answers, ends = run_all(bench, {"b": (prompt, 8)})
     assert ends["b", 0].usage.cached_tokens >= 64
     bench.judge(prompt, answers["b", 0], tie=0.3)
+
+
+def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path]) -> None:
+    bench = Bench(folders["llama"], options(4, quantized_kv_start=40))
+    prompt, other = PROMPTS["r0"][0], PROMPTS["r4"][0]
+    engine = bench.engine
+    watched = watch(engine)
+    engine.submit(bench.job("short", prompt, 15))
+    engine.submit(bench.job("long", other, 30))
+    kinds = set()
+    while engine.busy:
+        engine.step()
+        kinds |= {
+            (row.request.job.id, row.group[1], len(row.tokens) - 1 >= 40)
+            for row in engine._batch.rows
+            if row.fresh is None
+        }
+    bench.judge(prompt, watched["short", 0])
+    assert ("long", True, False) in kinds
+    assert ("long", False, True) in kinds
+    assert not any(name == "short" and not plain for name, plain, _ in kinds)
 
 
 def test_the_tree_and_the_batch_are_smaller(folders: dict[str, Path]) -> None:

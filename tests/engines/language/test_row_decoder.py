@@ -10,7 +10,7 @@ from tests.engines.language.small_tokenizer import byte_level
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Event
+from pippin.core.events import Accepted, Event, PartEnded
 from pippin.core.requests import Choice, GenerationRequest, JsonSchema, Sampling
 from pippin.engines.language.constraints import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
@@ -258,6 +258,17 @@ def test_logprobs_go_with_the_text_they_belong_to():
     assert b"".join(token.raw for token in tokens).decode() == "naïve 🙂 dog"
     assert all(token.logprob == -0.5 for token in tokens)
     assert decoder.logprob_sum == -0.5 * decoder.completion_tokens
+
+
+def test_why_a_row_ended_is_known_with_its_last_token():
+    decoder = RowDecoder(
+        job(asking(tools=(TOOL,)), tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
+    )
+    tokens = TOKENIZER.encode('<tool_call>{"name": "look", "arguments": {}}</tool_call><|im_end|>')
+    events = [event for token in tokens for event in decoder.accept(token)]
+    assert decoder.finished == "tool_calls"
+    assert isinstance(events[-1], PartEnded)
+    assert decoder.close("stop") == []
 
 
 def test_closing_a_cancelled_row_ends_its_parts():

@@ -82,7 +82,7 @@ def run_plan(bench: Bench, plan: list[Any], chunk: int, preempt_every: int) -> N
             bench.judge(prompts[f"r{index}"], answer)
     assert not engine._batch.rows
     assert not engine._scheduler.tickets
-    assert not engine._prompts
+    assert len(engine._prompts) == 0
 
 
 def schedules(examples: int) -> settings:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
+from pippin.engines.language.lora import Adapters
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
-from pippin.engines.language.rows import Row
+from pippin.engines.language.rows import GroupName, Row
 from pippin.engines.language.sampling import BatchSampler, Choice, Sampled, choice_seed
 from pippin.engines.language.scheduler import GROWTH_CHARGED, length_class
 from pippin.engines.language.tokenizer import Tokenizer
@@ -20,11 +22,21 @@ class Batch:
     leave, and are not drawn for again.
     """
 
-    def __init__(self, new_group: Callable[[], RowGroup], tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(
+        self,
+        new_group: Callable[[int], RowGroup],
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        adapters: Adapters,
+        plain_below: int = 0,
+    ) -> None:
+        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
         self.rows: list[Row] = []
         self._new_group = new_group
-        self._groups: dict[int, RowGroup] = {}
+        self._plain_below = plain_below
+        self._groups: dict[GroupName, RowGroup] = {}
         self._tokenizer = tokenizer
+        self._adapters = adapters
         self._sampler = BatchSampler(tokenizer)
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
@@ -34,12 +46,7 @@ class Batch:
 
     def join(self, row: Row, cache: RowCache, length: int) -> None:
         """Take a row whose prompt but for the last token is in `cache`; the cache may be used again by the caller."""
-        room = min(row.ticket.growth, GROWTH_CHARGED)
-        row.group = length_class(length + room)
-        if row.group not in self._groups:
-            self._groups[row.group] = self._new_group()
-        group = self._groups[row.group]
-        row.slot = group.join(cache, length, room)
+        self._place(row, cache, length)
         row.fresh = row.tokens[-1]
         job = row.request.job
         self._sampler.join(
@@ -51,6 +58,27 @@ class Batch:
         )
         self.rows.append(row)
 
+    def _place(self, row: Row, cache: RowCache, length: int) -> None:
+        room = min(row.ticket.growth, GROWTH_CHARGED)
+        row.group = (length_class(length + room), length < self._plain_below)
+        if row.group not in self._groups:
+            self._groups[row.group] = self._new_group(length)
+        row.slot = self._groups[row.group].join(cache, length, room)
+
+    def _promote(self) -> None:
+        """Rows that have grown past `plain_below` go over to the others."""
+        for row in self.rows:
+            length = self.length(row)
+            if row.group[1] and length >= self._plain_below:
+                group, slot = self._groups[row.group], row.slot
+                self._place(row, group.view(slot, length), length)
+                group.leave(slot)
+        self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        for name in [name for name, group in self._groups.items() if not group.rows]:
+            del self._groups[name]
+
     def leave(self, gone: list[Row]) -> None:
         if not gone:
             return
@@ -59,8 +87,7 @@ class Batch:
             self._groups[row.group].leave(row.slot)
         self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
         self.rows = [row for row in self.rows if row not in leaving]
-        for name in [name for name, group in self._groups.items() if not group.rows]:
-            del self._groups[name]
+        self._forget_empty()
 
     def view(self, row: Row, stop: int) -> RowCache:
         return self._groups[row.group].view(row.slot, stop)
@@ -69,11 +96,10 @@ class Batch:
         """Tokens in the row's cache."""
         return self._groups[row.group].length(row.slot)
 
-    def group(self, row: Row) -> RowGroup:
-        return self._groups[row.group]
-
     def forward(self) -> None:
         """Start the next step of all rows on the device."""
+        if self._plain_below:
+            self._promote()
         self._compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
@@ -89,11 +115,17 @@ class Batch:
         for name, group in self._groups.items():
             mine = {row.slot: row for row in self.rows if row.group == name}
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
+            self._choose_adapters(group, mine)
             results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
         mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
+
+    def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
+        if len(self._adapters):
+            slots = range(group.low, group.high)
+            self._adapters.choose([rows[slot].request.adapter if slot in rows else 0 for slot in slots])
 
     def _compact(self) -> None:
         for name, group in self._groups.items():
@@ -112,7 +144,7 @@ class Batch:
         for index, row in enumerate(self.rows):
             row.source = index
 
-    def _masks(self) -> tuple[list[int], np.ndarray | None]:
+    def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
         masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
         if not masked:
             return [], None
@@ -130,6 +162,62 @@ class Batch:
         live = set(self.rows)
         return [(row, choice) for row, choice in zip(rows, choices, strict=True) if row in live]
 
+    def check(self, proposals: list[list[int]]) -> list[list[Choice]]:
+        """A step over each row's last token and the tokens proposed after it, which the host knows all.
+
+        Gives what the model chose for each row: the proposals as far as it agrees, and one token more.
+        """
+        if self._plain_below:
+            self._promote()
+        width = max(map(len, proposals)) + 1
+        tokens = np.zeros((len(self.rows), width), np.int32)
+        for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):
+            tokens[place, : len(proposed) + 1] = [row.tokens[-1], *proposed]
+        results, places = [], {}
+        start = 0
+        for name, group in self._groups.items():
+            inputs = np.zeros((group.high - group.low, width), np.int32)
+            for place, row in enumerate(self.rows):
+                if row.group == name:
+                    inputs[row.slot - group.low] = tokens[place]
+                    places[row] = start + row.slot - group.low
+            self._choose_adapters(group, {row.slot: row for row in self.rows if row.group == name})
+            results.append(group.forward(mx.array(inputs)))
+            start += group.high - group.low
+        logits = results[0] if len(results) == 1 else mx.concatenate(results)
+        logits = _pick(logits, [places[row] for row in self.rows])
+        drawn = self._sampler.sample_ahead(logits, tokens[:, 1:], *self._masks_ahead(proposals, width))
+        wanted = [row.wanted for row in self.rows]
+        choices = [each.read(self._tokenizer, wanted) for each in drawn]
+        chosen = [
+            _agreed(proposed, [each[place] for each in choices]) for place, proposed in enumerate(proposals)
+        ]
+        self._settle(chosen, width)
+        return chosen
+
+    def _masks_ahead(
+        self, proposals: list[list[int]], width: int
+    ) -> tuple[list[NDArray[np.int32] | None], list[list[int] | None]]:
+        masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
+        if not masked:
+            return [], []
+        masks = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
+        for index, place in enumerate(masked):
+            own = np.full((len(proposals[place]) + 1, self._mask_words), -1, dtype=np.int32)
+            self.rows[place].decoder.masks_ahead(proposals[place], own)
+            masks[: len(own), index] = own
+        return list(masks), [masked] * width
+
+    def _settle(self, chosen: list[list[Choice]], width: int) -> None:
+        """Take the caches back to what was chosen, and let the sampler remember it."""
+        tokens = np.zeros((len(chosen), width), np.int32)
+        for place, (row, choices) in enumerate(zip(self.rows, chosen, strict=True)):
+            tokens[place, : len(choices)] = [choice.token for choice in choices]
+            self._groups[row.group].rewind(row.slot, width - len(choices))
+            row.fresh = choices[-1].token
+        self._sampler.commit(tokens, np.array([len(choices) for choices in chosen], np.int32))
+        self._drawn, self._drawn_rows = None, []
+
     @property
     def bytes(self) -> int:
         return sum(group.bytes for group in self._groups.values())
@@ -137,3 +225,11 @@ class Batch:
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:
     return array if indices == list(range(array.shape[0])) else array[mx.array(indices)]
+
+
+def _agreed(proposed: list[int], choices: list[Choice]) -> list[Choice]:
+    """The choices up to the first that is not the proposal."""
+    for place, token in enumerate(proposed):
+        if choices[place].token != token:
+            return choices[: place + 1]
+    return choices[: len(proposed) + 1]

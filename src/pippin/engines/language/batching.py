@@ -32,7 +32,7 @@ FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # 
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    new_group: Callable[[], RowGroup]
+    new_group: Callable[[int], RowGroup]  # given the tokens of its first row
     vocabulary: int
     shape: BatchShape | None  # None: rows run one at a time
     can_rewind: bool
@@ -61,12 +61,12 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
             "rows of this model run one at a time and prompts are not cached: its caches cannot be batched"
         )
         return Batching(
-            new_group=lambda: SoloGroup(model), vocabulary=vocabulary, shape=None, can_rewind=False
+            new_group=lambda _: SoloGroup(model), vocabulary=vocabulary, shape=None, can_rewind=False
         )
     shape = plain if options.kv_bits is None else _quantized(model, options, slack, caches, alone)
     log.info("warm-up took %.2f s", time.monotonic() - started)
     return Batching(
-        new_group=lambda: ArenaGroup(model, shape),
+        new_group=lambda length: ArenaGroup(model, shape if length >= options.quantized_kv_start else plain),
         vocabulary=vocabulary,
         shape=shape,
         can_rewind=can_rewind(caches[0]),

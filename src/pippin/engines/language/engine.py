@@ -10,20 +10,22 @@ import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event, Failed, Progress, PromptEcho
+from pippin.core.events import Event, Failed, PromptEcho
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prefill import compute_chunk, score_chunk
+from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefix_cache import PrefixCache
+from pippin.engines.language.prompts import Prompts
 from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Prompt, Request, Row
 from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
+from pippin.engines.language.speculation import Speculation
 from pippin.engines.language.tokenizer import Tokenizer
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
@@ -40,26 +42,34 @@ class LanguageEngine:
         *,
         options: ModelOptions,
         limits: Limits,
-        new_group: Callable[[], RowGroup],
+        new_group: Callable[[int], RowGroup],
         vocabulary: int,
         prefixes: PrefixCache | None = None,
+        speculation: Speculation | None = None,
+        adapters: Adapters,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._options = options
         self._scheduler = Scheduler(limits)
-        self._batch = Batch(new_group, tokenizer, vocabulary)
+        self._batch = Batch(
+            new_group, tokenizer, vocabulary, adapters, options.quantized_kv_start if options.kv_bits else 0
+        )
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
-        self._prompts: dict[Ticket, Prompt] = {}
+        self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)
+        self._adapters = adapters
+        self._speculation = speculation
         self._arrivals = 0
+        self._chunks = (0, 0)  # prompt tokens given to the device in the last two steps
+        self._shown = 0  # those that this step's time includes
         self._out: list[Emission] = []
         self.counters = Counters()
 
     def submit(self, job: LanguageJob) -> None:
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        request = Request(job=job)
+        request = Request(job=job, adapter=self._adapters.index(job.request.adapter))
         self._arrivals += 1
         ticket = Ticket(
             id=job.id,
@@ -69,27 +79,23 @@ class LanguageEngine:
             growth=job.max_tokens,
             rows=job.choices,
         )
-        self._scheduler.add(ticket)
         for choice in range(job.choices):
             decoder = RowDecoder(job, choice, self._tokenizer)
             row = Row(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt), ticket=ticket)
             request.rows.append(row)
+        self._scheduler.add(ticket)
         self._requests[job.id] = request
-        self._await_prompt(
+        self._prompts.add(
             Prompt(request=request, rows=list(request.rows), tokens=job.prompt[:-1], ticket=ticket)
         )
-
-    def _await_prompt(self, prompt: Prompt) -> None:
-        prompt.request.prompts.append(prompt)
-        self._prompts[prompt.ticket] = prompt
 
     def cancel(self, id: str) -> None:
         request = self._requests.pop(id, None)
         if request is None:
             return
-        for prompt in request.prompts:
-            del self._prompts[prompt.ticket]
-        self._batch.leave([row for row in request.rows if row in self._batch.rows])
+        for prompt in list(request.prompts):
+            self._prompts.drop(prompt)
+        self._leave([row for row in request.rows if row in self._batch.rows])
         self._scheduler.drop(ticket for ticket in self._scheduler.tickets if ticket.id == id)
         self._out = [(owner, event) for owner, event in self._out if owner != id]
 
@@ -104,12 +110,7 @@ class LanguageEngine:
         self._admit(started)
         decoding = bool(self._batch.rows)
         if decoding:
-            self._batch.forward()
-        for row, choice in self._batch.read():
-            self._accept(row, choice)
-        if self._batch.rows and decoding:
-            self._batch.sample()
-            self._keep_states()
+            self._decode()
         tokens = self._compute_prompts(wait=not decoding)
         if self._prefixes is not None:
             self._prefixes.write_some()
@@ -117,11 +118,61 @@ class LanguageEngine:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         self._preempt()
         seconds = time.monotonic() - started
-        # A chunk that the device works on beside the host shows in the step after it.
-        self._scheduler.observe(seconds, tokens if not decoding else self.counters.chunk_under_way, decoding)
+        # The device works on a chunk after this step's draw and before the next: it shows in the step after next.
+        self._chunks = (self._chunks[1], tokens) if decoding else (0, 0)
+        self._scheduler.observe(seconds, self._shown if decoding else tokens, decoding)
+        self._shown = self._chunks[0]
         self.counters.step_done(seconds, tokens, decoding)
         sent, self._out = self._out, []
         return sent
+
+    def _decode(self) -> None:
+        """A token for every row, or several where proposals are right."""
+        if self._speculation is not None and self._speculation.wanted(self._batch.rows):
+            self._read()
+            proposals = self._speculation.proposals(self._batch.rows)
+            if any(proposals):
+                self._check(proposals)
+                return
+            if not self._batch.rows:
+                return
+        started = time.monotonic()
+        self._batch.forward()
+        self._read()
+        if self._batch.rows:
+            self._batch.sample()
+            self._keep_states()
+        if self._speculation is not None:
+            self._speculation.observe(time.monotonic() - started, 1, proposed=False)
+
+    def _read(self) -> None:
+        """Accept the tokens of the last draw, while the device computes the next step."""
+        for row, choice in self._batch.read():
+            if row in self._batch.rows:  # not so if another choice's token has failed the request
+                self._accept(row, choice)
+
+    def _check(self, proposals: list[list[int]]) -> None:
+        """Let the model judge the proposals."""
+        assert self._speculation is not None
+        started = time.monotonic()
+        rows = list(self._batch.rows)
+        chosen = self._batch.check(proposals)
+        for row, proposed, choices in zip(rows, proposals, chosen, strict=True):
+            row.draft_tokens += len(proposed)
+            row.accepted_tokens += len(choices) - 1
+            self.counters.draft_tokens += len(proposed)
+            self.counters.accepted_tokens += len(choices) - 1
+            for choice in choices:
+                if row in self._batch.rows:
+                    self._accept(row, choice)
+        made = sum(map(len, chosen)) / len(rows)
+        self._speculation.observe(time.monotonic() - started, made, proposed=True)
+
+    def _leave(self, rows: list[Row]) -> None:
+        self._batch.leave(rows)
+        if self._speculation is not None:
+            for row in rows:
+                self._speculation.proposer.forget(row)
 
     def _emit(self, request: Request, events: list[Event]) -> None:
         self._out.extend((request.job.id, event) for event in events)
@@ -145,7 +196,7 @@ class LanguageEngine:
 
     def _admit(self, now: float) -> None:
         for ticket in self._scheduler.admit():
-            request = self._prompts[ticket].request
+            request = self._prompts.of(ticket).request
             if request.admitted is None:
                 request.admitted = now
 
@@ -153,59 +204,28 @@ class LanguageEngine:
         """Work on prompts for as many tokens as this step may; gives how many it was."""
         budget = self._scheduler.chunk()
         spent = 0
-        for waiting in self._prompts:
-            waiting.held = False
-        while (ticket := self._scheduler.next_prompt()) is not None:
-            prompt = self._prompts[ticket]
-            if not prompt.begun and not self._begin(prompt):
-                continue
-            count = min(budget - spent, ticket.remaining)
-            if ticket.remaining and count <= 0:
-                break
-            if count:
-                ahead = [border - ticket.computed for border in prompt.borders if border > ticket.computed]
-                count = min(count, *ahead, count)
-                self._compute(prompt, count, wait)
+        self._prompts.release()
+        while (prompt := self._prompts.next()) is not None:
+            if prompt.ticket.remaining:
+                if spent >= budget:
+                    break
+                count, events = self._prompts.compute(prompt, budget - spent, wait=wait)
                 spent += count
-            if not ticket.remaining:
+                self._emit(prompt.request, events)
+            if not prompt.ticket.remaining:
                 self._start_rows(prompt)
+        self.counters.prompt_tokens += spent
         return spent
-
-    def _begin(self, prompt: Prompt) -> bool:
-        """Start from what the prefix cache has; False if the prompt had better wait for one that is under way."""
-        request, ticket = prompt.request, prompt.ticket
-        if self._prefixes is not None and not (request.scores_prompt and request.computed is None):
-            ahead = [
-                other
-                for other in self._prompts.values()
-                if (other.begun or other.loading) and other.ticket.priority >= ticket.priority
-            ]
-            if self._prefixes.leader(prompt, ahead) is not None or not self._prefixes.fetched(prompt):
-                ticket.held = True
-                return False
-            ticket.computed = self._prefixes.begin(prompt)
-            if request.computed is None:
-                request.cached = ticket.computed
-        prompt.begun = True
-        return True
-
-    def _keep_prompt(self, prompt: Prompt) -> None:
-        """Remember what is computed of a prompt, for others to start from."""
-        if self._prefixes is None or prompt.cache is None:
-            return
-        request, done = prompt.request, prompt.ticket.computed
-        stored = self._prefixes.keep(request.job.key, prompt.tokens[:done], prompt.cache, request.job.pins)
-        if request.computed is None:
-            request.stored += stored
 
     def _keep_row(self, row: Row) -> None:
         """Remember a row that leaves: a conversation goes on from its end."""
         if self._prefixes is None:
             return
         size = self._prefixes.tree.block_tokens
-        stop = self._batch.length(row) // size * size
-        if self._prefixes.has_state:
-            stop = self._batch.length(row) if stop == self._batch.length(row) else 0
+        length = min(self._batch.length(row), len(row.tokens))
+        stop = length // size * size
+        if self._prefixes.has_state and stop != length:
+            return  # the state is of the very end
         if stop:
             self._prefixes.keep(row.request.job.key, row.tokens[:stop], self._batch.view(row, stop))
 
@@ -218,22 +238,6 @@ class LanguageEngine:
             if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
                 self._prefixes.keep_state(row, row.tokens[:length], self._batch.view(row, length))
 
-    def _compute(self, prompt: Prompt, count: int, wait: bool) -> None:
-        request, ticket = prompt.request, prompt.ticket
-        if request.scores_prompt and request.computed is None:
-            asked = request.job.request.prompt_logprobs
-            alternatives = asked if asked is not None else request.job.request.logprobs or 0
-            score_chunk(self._model, prompt, count, self._tokenizer, alternatives)
-        else:
-            compute_chunk(self._model, prompt, count, wait=wait)
-        first = ticket.computed == request.cached
-        self._scheduler.computed(ticket, count)
-        self.counters.prompt_tokens += count
-        self._keep_prompt(prompt)
-        if request.computed is None and (ticket.remaining or not first):
-            done = ticket.computed + (not ticket.remaining)
-            self._emit(request, [Progress(done, len(request.job.prompt), request.cached)])
-
     def _start_rows(self, prompt: Prompt) -> None:
         """The prompt is computed: its rows join the batch."""
         request = prompt.request
@@ -241,8 +245,7 @@ class LanguageEngine:
             request.computed = time.monotonic()
             if request.job.request.echo or request.scores_prompt:
                 self._emit(request, [PromptEcho(request.job.prompt_text, tuple(prompt.scores))])
-        request.prompts.remove(prompt)
-        del self._prompts[prompt.ticket]
+        self._prompts.drop(prompt)
         cache = prompt.cache if prompt.cache is not None else new_row_cache(self._model)
         for row, ticket in zip(prompt.rows, self._scheduler.split(prompt.ticket), strict=True):
             row.ticket = ticket
@@ -267,7 +270,7 @@ class LanguageEngine:
             return
         if row.decoder.finished is not None:
             self._keep_row(row)
-            self._batch.leave([row])
+            self._leave([row])
             row.held.extend(events)
             self._finish(row)
             return
@@ -295,21 +298,20 @@ class LanguageEngine:
         if (ticket := self._scheduler.overgrown()) is not None:
             row = next(row for row in self._batch.rows if row.ticket is ticket)
             row.decoder.finished = "length"
-            self._batch.leave([row])
+            self._leave([row])
             self._finish(row)
 
     def _suspend(self, row: Row) -> None:
-        for other, choice in self._batch.read():  # the draw under way still counts
-            self._accept(other, choice)
+        self._read()  # the draw under way still counts
         if row not in self._batch.rows:
             return
         self._keep_row(row)
-        self._batch.leave([row])
+        self._leave([row])
         self._scheduler.drop([row.ticket])
         row.ticket.length = len(row.tokens) - 1
         self._scheduler.requeue(row.ticket)
         tokens = tuple(row.tokens[:-1])
-        self._await_prompt(Prompt(request=row.request, rows=[row], tokens=tokens, ticket=row.ticket))
+        self._prompts.add(Prompt(request=row.request, rows=[row], tokens=tokens, ticket=row.ticket))
         self.counters.preemptions += 1
 
     def stats(self) -> EngineStats:

@@ -25,13 +25,11 @@ class Counters:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     weight_bytes: int = 0
-    chunk_under_way: int = 0  # prompt tokens that the device got in the step before
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
     _completed_before: int = 0
 
     def step_done(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
-        self.chunk_under_way = prompt_tokens if decoded else 0
         drawn = self.completion_tokens - self._completed_before
         self._completed_before = self.completion_tokens
         if seconds <= 0:

@@ -1,6 +1,7 @@
 """From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.nn as nn
@@ -8,19 +9,21 @@ import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
 from pippin.engines.language.arenas import BatchShape
-from pippin.engines.language.batching import choose_batching, probe_row
+from pippin.engines.language.batching import Batching, choose_batching, probe_row
 from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.lora import install
 from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
 from pippin.engines.language.prompt import LanguagePreparer
-from pippin.engines.language.row_caches import measure_rows, new_row_cache
+from pippin.engines.language.row_caches import can_trim, measure_rows, new_row_cache
 from pippin.engines.language.scheduler import Limits
+from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
@@ -30,11 +33,12 @@ log = logging.getLogger(__name__)
 
 def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
-    _refuse_unbuilt(options)
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
-    engine = build_engine(model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""))
+    engine = build_engine(
+        model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
+    )
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
@@ -48,14 +52,20 @@ def build_engine(
     plan: DevicePlan,
     *,
     folder: Path | None = None,
+    progress: LoadProgress = lambda done, total, message: None,
 ) -> LanguageEngine:
     """An engine around a loaded model."""
+    adapters = install(model, options.adapter_path, options.adapters)
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
     batching = choose_batching(model, options)
+    if len(adapters) and batching.shape is None:
+        message = "Adapters cannot be used with this model: its rows run one at a time. Start without them."
+        raise ServerError("load_failed", message, "adapters")
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
+    proposer = _open_proposer(options, plan, tokenizer, batching, progress)
     engine = LanguageEngine(
         model,
         tokenizer,
@@ -71,6 +81,8 @@ def build_engine(
         new_group=batching.new_group,
         vocabulary=batching.vocabulary,
         prefixes=prefixes,
+        adapters=adapters,
+        speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
     return engine
@@ -85,14 +97,16 @@ def _open_prefixes(
     folder: Path | None,
 ) -> PrefixCache:
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
+    if options.quantized_kv_start:
+        shape = replace(shape, kv_bits=None)  # short rows must find what they left
     layout = BlockLayout(probe_row(model, 2), lambda: new_row_cache(model), shape)
     disk = None
     if options.cache_dir is not None and folder is not None:
-        details = f"{plan.run_type} {options.cache_block_tokens} {options.kv_bits} {options.kv_group_size}"
+        details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"
         try:
             disk = DiskCache(
                 Path(options.cache_dir).expanduser(),
-                fingerprint(folder, details),
+                fingerprint(folder, details, *_adapter_prints(options)),
                 int(options.cache_disk_max_gb * 1e9),
             )
         except OSError as error:
@@ -104,17 +118,34 @@ def _open_prefixes(
     return PrefixCache(tree, layout, disk)
 
 
-def _refuse_unbuilt(options: ModelOptions) -> None:
-    asked = {
-        "draft_model_path": options.draft_model_path is not None,
-        "prompt_lookup": options.prompt_lookup,
-        "adapter_path": options.adapter_path is not None,
-        "adapters": bool(options.adapters),
-    }
-    names = [name for name, wanted in asked.items() if wanted]
-    if names:
-        raise ServerError(
-            "load_failed",
-            f"{', '.join(names)}: not built yet for language models; start without it.",
-            names[0],
+def _adapter_prints(options: ModelOptions) -> list[str]:
+    folders = {**options.adapters, "": options.adapter_path or ""}
+    return [
+        f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
+    ]
+
+
+def _open_proposer(
+    options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, batching: Batching, progress: LoadProgress
+) -> Proposer | None:
+    """Where speculation gets its proposals, if the options ask for any. Raises `ServerError("load_failed")`."""
+    if options.draft_model_path is None and not options.prompt_lookup:
+        return None
+    name = "prompt_lookup" if options.draft_model_path is None else "draft_model_path"
+    if not batching.can_rewind:
+        message = (
+            f"{name} cannot be used: some layers of this model cannot take tokens back. Start without it."
         )
+        raise ServerError("load_failed", message, name)
+    if options.draft_model_path is None:
+        return PromptLookup()
+    folder = Path(options.draft_model_path).expanduser()
+    info = ModelInfo(id=folder.name, kind="language", path=str(folder))
+    draft, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
+    if not can_trim(probe_row(draft, 2)):
+        message = f"The draft model {info.id!r} has layers that cannot take tokens back: choose another."
+        raise ServerError("load_failed", message, name)
+    if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
+        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
+        raise ServerError("load_failed", message, name)
+    return DraftModel(draft, plan.prefill_chunk)

@@ -43,8 +43,13 @@ def can_batch(caches: RowCache) -> bool:
 
 
 def can_rewind(caches: RowCache) -> bool:
-    """Whether every layer can forget its last tokens."""
+    """Whether every layer can forget its last tokens, in an arena with slack."""
     return all(type(cache) in (KVCache, RotatingKVCache) for cache in leaves(caches))
+
+
+def can_trim(caches: RowCache) -> bool:
+    """Whether every layer's own cache, not only its arena, can forget its last tokens at any length."""
+    return all(type(cache) is KVCache for cache in leaves(caches))
 
 
 def arrays_of(caches: RowCache) -> list[mx.array]:

@@ -29,6 +29,7 @@ class RowDecoder:
         self.forced: tuple[int, ...] = ()
         """Tokens that come next whatever the model says: the end of reasoning, its budget used up."""
         request = job.request
+        self._closed = False
         self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer(job.markers, strip_first_space=not job.raw_prompt)
         self._stops = StopFinder(job.stops, include=request.include_stop)
@@ -45,14 +46,14 @@ class RowDecoder:
         self._force_end_of_thinking()
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
-        """Take one sampled (or forced) token. Nothing may be fed once `finished` is set. Raises `ServerError` where a
-        grammar can't go on, which ends the request."""
+        """Take one sampled (or forced) token; the last one's events end all parts. Nothing may be fed once `finished`
+        is set. Raises `ServerError` where a grammar can't go on, which ends the request."""
         self.completion_tokens += 1
         if logprob is not None:
             self.logprob_sum += logprob
         if token in self.job.eos:
             self.finished = "stop"
-            return []
+            return self.close("stop")
         if self.forced:
             self.forced = self.forced[1:] if token == self.forced[0] else ()
         thinking = self._reader.thinking
@@ -64,11 +65,14 @@ class RowDecoder:
         if thinking or self._reader.thinking:
             self.reasoning_tokens += 1
         self._settle(grammar_over=constrained and self._matcher is not None and self._matcher.stopped)
-        return events
+        return events if self.finished is None else events + self.close(self.finished)
 
     def close(self, reason: FinishReason) -> list[Event]:
-        """Release held-back text and end open parts. `reason` is `finished`, or "cancelled". Afterwards `finished`
-        says whether it was for tool calls."""
+        """Release held-back text and end open parts, if the last token has not done so. `reason` is `finished`, or
+        what ended the row from outside."""
+        if self._closed:
+            return []
+        self._closed = True
         events: list[Event] = []
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())

@@ -18,6 +18,8 @@ from pippin.engines.language.arenas import (
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
 from pippin.engines.language.scheduler import CAPACITY_STEP
 
+HOLLOW_STEPS = 8
+
 
 class RowGroup(Protocol):
     """`low` to `high` are the slots that a step computes; `forward` takes and gives one entry for each of them."""
@@ -70,6 +72,7 @@ class ArenaGroup:
         self._window = Window()
         self._shape = shape
         self._live: set[int] = set()
+        self._hollow = 0  # steps since a quarter of the slots are holes
         self._arenas: list[Arena] = []
         self._reset()
 
@@ -144,10 +147,14 @@ class ArenaGroup:
         return logits
 
     def compact(self) -> list[tuple[int, int]]:
-        """One row for each call, once an eighth of the computed slots are holes."""
+        """One row for each call, once a quarter of the computed slots are holes that nobody came to fill.
+
+        This alone ever copies a row that did not just join: a hole costs a row's work in every step.
+        """
         window = self._window
         holes = [slot for slot in range(window.low, window.high) if slot not in self._live]
-        if not holes or len(holes) * 8 < window.rows:
+        self._hollow = self._hollow + 1 if len(holes) * 4 >= window.rows else 0
+        if self._hollow <= HOLLOW_STEPS:
             return []
         source, target = window.high - 1, holes[0]
         for arena in flat(self._arenas):

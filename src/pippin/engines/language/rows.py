@@ -11,6 +11,9 @@ from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.scheduler import Ticket
 
+GroupName = tuple[int, bool]
+"""A class of lengths, and whether its rows are too short yet for quantised keys and values."""
+
 
 @dataclass(eq=False, kw_only=True)
 class Row:
@@ -21,7 +24,7 @@ class Row:
     decoder: RowDecoder
     tokens: list[int]
     ticket: Ticket
-    group: int = 0  # index of the row group
+    group: GroupName = (0, False)
     slot: int = -1
     fresh: int | None = None  # the next input, where it does not come from the sampler
     source: int = -1  # index of the next input in what was sampled last
@@ -61,6 +64,7 @@ class Prompt:
 @dataclass(eq=False, kw_only=True)
 class Request:
     job: LanguageJob
+    adapter: int = 0  # its index among the model's, 0 for none
     rows: list[Row] = field(default_factory=list)  # unfinished ones
     prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
     ended: list[tuple[float, list[Event]]] = field(

@@ -1,0 +1,113 @@
+"""Proposals change the number of steps, and nothing that a client sees."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.engines.bench import Bench, run_all
+from tests.engines.tiny_models import tiny_model
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.requests import Sampling
+from pippin.engines.language import speculation
+
+PHRASE = tuple(place * 17 % 240 for place in range(12))
+REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    names = (*REWINDABLE, "mamba2", "qwen3_next")
+    return {name: tiny_model(name, root / name) for name in names} | {
+        "other": tiny_model("llama", root / "other", seed=8)
+    }
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculate in every step, whether it pays or not."""
+    monkeypatch.setattr(speculation, "UNPROPOSED", 0)
+    monkeypatch.setattr(speculation, "PATIENCE", 1 << 30)
+
+
+def options(**changes: object) -> ModelOptions:
+    return ModelOptions(cache_block_tokens=8, num_draft_tokens=4, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("architecture", REWINDABLE)
+def test_prompt_lookup_gives_the_models_own_answer(folders: dict[str, Path], architecture: str) -> None:
+    bench = Bench(folders[architecture], options(prompt_lookup=True))
+
+    @settings(
+        max_examples=4,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(1, 40)), min_size=1, max_size=5)
+    )
+    def check(plan: list[tuple[int, int, int]]) -> None:
+        prompts = {
+            f"r{place}": (PHRASE * repeats + PHRASE[:cut], tokens)
+            for place, (repeats, cut, tokens) in enumerate(plan)
+        }
+        answers, _ = run_all(bench, prompts)
+        for name, (prompt, tokens) in prompts.items():
+            assert len(answers[name, 0]) == tokens
+            bench.judge(prompt, answers[name, 0])
+
+    check()
+    assert bench.engine.stats().draft_tokens > 0
+
+
+@pytest.mark.parametrize(("draft", "share"), [("llama", 0.9), ("other", 0.0)])
+def test_a_draft_model_gives_the_models_own_answer(
+    folders: dict[str, Path], draft: str, share: float
+) -> None:
+    bench = Bench(folders["llama"], options(draft_model_path=str(folders[draft])))
+    prompts = {f"r{place}": ((*PHRASE, place, 3), 30) for place in range(3)}
+    answers, ends = run_all(bench, prompts)
+    for name, (prompt, _) in prompts.items():
+        assert len(answers[name, 0]) == 30
+        bench.judge(prompt, answers[name, 0])
+    drafts = sum(end.usage.draft_tokens for end in ends.values())
+    accepted = sum(end.usage.accepted_tokens for end in ends.values())
+    assert drafts > 0
+    assert accepted >= share * drafts
+    if share:
+        assert bench.engine.stats().steps < 30
+
+
+def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
+    found = []
+    for draft in (None, str(folders["llama"])):
+        bench = Bench(folders["llama"], options(draft_model_path=draft))
+        answers, _ = run_all(bench, {"a": (PHRASE * 2, 40)}, sampling=sampling)
+        found.append(answers["a", 0])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("architecture", ["mamba2", "qwen3_next"])
+@pytest.mark.parametrize("how", ["prompt_lookup", "draft_model_path"])
+def test_recurrent_models_refuse_it_by_name(folders: dict[str, Path], architecture: str, how: str) -> None:
+    value = True if how == "prompt_lookup" else str(folders["llama"])
+    with pytest.raises(ServerError, match=how) as caught:
+        Bench(folders[architecture], options(**{how: value}))
+    assert caught.value.report.kind == "load_failed"
+
+
+def test_it_rests_when_it_does_not_pay(monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path]) -> None:
+    monkeypatch.setattr(speculation, "PATIENCE", 4)
+    monkeypatch.setattr(speculation, "UNPROPOSED", 2)
+    bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
+    judge = bench.engine._speculation
+    assert judge is not None
+    judge._plain, judge._proposed = 1e-9, 1.0
+    _, ends = run_all(bench, {"a": (PHRASE, 60)})
+    assert ends["a", 0].usage.draft_tokens <= 8 * 4
