@@ -13,9 +13,19 @@ from pippin.api.app import create_app
 from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Accepted, Event, Failed, Finished, PartEnded
+from pippin.core.events import (
+    Accepted,
+    Counted,
+    Detokenized,
+    Event,
+    Failed,
+    Finished,
+    PartEnded,
+    Rendered,
+    Tokenized,
+)
 from pippin.core.models import EngineStats, ModelInfo, ModelState
-from pippin.core.tasks import Task
+from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.runtime.mailbox import Mailbox
 from pippin.service import Service
 from tests.api.golden_events import SEQUENCES
@@ -77,6 +87,21 @@ class FakePool:
         pass
 
 
+def answer_of(task: Task) -> Event:
+    """What a tokenizer of one token would say."""
+    match task:
+        case CountTokens():
+            return Counted(1)
+        case RenderTemplate():
+            return Rendered("Hi", (1,))
+        case Tokenize(with_pieces=with_pieces):
+            return Tokenized((1,), (b"Hi",) if with_pieces else ())
+        case Detokenize():
+            return Detokenized("Hi")
+        case _:
+            return failed("unsupported")
+
+
 class FakeService:
     """Plays `events` to each request; `held` ones wait for `go` after them, `slow` starts take that long."""
 
@@ -97,7 +122,7 @@ class FakeService:
             raise self.failure
         if self.refusal is not None:
             raise ServerError.of(self.refusal)
-        accepted, *others = self.events
+        accepted, *others = self.events if isinstance(task, Generate) else [Accepted(0), answer_of(task)]
         assert isinstance(accepted, Accepted)
         choices = sum(isinstance(event, Finished) for event in others)
         run = FakeRun(id, task, accepted, Mailbox(max(choices, 1), lambda: None))
@@ -107,6 +132,9 @@ class FakeService:
         self.runs.append(run)
         self.began.set()
         return run
+
+    async def adopt(self, options: ServerOptions) -> None:
+        pass
 
     def models(self) -> list[ModelInfo]:
         return [MODEL]

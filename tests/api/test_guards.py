@@ -4,17 +4,21 @@ import asyncio
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from starlette.types import Message
 
+from pippin.api.app import create_app
 from pippin.api.guards import host_name, is_loopback
 from pippin.api.keys import Keyring, load_keyring
 from pippin.api.limits import Allowance, Limits
+from pippin.api.live_settings import LiveSettings
 from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
+from pippin.service import Service
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
@@ -316,3 +320,19 @@ def test_a_host_is_read_without_its_port(host: str, name: str) -> None:
 def test_loopback_has_several_names() -> None:
     assert all(map(is_loopback, ["127.0.0.1", "127.9.9.9", "::1", "localhost"]))
     assert not any(map(is_loopback, ["0.0.0.0", "192.168.1.4", "example.com", "::"]))
+
+
+def test_a_key_that_is_taken_away_opens_nothing_any_more() -> None:
+    old, new = (ServerOptions(api_keys=(key,)) for key in ("old", "new"))
+
+    async def main() -> None:
+        live = LiveSettings(Settings(server=old), cast(Service, FakeService()))
+        app = create_app(cast(Service, FakeService()), live.settings, live)
+        async with client_of(app) as client:
+            assert (await client.get("/v1/models", headers={"x-api-key": "old"})).status_code == 200
+            for adopt in live.followers:
+                adopt(new)
+            assert (await client.get("/v1/models", headers={"x-api-key": "old"})).status_code == 401
+            assert (await client.get("/v1/models", headers={"x-api-key": "new"})).status_code == 200
+
+    asyncio.run(main())

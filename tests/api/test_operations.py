@@ -191,3 +191,16 @@ def test_a_setting_changes_while_it_runs_or_says_that_it_needs_a_restart() -> No
             assert (await client.get("/v1/settings")).json()["current"]["temperature"] == 0.5
 
     asyncio.run(main())
+
+
+def test_a_changed_limit_holds_for_the_next_request() -> None:
+    async def main() -> None:
+        async with client_of(application(FakeService())) as client:
+            await client.patch("/v1/settings", json={"rate_limit": 1, "max_body_mb": 0.001})
+            codes = [(await client.post("/v1/chat/completions", json=CHAT)).status_code for _ in range(2)]
+            assert codes == [200, 429]
+            await client.patch("/v1/settings", json={"rate_limit": 0})
+            long = CHAT | {"user": "x" * 2000}
+            assert (await client.post("/v1/chat/completions", json=long)).status_code == 413
+
+    asyncio.run(main())

@@ -15,12 +15,14 @@ from typing import IO
 import httpx
 import pytest
 
+from pippin.api import bounded_http
 from pippin.api.server import AddressError, listen
 from tests.api.live_server import MODEL, live_server
 
 PROGRAM = """
 import asyncio, json, logging, sys
 from pathlib import Path
+from pippin.api import bounded_http
 from pippin.api.server import Server, listen
 from pippin.config.server_options import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
@@ -206,3 +208,14 @@ def test_hundreds_of_hang_ups_leave_nothing_behind(address: str) -> None:
     assert running == 0
     states = httpx.get(f"{address}/health").json()
     assert states["active_requests"] == 0
+
+
+def test_headers_that_do_not_come_to_an_end_close_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.3)
+    with live_server(tmp_path, {}) as slow:
+        began = time.monotonic()
+        assert talk(slow, b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: ") == b""
+        assert talk(slow) == b""
+        assert time.monotonic() - began < 4

@@ -243,6 +243,14 @@ def test_the_options_of_a_model_stand_over_those_for_all(tmp_path: Path, roots: 
     assert catalog.options_for(catalog.resolve("b")) == ModelOptions(temperature=0.9, max_num_seqs=3)
 
 
+def test_an_entry_can_go_back_to_the_ordinary_value(roots: CatalogRoots) -> None:
+    write_model(roots.imports / "a")
+    entry = ModelEntry(path="a", options=ModelOptions(overflow="error"), given=("overflow",))
+    options = ServerOptions(models=(entry,), model_defaults=ModelOptions(overflow="summarize"))
+    catalog = Catalog(options, roots)
+    assert catalog.options_for(catalog.resolve("a")).overflow == "error"
+
+
 def test_the_scripted_model_is_served_by_name_or_script(tmp_path: Path, roots: CatalogRoots) -> None:
     script = tmp_path / "answers.script.json"
     script.write_text("{}")

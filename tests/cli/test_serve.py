@@ -148,6 +148,7 @@ def test_the_log_can_be_json_and_go_to_a_file(terminal: Terminal) -> None:
     with terminal.serving("scripted", "--log-format", "json", "--log-file", "log") as serving:
         serving.wait_for(r"(scripted) is ready after")
         httpx.get(f"{serving.address}/v1/models", headers={"x-request-id": "mine"})
+        serving.wait_for(r"id=(mine)")
     lines = [json.loads(line) for line in (terminal.home / "log").read_text().splitlines()]
     assert any("mine" in line["message"] for line in lines)
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)

@@ -7,10 +7,10 @@ from typing import Any
 import jsonschema
 import llguidance
 import pytest
-from tests.output.reading import fold, read, reader_of
 
 from pippin.core.conversation import Tool
 from pippin.output.formats import tool_format, tool_format_names
+from tests.output.reading import fold, read, reader_of
 
 ORDER = Tool(
     name="order",

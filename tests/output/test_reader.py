@@ -7,14 +7,14 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.output.reading import fold, read, reader_of
-from tests.output.wire import SAMPLES, TOOLS, Sample
 
 from pippin.core.completion import collect
 from pippin.core.conversation import ToolChoice
 from pippin.core.events import PartDelta, PartStarted, Token
 from pippin.output.formats import reasoning_format, tool_format, tool_format_names
 from pippin.output.reader import OutputReader
+from tests.output.reading import fold, read, reader_of
+from tests.output.wire import SAMPLES, TOOLS, Sample
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
 WEATHER = ("tool_call", "get_weather", '{"city": "Paris"}')
@@ -382,7 +382,7 @@ HOSTILE = [
     "<|channel|>commentary to=functions.f<|message|>",
     "<",
     " \n",
-    "```tool_code\nget_weather --a ",
+    "```tool_code\nget_weather a ",
 ]
 
 

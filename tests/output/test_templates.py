@@ -11,10 +11,10 @@ from typing import Any
 import jinja2
 import jinja2.ext
 import pytest
-from tests.output.reading import fold, read, reader_of
-from tests.output.wire import CLOCK, TOOLS, WEATHER
 
 from pippin.output.formats import detect, reasoning_format, tool_format
+from tests.output.reading import fold, read, reader_of
+from tests.output.wire import CLOCK, TOOLS, WEATHER
 
 FOLDER = Path(__file__).parent / "templates"
 ENDS = ("<|im_end|>", "<turn|>", "</s>", "</longcat_s>", "<|tool_response>")

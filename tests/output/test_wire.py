@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.output.reading import assert_grammar, fold, read, reader_of
-from tests.output.wire import SAMPLES, TOOLS, Sample
 
 from pippin.output.formats import tool_format, tool_format_names
+from tests.output.reading import assert_grammar, fold, read, reader_of
+from tests.output.wire import SAMPLES, TOOLS, Sample
 
 
 def read_sample(sample: Sample, pieces: list[str], truncated: bool = False) -> tuple[tuple[str, ...], ...]:

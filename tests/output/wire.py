@@ -63,7 +63,7 @@ SAMPLES = (
         'Sure.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>',
         (text("Sure."), call(PARIS), call("{}", "get_time")),
-        "Qwen/Qwen2.5-7B-Instruct, chat_template",
+        f"{MLX_LM}/json_tools.py",
     ),
     Sample(
         "qwen3",
@@ -102,7 +102,7 @@ SAMPLES = (
         "<think>Go.</think><tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value>"
         "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call><tool_call>get_time</tool_call>",
         (thought("Go."), call('{"city": "Paris", "days": 3}'), call("{}", "get_time")),
-        "zai-org/GLM-4.7, chat_template",
+        f"{MLX_LM}/glm47.py",
         "glm4_moe",
     ),
     Sample(
@@ -124,7 +124,7 @@ SAMPLES = (
         '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n'
         "</minimax:tool_call>",
         (text("Ok."), call('{"city": "Paris", "days": 3}'), call("{}", "get_time")),
-        "MiniMaxAI/MiniMax-M2, docs/tool_calling_guide.md",
+        f"{MLX_LM}/minimax_m2.py",
     ),
     Sample(
         "minimax_m3",
@@ -141,7 +141,7 @@ SAMPLES = (
         '{"city": "Paris"}<|tool_call_end|><|tool_call_begin|>functions.get_time:1'
         "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
         (call(PARIS), call("{}", "get_time")),
-        "moonshotai/Kimi-K2-Instruct, docs/tool_call_guidance.md",
+        f"{CUBIST}/kimi_k2.py, {MLX_LM}/kimi_k2.py",
     ),
     Sample(
         "kimi_k3",
@@ -160,32 +160,32 @@ SAMPLES = (
         '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}, '
         '{"name": "get_time", "arguments": {}}]',
         (call(PARIS), call("{}", "get_time")),
-        "mistralai/Mistral-7B-Instruct-v0.3, chat_template",
+        f"{VLLM_MLX}/auto_tool_parser.py, Mistral Small's chat template",
     ),
     Sample(
         "mistral",
         '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time{}',
         (call(PARIS), call("{}", "get_time")),
-        "mistralai/Mistral-Small-3.2-24B-Instruct-2506, chat_template",
+        f"{MLX_LM}/mistral.py",
     ),
     Sample(
         "llama",
         '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; '
         '{"name": "get_time", "parameters": {}}',
         (call(PARIS), call("{}", "get_time")),
-        "meta-llama/llama-models, models/llama3_1/prompt_format.md",
+        f"{VLLM_MLX}/llama_tool_parser.py",
     ),
     Sample(
         "llama",
         '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}',
         (call(PARIS),),
-        "meta-llama/Llama-3.3-70B-Instruct, chat_template",
+        f"{VLLM_MLX}/llama_tool_parser.py",
     ),
     Sample(
         "llama",
         '<function=get_weather>{"city": "Paris"}</function>',
         (call(PARIS),),
-        "meta-llama/llama-models, models/llama3_1/prompt_format.md",
+        f"{VLLM_MLX}/llama_tool_parser.py",
     ),
     Sample(
         "deepseek_v3",
@@ -193,14 +193,14 @@ SAMPLES = (
         '{"city": "Paris"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n'
         "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         (call(PARIS), call("{}", "get_time")),
-        "deepseek-ai/DeepSeek-V3-0324, chat_template",
+        f"{VLLM_MLX}/deepseek_tool_parser.py",
     ),
     Sample(
         "deepseek_v31",
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
         '{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         (call(PARIS),),
-        f"{LLAMA_CPP}/deepseek-ai-DeepSeek-V3.1.jinja",
+        "DeepSeek V3.1's chat template, as quoted in public repositories",
     ),
     Sample(
         "dsml",
@@ -234,7 +234,7 @@ SAMPLES = (
         'all\n<|content|>Ok.\n<|from|>assistant\n<|recipient|>get_weather\n<|content|>{"city": "Paris"}'
         "\n<|from|>assistant\n<|recipient|>get_time\n<|content|>{}<|stop|>",
         (text("Ok."), call(PARIS), call("{}", "get_time")),
-        "MeetKai/functionary, functionary/prompt_template/prompt_template_v2.py",
+        "MeetKai/functionary, tests/prompt_test_v2.txt",
     ),
     Sample(
         "gemma4",
@@ -247,7 +247,7 @@ SAMPLES = (
             call('{"city": "Paris, {x}", "days": 3, "metric": true, "tags": ["a"], "place": {"zip": "7"}}'),
             call("{}", "get_time"),
         ),
-        f"{LLAMA_CPP}/gemma4.jinja",
+        "Gemma 4 31B's chat template (tests/output/templates)",
         "gemma4",
     ),
     Sample(
@@ -260,13 +260,13 @@ SAMPLES = (
         "gemma3",
         "I will look.\n```tool_code\nprint(get_weather(city='Paris', days=3))\nget_time()\n```\nThere.",
         (text("I will look."), call('{"city": "Paris", "days": 3}'), call("{}", "get_time"), text("There.")),
-        "Philipp Schmid, Function calling with Gemma 3 (philschmid.de)",
+        "rfc1437/MLXServer, MLXServer/Server/ToolCallParser.swift",
     ),
     Sample(
         "gemma3",
-        '```tool_code\nget_weather --city "New York" days=3\n```',
-        (call('{"city": "New York", "days": 3}'),),
-        "rfc1437/MLXServer (shell style)",
+        "```tool_code\nget_weather New York\n```",
+        (call('{"city": "New York"}'),),
+        "rfc1437/MLXServer, MLXServer/Server/ToolCallParser.swift (shell style)",
     ),
     Sample(
         "functiongemma",
@@ -283,7 +283,7 @@ SAMPLES = (
             call("{}", "get_time"),
             text("There."),
         ),
-        "LiquidAI/LFM2-1.2B, model card",
+        f"{MLX_LM}/pythonic.py",
     ),
     Sample(
         "llama4_pythonic",
@@ -295,7 +295,7 @@ SAMPLES = (
         "llama4_pythonic",
         "[get_weather('Paris', days=None), get_time()]",
         (call('{"city": "Paris", "days": null}'), call("{}", "get_time")),
-        f"{VLLM}/test_pythonic_tool_parser.py",
+        f"{VLLM}/test_llama4_pythonic_tool_parser.py (the list alone)",
     ),
     Sample(
         "cohere2_moe",
@@ -303,7 +303,7 @@ SAMPLES = (
         '    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris"}}\n'
         "]<|END_ACTION|>",
         (thought("Hm."), call(PARIS)),
-        f"{LLAMA_CPP}/CohereForAI-c4ai-command-r7b-12-2024-tool_use.jinja",
+        f"{MLX_VLM}/cohere2_moe.py",
         "cohere",
     ),
     Sample(
@@ -319,7 +319,7 @@ SAMPLES = (
         '<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather<|tool_call:args|>{"city": "Paris"}'
         "<|tool_call:end|><|calls|>",
         (thought("Hm."), text("Ok."), call(PARIS)),
-        "upstage/Solar-Open-100B, solar_open_reasoning_parser.py and its tests",
+        f"{CUBIST}/solar_open.py",
         "solar_open",
     ),
     Sample(
@@ -328,7 +328,7 @@ SAMPLES = (
         "<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json"
         '<|message|>{"city": "Paris"}<|call|>',
         (thought("Hm."), text("Ok."), call(PARIS)),
-        "openai/harmony, docs/format.md",
+        f"{VLLM_MLX}/harmony_tool_parser.py, gpt-oss-20b's chat template",
         "harmony",
     ),
     Sample(
@@ -337,7 +337,7 @@ SAMPLES = (
         'commentary json<|message|>{"city": "Paris"}<|call|><|start|>assistant<|channel|>final<|message|>'
         "There.<|return|>",
         (thought("Hm."), call(PARIS), text("There.")),
-        "openai/harmony, docs/format.md",
+        f"{VLLM_MLX}/harmony_tool_parser.py, gpt-oss-20b's chat template",
         "harmony",
     ),
     Sample(

@@ -90,7 +90,7 @@ def test_kill_9_in_mid_stream_fails_every_request_and_the_next_one_restarts(tmp_
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("abort", "signal 6"), ("exit", "status 3"), ("error", "status 70")]
+    ("fault", "words"), [("abort", "signal 6"), ("exit", "status 3"), ("error", "engine failed in a step")]
 )
 def test_a_worker_that_fails_in_a_step_is_told_and_restarted(
     tmp_path: Path, fault: str, words: str, caplog: pytest.LogCaptureFixture

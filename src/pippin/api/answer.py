@@ -10,7 +10,7 @@ from pippin.api.presence import Presence
 from pippin.api.runs import Runs, start_runs
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event, Failed, Finished
+from pippin.core.events import Event, Failed, Finished, Timings
 from pippin.core.tasks import Task
 from pippin.service import Service
 
@@ -34,6 +34,7 @@ class Answer:
         """`timeout`: seconds from now until the request is ended with an error."""
         self.ids = ids
         self.tokens = 0  # that the prompt and the answer had, as far as it got
+        self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
         self._observer = observer
@@ -169,6 +170,7 @@ class Answer:
         for event in events:
             if isinstance(event, Finished):
                 self.tokens += event.usage.completion_tokens
+                self.timings = event.timings
                 if event.choice == 0:
                     self.tokens += event.usage.prompt_tokens
             elif isinstance(event, Failed):

@@ -44,7 +44,7 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
     )
     dialects = find_dialects()
     errors = Errors(dialects)
-    handler = Handler(service, options, observer, limits, MediaResolver(options).resolve)
+    handler = Handler(service, options, observer, limits, MediaResolver(options))
     live.follow(handler.adopt)
     api = Api(
         service=service,
@@ -52,7 +52,6 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
         handler=handler,
         dialects=dialects,
         errors=errors,
-        keyring=keyring,
         observer=observer,
         store=open_store(options),
     )
@@ -64,7 +63,8 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
             Exception: errors.unexpected,
         },
     )
-    app = Guard(app, policy_of(options, keyring), errors)
+    app = guard = Guard(app, policy_of(options, keyring), errors)
+    live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,

@@ -17,7 +17,6 @@ from pippin.api.errors import Errors
 from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
 from pippin.api.history import ResponseStore
-from pippin.api.keys import Keyring
 from pippin.api.live_settings import LiveSettings
 from pippin.api.observer import Observer
 from pippin.config.server_options import ServerOptions
@@ -37,7 +36,6 @@ class Api:
     handler: Handler
     dialects: Mapping[str, AnyDialect]
     errors: Errors
-    keyring: Keyring
     observer: Observer
     store: ResponseStore
     started: float = field(default_factory=time.time)  # seconds since the epoch

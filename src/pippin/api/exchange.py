@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CLIENT_GONE = 499
+SLOW_SECONDS = 60.0
 SCOPE_KEY = "pippin.exchange"
 
 
@@ -29,11 +30,12 @@ class Exchange:
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: who limits are counted for
     authenticated: bool = False
+    shy: bool = False  # keys are asked for, and none was shown: tell the least
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
     route: str = "unrouted"  # the pattern of the address, for metrics
-    note: str = ""  # for the access log: model and tokens
+    note: str = ""  # for the access log: model, tokens, and milliseconds of queue, prompt and answer
 
     @property
     def elapsed(self) -> float:
@@ -90,6 +92,8 @@ class ExchangeFrame:
     def _write_line(self, scope: Scope, exchange: Exchange) -> None:
         status = CLIENT_GONE if exchange.gone else exchange.status or 500
         level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
+        if exchange.elapsed > SLOW_SECONDS:
+            level = logging.WARNING
         note = f" {exchange.note}" if exchange.note else ""
         log.log(
             level,

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pippin.api.body import check_json
 from pippin.api.errors import Errors
 from pippin.api.exchange import Exchange, exchange_of
-from pippin.api.keys import Keyring
+from pippin.api.keys import Keyring, load_keyring
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ServerError
 
@@ -72,6 +72,10 @@ class Guard:
         self._policy = policy
         self._errors = errors
 
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold new requests to changed options."""
+        self._policy = policy_of(options, load_keyring(options))
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -88,6 +92,7 @@ class Guard:
         client = scope.get("client")
         exchange.caller = client[0] if client else "local"
         path, method = scope["path"], scope["method"]
+        exchange.shy = bool(self._policy.keyring)
         if self._policy.keyring:
             self._check_key(headers, exchange, is_open=self._is_open(path))
         if method not in SAFE_METHODS and is_management(path):
@@ -110,7 +115,7 @@ class Guard:
         for shown in shown_keys(headers):
             key = self._policy.keyring.find(shown)
             if key is not None:
-                exchange.caller, exchange.authenticated = key.name, True
+                exchange.caller, exchange.authenticated, exchange.shy = key.name, True, False
                 return
         if not is_open:
             raise ServerError(

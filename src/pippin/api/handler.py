@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,7 +18,9 @@ from pippin.api.answer import Answer
 from pippin.api.body import read_json_body
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Encoder, History, RunInfo
 from pippin.api.exchange import Exchange, exchange_of
+from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
+from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
 from pippin.api.sse import EventStream
@@ -36,9 +37,6 @@ log = logging.getLogger(__name__)
 
 LARGE_BODY: Final = 256 << 10  # bytes; decoding more would hold up the event loop
 ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
-
-MediaResolver = Callable[[GenerationRequest], Awaitable[GenerationRequest]]
-"""Fetches media that a request gives by address. Raises `ServerError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +57,13 @@ class Handler:
         options: ServerOptions,
         observer: Observer,
         limits: Limits,
-        resolve_media: MediaResolver,
+        media: MediaResolver,
     ) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
-        self._resolve_media = resolve_media
+        self._media = media
         self._unknown = UnknownFields()
         self._active: dict[str, Answer] = {}
         self.answered = 0
@@ -73,7 +71,11 @@ class Handler:
     def adopt(self, options: ServerOptions) -> None:
         """Hold new requests to changed options."""
         self._options = options
-        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
+        self._media = MediaResolver(options)
+        allowances = load_keyring(options).allowances
+        self._limits.adopt(
+            Allowance(options.rate_limit, options.token_rate_limit), allowances, options.max_concurrent
+        )
 
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
@@ -90,7 +92,7 @@ class Handler:
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         tasks = [
-            Generate(await self._resolve_media(self._salted(wanted, request))) for wanted in decoded.requests
+            Generate(await self._media.resolve(self._salted(wanted, request))) for wanted in decoded.requests
         ]
         run = self._run_info(decoded.requests[0].model, exchange)
         encoder = dialect.encoder(decoded, run)
@@ -126,7 +128,7 @@ class Handler:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        task = CountTokens(await self._resolve_media(self._salted(wanted, request)))
+        task = CountTokens(await self._media.resolve(self._salted(wanted, request)))
         [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
         assert isinstance(counted, Counted)
         return counted.tokens
@@ -212,6 +214,8 @@ class Handler:
                 del self._active[name]
         exchange.gone = answer.gone
         exchange.note = f"model={run.model} tokens={answer.tokens}"
+        if (times := answer.timings) is not None:
+            exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
         if answer.failure is not None and not answer.gone:
             exchange.note += f" error={answer.failure.kind}"
 

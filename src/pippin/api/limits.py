@@ -56,9 +56,10 @@ class Limits:
         self._tokens: OrderedDict[str, Bucket] = OrderedDict()
         self.running = 0
 
-    def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
+    def adopt(self, default: Allowance, own: dict[str, Allowance], max_concurrent: int | None) -> None:
         """Buckets of callers are made anew: their sizes may have changed."""
         self._default = default
+        self._own = own
         self._max_concurrent = max_concurrent
         self._requests.clear()
         self._tokens.clear()

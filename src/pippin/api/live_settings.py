@@ -19,7 +19,7 @@ class LiveSettings:
     def __init__(self, settings: Settings, service: Service) -> None:
         self.settings = settings
         self._service = service
-        self._followers: list[Callable[[ServerOptions], None]] = []
+        self.followers: list[Callable[[ServerOptions], None]] = []
 
     @property
     def options(self) -> ServerOptions:
@@ -27,7 +27,7 @@ class LiveSettings:
 
     def follow(self, adopt: Callable[[ServerOptions], None]) -> None:
         """Call `adopt` with the options whenever they have changed."""
-        self._followers.append(adopt)
+        self.followers.append(adopt)
 
     async def change(self, values: Mapping[str, Any]) -> Reloaded:
         """Take over single values. Raises `ConfigError`, and then nothing has changed."""
@@ -51,6 +51,6 @@ class LiveSettings:
         if reloaded.changed:
             logging.getLogger().setLevel(self.options.log_level.upper())
             await self._service.adopt(self.options)
-            for adopt in self._followers:
+            for adopt in self.followers:
                 adopt(self.options)
         return reloaded

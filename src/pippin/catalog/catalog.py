@@ -73,7 +73,9 @@ class Catalog:
         if own is None:
             return self._options.model_defaults
         ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
-        changed = {name: value for name, value in given.items() if value != ordinary[name]}
+        changed = {
+            name: value for name, value in given.items() if name in own.given or value != ordinary[name]
+        }
         return structs.replace(self._options.model_defaults, **changed)
 
     async def ensure(

@@ -135,4 +135,5 @@ def _entry(entry: GivenModel, defaults: Mapping[str, Any], *, lazy: bool) -> Mod
         kind=entry.kind,
         preload=not lazy if entry.preload is None else entry.preload,
         options=ModelOptions(**{**defaults, **own}),
+        given=tuple(own),
     )

@@ -19,6 +19,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str | None = None
     preload: bool = True
     options: ModelOptions = field(default_factory=ModelOptions)  # complete: the entry's over `model_defaults`
+    given: tuple[str, ...] = ()  # names of options that the entry itself says, be it the ordinary value
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):

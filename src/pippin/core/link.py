@@ -4,7 +4,7 @@ A frame is four bytes of length (unsigned, big-endian) and that many bytes of ms
 worker, a `Report` from it.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
@@ -12,6 +12,10 @@ from pippin.core.errors import ErrorReport
 from pippin.core.events import Event
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task
+
+STEP_FAILED: Final = 70
+"""Exit status of a worker whose engine raised in a step."""
+LOAD_FAILED: Final = 71
 
 
 class Submit(Struct, frozen=True, tag=True):

@@ -1,7 +1,7 @@
 """Reading calls written as in Python: `name(key=value, ...)`."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pippin.output.arguments import ArgumentsWriter
 from pippin.output.literals import Notation, read_literal, word_value
@@ -9,18 +9,16 @@ from pippin.output.source import Malformed, Reading
 from pippin.output.tool_format import Calls
 
 _NAME_END = re.compile(r"[^\w.\-]")
+_LINE_END = re.compile(r"[\n`]")
 _WORD_START = re.compile(r"[A-Za-z_]")
 
 
-ReadShell = Callable[[Calls, ArgumentsWriter], Reading[None]]
-
-
 def read_python_call(
-    calls: Calls, notation: Notation, *, bare: bool = False, shell: ReadShell | None = None
+    calls: Calls, notation: Notation, *, bare: bool = False, shell: bool = False
 ) -> Reading[None]:
     """One call. A `bare` one stands without a marker: only a tool on offer makes it one.
 
-    `shell` reads what follows the name of a tool on offer, where that is no parenthesis.
+    `shell` admits a tool on offer and a line for its first argument, without parentheses.
     """
     source = calls.source
     name = yield from source.word(_NAME_END)
@@ -34,7 +32,10 @@ def read_python_call(
     elif shell and schema is not None:
         calls.writer.start_call(name)
         arguments = ArgumentsWriter(calls.writer.arguments, schema, "json")
-        yield from shell(calls, arguments)
+        if (yield from source.peek()) not in ("", "\n", "`"):
+            arguments.begin(next(iter(schema.get("properties") or ()), "arg0"))
+            arguments.put((yield from source.word(_LINE_END, limit=1 << 16)).strip())
+            arguments.end()
         arguments.close()
     else:
         raise Malformed

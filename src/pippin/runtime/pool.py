@@ -19,7 +19,8 @@ from pippin.runtime.memory import memory_budget
 from pippin.runtime.residency import CALLED_OFF, Residency
 from pippin.runtime.slot import Slot
 from pippin.runtime.source import Estimate, ModelSource
-from pippin.runtime.supervisor import Launcher, Worker, WorkerProcess
+from pippin.runtime.supervisor import WorkerProcess
+from pippin.runtime.worker import Launcher, Worker
 
 
 @dataclass(eq=False)
@@ -105,7 +106,7 @@ class Pool:
         slot = self._slots.get(self._catalog.resolve(name).id)
         if slot is None or not slot.resident:
             return False
-        slot.draining = True
+        slot.drains += 1
         try:
             if not await self._changes.until(lambda: slot.claims == 0, self._options.drain_timeout):
                 self._cut(
@@ -113,7 +114,7 @@ class Pool:
                 )
             await self._residency.unload(slot)
         finally:
-            slot.draining = False
+            slot.drains -= 1
             self._changes.tell()
         return True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from functools import partial
 from typing import Final
 
@@ -15,12 +16,13 @@ from pippin.runtime.clock import Clock
 from pippin.runtime.room import Room
 from pippin.runtime.slot import Slot
 from pippin.runtime.source import Estimate
-from pippin.runtime.supervisor import Launcher, Worker
+from pippin.runtime.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
 LEAVE_WITHIN: Final = 10.0  # seconds for an idle worker's background writes
 CALLED_OFF: Final[ErrorKind] = "cancelled"  # the kind of error of a load that nobody wants any more
+LOOK_AGAIN: Final = 1.0  # seconds
 SHARE_STEP: Final = 16  # a change of memory below one part in so many is not worth telling
 
 
@@ -77,8 +79,9 @@ class Residency:
         """Unload the slot once it has been idle for as long as its options, or the last request, say."""
         self.forget_idleness(slot)
         seconds = slot.options.idle_timeout if slot.idle_seconds is None else slot.idle_seconds
-        if seconds is not None and seconds >= 0 and slot.idle and not slot.pinned:
-            slot.idle_timer = self._clock.call_later(seconds, partial(self._leave_if_idle, slot))
+        watched = slot.state == "loaded" and slot.claims == 0 and not slot.pinned
+        if watched and seconds is not None and seconds >= 0:
+            slot.idle_timer = self._clock.call_later(seconds, partial(self._idle_long_enough, slot))
 
     def forget_idleness(self, slot: Slot) -> None:
         if slot.idle_timer is not None:
@@ -156,9 +159,11 @@ class Residency:
             self._vacate(slot, "failed" if failed else "unloaded")
 
     def _spec(self, slot: Slot) -> WorkerSpec:
+        residents = sum(each.resident for each in self._slots.values())
         return WorkerSpec(
             info=slot.info,
             options=msgspec.to_builtins(slot.options),
+            threads=max(1, (os.cpu_count() or 1) // max(1, residents)),
             memory_bytes=slot.options.memory_bytes or slot.memory,
             log_level=self._options.log_level,
             log_format=self._options.log_format,
@@ -191,6 +196,12 @@ class Residency:
         slot.resident, slot.footprint, slot.memory, slot.loaded_at = False, 0, 0, None
         self._share_memory()
         self._changes.tell()
+
+    def _idle_long_enough(self, slot: Slot) -> None:
+        if slot.drains:  # someone else wants it gone, and may yet give that up
+            slot.idle_timer = self._clock.call_later(LOOK_AGAIN, partial(self._idle_long_enough, slot))
+        else:
+            self._leave_if_idle(slot)
 
     def _leave_if_idle(self, slot: Slot) -> None:
         if slot.idle and slot.worker is not None:

@@ -91,30 +91,36 @@ class Room:
             raise self._refusal(slot, "pinned models hold it")
         leaving = [self._slots[resident.id] for resident in chosen]
         for victim in leaving:
-            victim.draining = True
+            victim.drains += 1
         try:
             if not await self._drain(leaving, deadline):
-                self._past_the_wait(slot, leaving)
+                await self._past_the_wait(slot, leaving)
             log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)
-            await asyncio.gather(*(self._unload(victim) for victim in leaving))
+            await asyncio.gather(*(self._unload(victim) for victim in leaving if victim.resident))
         finally:
             for victim in leaving:
-                victim.draining = False
+                victim.drains -= 1
             self._changes.tell()
 
     async def _drain(self, leaving: list[Slot], deadline: float | None) -> bool:
         """Wait for the victims' requests as far as the policy waits at all; whether they are done."""
 
         def done() -> bool:
-            return all(victim.claims == 0 and victim.stage is None for victim in leaving)
+            return all(
+                not victim.resident or (victim.claims == 0 and victim.stage is None) for victim in leaving
+            )
 
         if self._options.contention_policy in ("fail", "preempt"):
             return done()
         return await self._changes.until(done, self._left(deadline))
 
-    def _past_the_wait(self, slot: Slot, leaving: list[Slot]) -> None:
+    async def _past_the_wait(self, slot: Slot, leaving: list[Slot]) -> None:
         if self._options.contention_policy not in ("preempt", "wait_then_preempt"):
             raise self._refusal(slot)
+        # Loads are not cut: models that preempt each other's loads would never serve anyone.
+        await self._changes.until(
+            lambda: all(victim.stage is None or not victim.resident for victim in leaving)
+        )
         for victim in leaving:
             if victim.worker is not None:
                 victim.worker.fail_all(

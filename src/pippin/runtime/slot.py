@@ -9,7 +9,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import LoadState, ModelInfo, ModelState
 from pippin.runtime.clock import Timer
 from pippin.runtime.eviction import Resident
-from pippin.runtime.supervisor import Worker
+from pippin.runtime.worker import Worker
 
 FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests
 DEATHS_BEFORE_PAUSE: Final = 3
@@ -28,7 +28,7 @@ class Slot:
     state: LoadState = "unloaded"
     stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
     claims: int = 0
-    draining: bool = False
+    drains: int = 0  # how many want it gone once its requests are done
     resident: bool = False  # its footprint is taken from the budget
     footprint: int = 0
     memory: int = 0  # bytes that the worker was told it may take
@@ -50,11 +50,11 @@ class Slot:
 
     @property
     def closing(self) -> bool:
-        return self.draining or self.state == "unloading"
+        return self.drains > 0 or self.state == "unloading"
 
     @property
     def idle(self) -> bool:
-        return self.state == "loaded" and self.claims == 0 and not self.draining
+        return self.state == "loaded" and self.claims == 0 and self.drains == 0
 
     def as_resident(self) -> Resident:
         return Resident(self.info.id, self.footprint, self.claims > 0, self.pinned, self.last_used)

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
 from pippin.core.link import (
+    STEP_FAILED,
     AskStats,
     Cancel,
     ClearCache,
@@ -33,7 +34,7 @@ from pippin.core.link import (
     Stats,
     Submit,
 )
-from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.link import Link, LinkFull
 from pippin.runtime.mailbox import Mailbox
@@ -49,36 +50,6 @@ SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 
 T = TypeVar("T")
-
-
-class Worker(Protocol):
-    """What the pool and the service need of a worker; a fake of it makes their tests deterministic."""
-
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def info(self) -> ModelInfo: ...
-    @property
-    def footprint(self) -> int: ...
-    @property
-    def progress(self) -> tuple[int, int, str] | None: ...
-    @property
-    def prompt_ready(self) -> "asyncio.Future[None]": ...
-    @property
-    def weights_ready(self) -> "asyncio.Future[None]": ...
-    @property
-    def died(self) -> "asyncio.Future[ErrorReport]": ...
-    def submit(self, id: str, task: Task, choices: int) -> Mailbox: ...
-    def cancel(self, id: str) -> None: ...
-    def fail_all(self, error: ErrorReport) -> None: ...
-    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None: ...
-    def reconfigure(self, options: dict[str, object]) -> None: ...
-    async def stats(self) -> EngineStats: ...
-    async def stop(self, deadline: float) -> None: ...
-
-
-class Launcher(Protocol):
-    async def __call__(self, spec: WorkerSpec) -> Worker: ...
 
 
 class WorkerProcess:
@@ -296,6 +267,8 @@ def death_report(model: str, status: int, fault: Exception | None, loaded: bool)
         how = "it sent what could not be read and was ended"
     elif status < 0:
         how = f"it was ended by signal {-status}"
+    elif status == STEP_FAILED:
+        how = "its engine failed in a step, and the server's log has more"
     else:
         how = f"it left with status {status}"
     if loaded:

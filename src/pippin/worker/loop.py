@@ -55,15 +55,14 @@ class StepLoop:
             self._link.send_events([(id, event) for event in answer])
 
     def run(self, engine: Engine) -> None:
-        """Serve until a `Shutdown` is done. Raises what a step raises: the engine cannot be trusted then."""
-        try:
-            while not self._time_to_leave(engine):
-                for arrival in self._take(wait=not engine.busy):
-                    self._handle(engine, arrival)
-                if engine.busy:
-                    self._link.send_events(engine.step())
-        finally:
-            engine.close()
+        """Serve until a `Shutdown` is done, and close the engine. Raises what a step raises; the engine is left
+        as it is then, for nothing in it can be trusted."""
+        while not self._time_to_leave(engine):
+            for arrival in self._take(wait=not engine.busy):
+                self._handle(engine, arrival)
+            if engine.busy:
+                self._link.send_events(engine.step())
+        engine.close()
 
     def _put(self, arrival: Arrival) -> None:
         self._inbox.append(arrival)
@@ -112,7 +111,8 @@ class StepLoop:
                 self._link.send_events([(job.id, job.accepted)])
 
     def _reconfigure(self, engine: Engine, options: dict[str, Any]) -> None:
-        try:
-            engine.reconfigure(options)
-        except ServerError as error:
-            log.warning("Not changed while running: %s", error.report.message)
+        for name, value in options.items():  # one by one: what can't change holds up nothing else
+            try:
+                engine.reconfigure({name: value})
+            except ServerError as error:
+                log.info("Not changed while running: %s", error.report.message)

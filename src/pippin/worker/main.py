@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.link import LoadFailed, Loading, Stage
+from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.worker.lifeline import end_now, end_with_parent
@@ -22,8 +22,6 @@ from pippin.worker.preparation import Preparation
 
 log = logging.getLogger(__name__)
 
-EXIT_STEP_FAILED: Final = 70
-EXIT_LOAD_FAILED: Final = 71
 LAST_WORDS: Final = 5.0  # seconds that a final frame may take to leave
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
@@ -63,7 +61,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     except Exception as error:
         log.exception("Loading %s failed.", spec.info.id)
         _report_failure(link, load_failure(spec, error))
-        return EXIT_LOAD_FAILED
+        return LOAD_FAILED
     return serve(loop, engine, link)
 
 
@@ -75,7 +73,7 @@ def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
         return 0
     except Exception:
         log.exception("The engine failed in a step; the worker ends.")
-        return EXIT_STEP_FAILED
+        return STEP_FAILED
     link.drain(LAST_WORDS)
     return 0
 

@@ -278,6 +278,7 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "messages"),
+        ({"messages": [user({"type": "redacted_thinking", "data": "x"})]}, "messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [user({"type": "hologram"})]}, "messages[0].content[0].type"),
@@ -297,6 +298,8 @@ def test_what_claude_code_sends_is_accepted() -> None:
         ),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "no name", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
@@ -374,3 +377,13 @@ def test_errors_have_anthropics_shape_and_types(kind: Any) -> None:
     assert body["request_id"] == "req_1"
     assert body["error"]["message"] == "So."
     assert body["error"]["type"].endswith(("_error", "request_too_large"))
+
+
+def test_a_stream_is_kept_alive_by_comments_and_then_by_pings() -> None:
+    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    assert encoder.keep_alive().startswith(b":")
+    assert encoder.start([Accepted(prompt_tokens=20)]) == b""
+    assert encoder.keep_alive().startswith(b":")
+    assert payloads(encoder.event(Progress(done=1, total=20)))[0]["type"] == "message_start"
+    assert payloads(encoder.keep_alive()) == [{"type": "ping"}]
+    assert encoder.event(Progress(done=20, total=20)) == b""

@@ -75,7 +75,7 @@ def check(requests: tuple[GenerationRequest, ...]) -> None:
 
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.name)
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_fields_of_any_value(dialect: AnyDialect, data: st.DataObject) -> None:
     names = sorted(field.encode_name for field in msgspec.structs.fields(dialect.body))
@@ -87,7 +87,7 @@ def test_fields_of_any_value(dialect: AnyDialect, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.name)
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(items=st.lists(st.dictionaries(word, value, max_size=6), min_size=1, max_size=4), data=st.data())
 def test_items_and_blocks_of_any_shape(
     dialect: AnyDialect, items: list[dict[str, Any]], data: st.DataObject

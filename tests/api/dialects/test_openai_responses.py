@@ -22,7 +22,7 @@ from pippin.core.conversation import (
     ToolResult,
     Url,
 )
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartEnded, PartStarted
 from pippin.core.requests import GenerationRequest, JsonObject, JsonSchema
 from tests.api.dialects.test_golden_frames import payloads
@@ -412,6 +412,7 @@ def test_media_options_reach_the_images() -> None:
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "teleport"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
@@ -549,3 +550,25 @@ def test_a_response_has_every_field_of_open_responses() -> None:
             assert {*REQUIRED, *NULLABLE} <= set(response)
             assert [name for name in REQUIRED if response[name] is None] == []
             assert {"type", "name", "description", "parameters", "strict"} == set(response["tools"][0])
+
+
+def test_a_failure_before_anything_was_sent_is_an_error_event() -> None:
+    encoder = DIALECT.encoder(decode(), RunInfo(id="r", created=1, model="m", fingerprint="f"))
+    assert encoder.keep_alive().startswith(b":")
+    report = ErrorReport(kind="context_length_exceeded", message="Too long.", param="input")
+    [event] = payloads(encoder.failed(report) + encoder.end())
+    assert event == {
+        "type": "error",
+        "sequence_number": 0,
+        "code": "context_length_exceeded",
+        "message": "Too long.",
+        "param": "input",
+    }
+
+
+def test_a_run_that_is_cancelled_is_incomplete() -> None:
+    sent = run(
+        decode(), PartStarted(0, 0, "text"), PartDelta(0, 0, "Hal"), PartEnded(0, 0), Finished(0, "cancelled")
+    )
+    assert sent[-1]["type"] == "response.incomplete"
+    assert sent[-1]["response"]["output"][0]["status"] == "incomplete"

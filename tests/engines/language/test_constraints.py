@@ -127,6 +127,20 @@ def test_a_grammar_takes_its_language_and_no_more(wanted, inside, outside, compi
     assert [text for text in outside if accepts(grammar, tokenizer, text)] == []
 
 
+@pytest.mark.parametrize("text", ["<think>", "a<|im_end|>b", "</tool_call>"])
+def test_a_constant_that_spells_a_special_token_is_written_as_text(text, compiler, tokenizer):
+    grammar = compiler.compile(JsonSchema({"const": text}))
+    assert json.loads(Walker(tokenizer).walk(grammar, 0)) == text
+
+
+def test_free_text_holds_no_special_token(compiler, tokenizer):
+    assert compiler.is_special("<tool_call>")
+    matcher = compiler.compile(Grammar("lark", "start: /(.|\n)*/ <tool_call> /[0-9]/")).matcher()
+    call = tokenizer.single("<tool_call>")
+    assert matcher.accept(call)
+    assert matcher.allowed([call]) == 0
+
+
 def test_an_answer_or_a_call_may_come(compiler, tokenizer):
     grammar = compiler.compile(JsonSchema({"const": 7}), 'start: "<call>" /[a-z]+/ "</call>"')
     assert accepts(grammar, tokenizer, "7")

@@ -87,8 +87,16 @@ def reference_sigma(row: np.ndarray, n: float) -> set[int]:
 
 REFERENCES = {
     "top_k": (filters.top_k, reference_top_k, [1, 3, 40, 699]),
-    "top_p": (filters.top_p, reference_top_p, [0.05, 0.5, 0.9, 0.99]),
-    "min_p": (filters.min_p, reference_min_p, [0.01, 0.1, 0.5, 1.0]),
+    "top_p": (
+        lambda x, p: mx.log(filters.top_p(filters.weights(x), p)),
+        reference_top_p,
+        [0.05, 0.5, 0.9, 0.99],
+    ),
+    "min_p": (
+        lambda x, p: mx.log(filters.min_p(filters.weights(x), p)),
+        reference_min_p,
+        [0.01, 0.1, 0.5, 1.0],
+    ),
     "typical_p": (filters.typical_p, reference_typical, [0.1, 0.5, 0.95]),
     "top_n_sigma": (filters.top_n_sigma, reference_sigma, [0.5, 1.0, 2.0]),
 }
@@ -124,21 +132,21 @@ def test_a_filter_keeps_what_a_mask_left_alone(name):
         assert kept(narrow(mx.array(row), mx.array([[value]]))) == [{17}]
 
 
+def xtc(row: np.ndarray, threshold: float, on: bool, protected: list[bool]) -> list[set[int]]:
+    left = filters.xtc(mx.array(row), mx.array([[threshold]]), mx.array([[on]]), mx.array([protected]))
+    return kept(mx.log(left))
+
+
 def test_xtc_drops_the_top_choices_but_the_least_of_them():
-    row = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], np.float32))
-    none = mx.zeros((1, 4), mx.bool_)
-    on, off = mx.array([[True]]), mx.array([[False]])
-    threshold = mx.array([[0.1]])
-    assert kept(filters.xtc(mx.array(row), threshold, on, none)) == [{2, 3}]
-    assert kept(filters.xtc(mx.array(row), threshold, off, none)) == [{0, 1, 2, 3}]
-    assert kept(filters.xtc(mx.array(row), threshold, on, mx.array([[True, False, False, False]]))) == [
-        {0, 2, 3}
-    ]
-    assert kept(filters.xtc(mx.array(row), mx.array([[0.4]]), on, none)) == [{0, 1, 2, 3}]
+    row, none = np.array([[0.5, 0.3, 0.15, 0.05]], np.float32) * 2, [False] * 4
+    assert xtc(row, 0.1, True, none) == [{2, 3}]
+    assert xtc(row, 0.1, False, none) == [{0, 1, 2, 3}]
+    assert xtc(row, 0.1, True, [True, False, False, False]) == [{0, 2, 3}]
+    assert xtc(row, 0.4, True, none) == [{0, 1, 2, 3}]
 
 
 def test_the_draw_falls_where_the_cumulated_probability_says():
-    row = np.log(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32))
+    row = np.array([[0.1, 0.2, 0.3, 0.4]], np.float32) * 3
     for number, column in [
         (0.0, 0),
         (0.05, 0),
@@ -153,8 +161,7 @@ def test_the_draw_falls_where_the_cumulated_probability_says():
 
 
 def test_a_masked_token_is_never_drawn():
-    row = np.full((1, 5), -np.inf, np.float32)
-    row[0, 3] = 0.5
+    row = np.array([[0, 0, 0, 0.5, 0]], np.float32)
     for number in (0.0, 0.5, 1 - 2**-24):
         assert filters.draw(mx.array(row), mx.array([[number]])).item() == 3
 

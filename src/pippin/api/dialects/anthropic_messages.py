@@ -137,6 +137,8 @@ class MessagesDialect:
         reader = ConversationReader()
         reader.system(fields.system or [])
         reader.read(fields.messages)
+        if not reader.messages:
+            raise invalid("messages", "must hold something that a model here can read.")
         tools, left_out = tools_of(fields.tools or [])
         messages, cached = _pins(fields, with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice

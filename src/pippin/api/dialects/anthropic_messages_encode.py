@@ -99,7 +99,7 @@ class MessagesEncoder:
         self._blocks = 0
         self._part: PartStarted | None = None  # has begun, but is no block yet
         self._open: PartStarted | None = None
-        self._thought = ""  # of the open thinking block
+        self._thought: list[str] = []  # of the open thinking block
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         self._prompt_tokens = accepted[0].prompt_tokens
@@ -193,7 +193,7 @@ class MessagesEncoder:
             case PartStarted(kind="text"):
                 yield self._delta({"type": "text_delta", "text": delta.text})
             case PartStarted(kind="reasoning"):
-                self._thought += delta.text
+                self._thought.append(delta.text)
                 if self._shape.thinking == "text":
                     yield self._delta({"type": "thinking_delta", "thinking": delta.text})
             case PartStarted(kind="tool_call"):
@@ -204,10 +204,12 @@ class MessagesEncoder:
     def _stop_block(self) -> Iterator[Json]:
         if self._open is not None:
             if self._open.kind == "reasoning":
-                yield self._delta({"type": "signature_delta", "signature": self._signature(self._thought)})
+                yield self._delta(
+                    {"type": "signature_delta", "signature": self._signature("".join(self._thought))}
+                )
             yield {"type": "content_block_stop", "index": self._blocks}
             self._blocks += 1
-        self._open, self._part, self._thought = None, None, ""
+        self._open, self._part, self._thought = None, None, []
 
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}

@@ -11,7 +11,7 @@ MAX_TOOLS: Final = 1024
 
 
 class ToolSpec(Struct, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
     input_schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
@@ -60,6 +60,8 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[str, 
     left_out: list[str] = []
     for number, spec in enumerate(given):
         tool = _tool(spec, f"tools[{number}]")
+        if tool is not None and any(tool.name == other.name for other in tools):
+            raise invalid(f"tools[{number}].name", "must differ from the names of the other tools.")
         if tool is None:
             left_out.append(str(spec["type"]))
         else:

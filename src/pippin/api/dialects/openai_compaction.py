@@ -10,8 +10,9 @@ from msgspec import Struct
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.event_frames import COMMENT
 from pippin.api.dialects.fields import unsupported
-from pippin.api.dialects.openai_responses import NoHistory, ResponsesBody, ResponsesDialect
+from pippin.api.dialects.openai_responses import NoHistory, ResponsesDialect
 from pippin.api.dialects.openai_responses_encode import ResponseShape, response_id, usage_of
+from pippin.api.dialects.openai_responses_fields import ResponsesBody
 from pippin.api.dialects.openai_responses_stored import Item, stored_items
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.sealed_text import seal

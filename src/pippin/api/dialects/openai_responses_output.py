@@ -20,8 +20,12 @@ class OutputItem(ABC):
     def __init__(self, id: str, index: int) -> None:
         self.id = id
         self.index = index  # in the output
-        self.text = ""
         self.status: ItemStatus = "in_progress"
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
 
     @abstractmethod
     def item(self) -> Json: ...
@@ -40,7 +44,7 @@ class OutputItem(ABC):
         yield from self.opened()
 
     def grow(self, delta: PartDelta) -> Iterator[Json]:
-        self.text += delta.text
+        self._pieces.append(delta.text)
         yield from self.grown(delta)
 
     def close(self, status: ItemStatus) -> Iterator[Json]:
@@ -77,7 +81,7 @@ class MessageItem(OutputItem):
 
     def grown(self, delta: PartDelta) -> Iterator[Json]:
         logprobs = [logprob_of(token) for token in delta.tokens]
-        self.logprobs = self.logprobs + logprobs
+        self.logprobs += logprobs
         if delta.text or logprobs:
             yield self._event(
                 "response.output_text.delta", content_index=0, delta=delta.text, logprobs=logprobs

@@ -18,7 +18,7 @@ CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
 SEPARATOR: Final = "__"
 MAX_TOOLS: Final = 1024
 
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 
 
 class FunctionSpec(Struct, kw_only=True):

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.body import read_body
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.fields import decode_json
+from pippin.api.dialects.fields import convert, decode_json
 from pippin.api.routes.health import worker_body
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
@@ -120,7 +120,7 @@ class Admin:
             return given
         if given.get("op", "merge") != "merge":
             raise ServerError("unsupported", 'Only the op "merge" is supported.', "op")
-        return msgspec.convert(given["values"], dict[str, Any])
+        return convert(given["values"], dict[str, Any], "values")
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""

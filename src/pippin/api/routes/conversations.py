@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from pippin.api.body import read_json_body
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.fields import decode_json
-from pippin.api.dialects.openai_responses import Metadata
+from pippin.api.dialects.openai_responses_fields import Metadata
 from pippin.api.dialects.openai_responses_items import ConversationReader
 from pippin.api.dialects.openai_responses_stored import Item, stored_items
 from pippin.api.history import OwnedHistory, StoredConversation, not_found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
-from pippin.engines.language import schema_walk
+from pippin.engines.language import grammar_tokens, schema_walk
 from pippin.engines.language.tokenizer import Tokenizer
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
@@ -123,13 +123,8 @@ class GrammarCompiler:
         return self._compiled(source, lambda error: self._refusal(error, wanted, param))
 
     def is_special(self, text: str) -> bool:
-        """Whether `text` is one token that grammars must name in the special-token syntax: they see more added
-        tokens as special than the tokenizer does."""
-        token = self._tokenizer.single(text)
-        if token is None:
-            return False
-        with self._lock:
-            return bool(self._ll_tokenizer().is_special_token(token))
+        """Whether `text` is one token that grammars name in the special-token syntax."""
+        return grammar_tokens.is_special(self._tokenizer, text)
 
     def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
         match wanted:
@@ -193,15 +188,9 @@ class GrammarCompiler:
         return str(_start(self._ll_tokenizer(), source).get_error())
 
     def _ll_tokenizer(self) -> LLTokenizer:
-        """Made when the first grammar is (half a second for 50k tokens)."""
+        """Made when the first grammar is."""
         if self._tokens is None:
-            ends = sorted(self._tokenizer.eos) or [0]
-            self._tokens = LLTokenizer(
-                self._tokenizer.backend.to_str(),
-                n_vocab=self._tokenizer.size,
-                eos_token=ends,
-                slices=LLTokenizer.json_slices(),
-            )
+            self._tokens = grammar_tokens.open_tokens(self._tokenizer)
         return self._tokens
 
 

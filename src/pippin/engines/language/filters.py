@@ -1,8 +1,9 @@
 """The filters that narrow a distribution before a token is drawn, each for all rows at once.
 
-All take scaled logits `x` [R, N] (float32, `-inf` where a token is out) and a parameter per row [R, 1], and give `x`
-back with more of it out. A row whose parameter is the neutral value given in each docstring keeps everything. Tokens
-that tie with the last one kept are kept too.
+They take scaled logits `x` [R, N] (float32, `-inf` where a token is out), or weights `w` [R, N] in proportion to the
+probabilities (0 where a token is out), and a parameter per row [R, 1], and give them back with more out. A row whose
+parameter is the neutral value given in each docstring keeps everything. Tokens that tie with the last one kept are
+kept too.
 """
 
 import math
@@ -50,28 +51,33 @@ def typical_p(x: mx.array, p: mx.array) -> mx.array:
     return mx.where((distance <= limit) | (p >= 1), x, OUT)
 
 
-def top_p(x: mx.array, p: mx.array) -> mx.array:
+def weights(x: mx.array) -> mx.array:
+    """Probabilities in proportion: 1 for the best, 0 for what is out. The filters below narrow these."""
+    return mx.exp(x - mx.max(x, axis=-1, keepdims=True))
+
+
+def top_p(w: mx.array, p: mx.array) -> mx.array:
     """Keep the fewest best tokens whose mass reaches `p`. Neutral: 1. (Holtzman et al. 2019)"""
-    ordered = mx.sort(x, axis=-1)  # ascending: the small masses are summed first, which is more exact
-    mass = mx.cumsum(mx.exp(ordered - ordered[:, -1:]), axis=-1)
+    ordered = mx.sort(w, axis=-1)  # ascending: the small masses are summed first, which is more exact
+    mass = mx.cumsum(ordered, axis=-1)
     outside = mx.sum(mass <= (1 - mx.maximum(p, 1e-6)) * mass[:, -1:], axis=-1, keepdims=True)
-    floor = mx.take_along_axis(ordered, mx.minimum(outside, x.shape[-1] - 1), axis=-1)
-    return mx.where((x >= floor) | (p >= 1), x, OUT)
+    floor = mx.take_along_axis(ordered, mx.minimum(outside, w.shape[-1] - 1), axis=-1)
+    return w * ((w >= floor) | (p >= 1))
 
 
-def min_p(x: mx.array, p: mx.array) -> mx.array:
+def min_p(w: mx.array, p: mx.array) -> mx.array:
     """Keep what is at least `p` times as probable as the best. Neutral: 0. (Nguyen et al. 2024)"""
-    return mx.where(x >= mx.max(x, axis=-1, keepdims=True) + mx.log(p), x, OUT)
+    return w * (w >= p)
 
 
-def xtc(x: mx.array, threshold: mx.array, on: mx.array, protected: mx.array) -> mx.array:
+def xtc(w: mx.array, threshold: mx.array, on: mx.array, protected: mx.array) -> mx.array:
     """Exclude top choices: where `on`, drop all tokens of at least `threshold` but the least probable of them.
 
     `protected` [R, N] marks tokens that are never dropped (line ends and ends of text).
     """
-    probabilities = mx.softmax(x, axis=-1)
-    least = mx.min(mx.where(probabilities >= threshold, probabilities, math.inf), axis=-1, keepdims=True)
-    return mx.where((probabilities > least) & on & mx.logical_not(protected), OUT, x)
+    high = w >= threshold * mx.sum(w, axis=-1, keepdims=True)
+    least = mx.min(mx.where(high, w, math.inf), axis=-1, keepdims=True)
+    return w * mx.logical_not((w > least) & on & mx.logical_not(protected))
 
 
 def mask(x: mx.array, bits: NDArray[np.int32]) -> mx.array:
@@ -90,12 +96,11 @@ def mask(x: mx.array, bits: NDArray[np.int32]) -> mx.array:
 _OCTETS = np.arange(256, dtype=np.uint8)[:, None]
 
 
-def draw(x: mx.array, uniform: mx.array) -> mx.array:
-    """The column [R] that `uniform` [R, 1] in [0, 1) falls on in the cumulated probabilities of `x`."""
-    weights = mx.exp(x - mx.max(x, axis=-1, keepdims=True))
-    mass = mx.cumsum(weights, axis=-1)
+def draw(w: mx.array, uniform: mx.array) -> mx.array:
+    """The column [R] that `uniform` [R, 1] in [0, 1) falls on in the cumulated weights."""
+    mass = mx.cumsum(w, axis=-1)
     # A blocked scan may step back by a rounding error, so a column of no weight is ruled out by itself.
-    return mx.argmax((mass > uniform * mass[:, -1:]) & (weights > 0), axis=-1)
+    return mx.argmax((mass > uniform * mass[:, -1:]) & (w > 0), axis=-1)
 
 
 @dataclass(frozen=True)
@@ -133,18 +138,20 @@ class Filters:
         )
 
     def narrow(self, x: mx.array, chance: NDArray[np.float32], protected: mx.array | None) -> mx.array:
-        """`x` [R, N] scaled and filtered; `chance` [R] decides on XTC, `protected` [R, N] is as there."""
+        """The weights that are left of `x` [R, N], scaled; `chance` [R] decides on XTC, `protected` [R, N] is as
+        there."""
         if self.top_n_sigma is not None:
             x = top_n_sigma(x, self.top_n_sigma)
         if self.top_k is not None:
             x = top_k(x, self.top_k)
         if self.typical_p is not None:
             x = typical_p(x, self.typical_p)
+        w = weights(x)
         if self.top_p is not None:
-            x = top_p(x, self.top_p)
+            w = top_p(w, self.top_p)
         if self.min_p is not None:
-            x = min_p(x, self.min_p)
+            w = min_p(w, self.min_p)
         if self.xtc_threshold is not None and protected is not None:
             on = mx.array((chance < self.xtc_probability)[:, None])
-            x = xtc(x, self.xtc_threshold, on, protected)
-        return x
+            w = xtc(w, self.xtc_threshold, on, protected)
+        return w

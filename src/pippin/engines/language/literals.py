@@ -64,14 +64,14 @@ class Literals:
     def encode(self, rendered: str) -> list[int]:
         """The tokens of a rendered prompt."""
         if BREAK not in rendered or self._any is None:
-            return _encode(self._backend, rendered.replace(BREAK, ""))
+            return encode_text(self._backend, rendered.replace(BREAK, ""))
         named = self._any.sub(lambda found: self._names[found.group()], rendered)
-        return _encode(self._renamed(), named.replace(BREAK, ""))
+        return encode_text(self._renamed(), named.replace(BREAK, ""))
 
     def _renamed(self) -> tokenizers.Tokenizer:
         with self._lock:
             if self._twin is None:
-                self._twin = _twin(self._backend, self._names)
+                self._twin = renamed_twin(self._backend, self._names)
             return self._twin
 
 
@@ -90,12 +90,13 @@ def _pattern(markers: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
-def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+def encode_text(backend: tokenizers.Tokenizer, text: str) -> list[int]:
     ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
-def _twin(backend: tokenizers.Tokenizer, names: dict[str, str]) -> tokenizers.Tokenizer:
+def renamed_twin(backend: tokenizers.Tokenizer, names: dict[str, str]) -> tokenizers.Tokenizer:
+    """The tokenizer with other names for its markers, so that text can't spell them."""
     state = json.loads(backend.to_str())
     state["post_processor"] = state["truncation"] = state["padding"] = None
     for token in state["added_tokens"]:

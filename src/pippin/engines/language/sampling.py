@@ -226,8 +226,8 @@ class BatchSampler:
         protected = self._protected_tokens(logits.shape[-1]) if group.xtc_threshold is not None else None
         if protected is not None:
             protected = protected[None] if ids is None else protected[ids]
-        x = group.narrow(x / group.temperature, uniform(seeds, places, 1), protected)
-        column = draw(x, mx.array(uniform(seeds, places, 0))[:, None])
+        left = group.narrow(x / group.temperature, uniform(seeds, places, 1), protected)
+        column = draw(left, mx.array(uniform(seeds, places, 0))[:, None])
         if ids is not None:
             column = mx.take_along_axis(ids, column[:, None], axis=-1)[:, 0]
         return column.astype(mx.int32)

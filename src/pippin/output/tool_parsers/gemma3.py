@@ -1,10 +1,9 @@
-"""A `tool_code` fence with `f(a=b)`, or `f --a b`: Gemma 3, whose template knows no calls."""
+"""A `tool_code` fence with `f(a=b)`, or `f b`: Gemma 3, whose template knows no calls."""
 
 import re
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.arguments import ArgumentsWriter
 from pippin.output.grammars import Grammar, python_arguments, string
 from pippin.output.literals import Notation
 from pippin.output.python_calls import read_python_call
@@ -13,8 +12,6 @@ from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 FENCE, FENCE_END = "```tool_code", "```"
 _LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
-_SHELL_WORD = re.compile(r"[\s=]")
-_SHELL_VALUE = re.compile(r"[\s`]")
 
 
 def read_fence(calls: Calls) -> Reading[None]:
@@ -24,32 +21,13 @@ def read_fence(calls: Calls) -> Reading[None]:
     while True:
         printed = yield from source.literal("print(")
         yield from source.space()
-        yield from read_python_call(calls, _LOOSE, shell=_read_shell_arguments)
+        yield from read_python_call(calls, _LOOSE, shell=True)
         yield from source.space()
         if printed:
             yield from source.literal(")")
             yield from source.space()
         if (yield from source.literal(FENCE_END)) or not (yield from source.peek()):
             return
-
-
-def _read_shell_arguments(calls: Calls, arguments: ArgumentsWriter) -> Reading[None]:
-    """`--key value`, `--key=value` or `key=value`, up to the end of the line."""
-    source = calls.source
-    while True:
-        yield from source.span(" \t")
-        if (yield from source.peek()) in ("\n", "`", ""):
-            return
-        yield from source.literal("--", "-")
-        key = yield from source.word(_SHELL_WORD)
-        yield from source.span("= \t")
-        quote = yield from source.literal('"', "'")
-        value = yield from source.word(re.compile(quote) if quote else _SHELL_VALUE, limit=1 << 16)
-        if quote:
-            yield from source.expect(quote)
-        arguments.begin(key)
-        arguments.put(value)
-        arguments.end()
 
 
 @dataclass(frozen=True, kw_only=True)

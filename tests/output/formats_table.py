@@ -1,0 +1,69 @@
+"""The tables of docs/formats.md, made from the formats; `python -m tests.output.formats_table` writes."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from pippin.output import reasoning_parsers, tool_parsers
+from pippin.output.formats import tool_format
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import ToolFormat
+from tests.output.test_templates import REAL
+from tests.output.wire import SAMPLES
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
+
+
+def tool_table() -> str:
+    rows = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
+    for found, doc in formats(tool_parsers):
+        rendered = ", ".join(template for template, names in REAL.items() if names[0] == found.name)
+        sources = dict.fromkeys(
+            sample.source for sample in SAMPLES if tool_format(sample.format).name == found.name
+        )
+        verified = f"template ({rendered}); " if rendered else "**unverified**; "
+        rows.append(row(found, doc, verified + escaped("; ".join(sources))))
+    return "\n".join(rows)
+
+
+def reasoning_table() -> str:
+    rows = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
+    for found, doc in formats(reasoning_parsers):
+        rendered = ", ".join(template for template, names in REAL.items() if names[1] == found.name)
+        rows.append(row(found, doc, f"template ({rendered})" if rendered else "**unverified**; wire text"))
+    return "\n".join(rows)
+
+
+def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:
+    found = []
+    for entry in pkgutil.iter_modules(package.__path__):  # type: ignore[attr-defined]
+        module = importlib.import_module(f"{package.__name__}.{entry.name}")  # type: ignore[attr-defined]
+        found.append((module.FORMAT, (module.__doc__ or "").splitlines()[0]))
+    return sorted(found, key=lambda pair: pair[0].name)
+
+
+def row(found: ToolFormat | ReasoningFormat, doc: str, verified: str) -> str:
+    aliases = ", ".join(f"`{alias}`" for alias in found.aliases)
+    signs = "; or ".join(" and ".join(map(code, group)) for group in found.signs) or "by name only"
+    return f"| `{found.name}` | {aliases} | {escaped(doc)} | {signs} | {found.priority} | {verified} |"
+
+
+def escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", "\\n")
+
+
+def code(text: str) -> str:
+    return f"`` {escaped(text)} ``" if "`" in text else f"`{escaped(text)}`"
+
+
+def with_tables(page: str) -> str:
+    for name, table in (("tools", tool_table()), ("reasoning", reasoning_table())):
+        before, _, rest = page.partition(BEGIN.format(name))
+        after = rest.partition(END)[2]
+        page = f"{before}{BEGIN.format(name)}\n\n{table}\n\n{END}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

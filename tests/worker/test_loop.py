@@ -1,0 +1,221 @@
+"""The step loop between orders and an engine that a test looks into."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Counted, Event, Failed, Finished
+from pippin.core.frames import FrameBuffer
+from pippin.core.link import AskStats, Cancel, Output, Reconfigure, Report, Shutdown, Stats, Submit
+from pippin.core.models import EngineStats, ModelInfo
+from pippin.core.tasks import Task, Tokenize
+from pippin.engines.base import Emission
+from pippin.worker.link import WorkerLink
+from pippin.worker.loop import StepLoop
+from pippin.worker.preparation import Preparation
+
+
+@dataclass
+class ProbeJob:
+    id: str
+    accepted: Accepted = field(default_factory=lambda: Accepted(1))
+
+
+@dataclass
+class Probe:
+    """Preparer and engine in one. What `prepare` does depends on the text."""
+
+    info: ModelInfo = field(default_factory=lambda: ModelInfo(id="m", kind="scripted"))
+    gate: threading.Event = field(default_factory=threading.Event)
+    log: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+
+    def prepare(self, id: str, task: Task) -> ProbeJob | tuple[Event, ...]:
+        assert isinstance(task, Tokenize)
+        match task.text:
+            case "count":
+                return (Counted(3),)
+            case "refuse":
+                raise ServerError("invalid_request", "No.", "text")
+            case "break":
+                raise RuntimeError("a bug")
+            case "wait":
+                self.gate.wait(5)
+        return ProbeJob(id)
+
+    def submit(self, job: ProbeJob) -> None:
+        self.threads.add(threading.get_ident())
+        if job.id == "never":
+            raise ServerError("too_large", "Never.")
+        self.log.append(f"submit {job.id}")
+        self.running.append(job.id)
+
+    def cancel(self, id: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.log.append(f"cancel {id}")
+        self.running = [each for each in self.running if each != id]
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running)
+
+    def step(self) -> list[Emission]:
+        self.threads.add(threading.get_ident())
+        if "explode" in self.running:
+            raise RuntimeError("out of memory")
+        done = [each for each in self.running if each != "endless"]
+        self.running = [each for each in self.running if each == "endless"]
+        return [(each, Finished(0, "stop")) for each in done]
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def stats(self) -> EngineStats:
+        return EngineStats(steps=5)
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        self.log.append("clear")
+
+    def reconfigure(self, options: dict[str, Any]) -> None:
+        if "queue_size" not in options:
+            raise ServerError("unsupported", "Not now.")
+        self.log.append(f"reconfigure {options}")
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.server, theirs = socket.socketpair()
+        self.server.settimeout(5)
+        self.link = WorkerLink(theirs)
+        self.probe = Probe()
+        preparation = Preparation()
+        self.loop = StepLoop(self.link, preparation)
+        preparation.begin(self.probe, self.loop.prepared)
+        self.failure: list[BaseException] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        self._reports = self._read()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run(self.probe)
+        except RuntimeError as error:
+            self.failure.append(error)
+
+    def _read(self) -> Iterator[Report]:
+        buffer = FrameBuffer()
+        while data := self.server.recv(1 << 16):
+            for payload in buffer.feed(data):
+                yield msgspec.msgpack.decode(payload, type=Report)
+
+    def submit(self, id: str, text: str = "go") -> None:
+        self.loop.receive(Submit(id, Tokenize(text)))
+
+    def events(self, until: Callable[[Event], bool]) -> list[tuple[str, Event]]:
+        found: list[tuple[str, Event]] = []
+        for report in self._reports:
+            assert isinstance(report, Output)
+            found += report.events
+            if any(until(event) for _, event in report.events):
+                return found
+        raise AssertionError(found)
+
+    def next(self) -> Report:
+        return next(self._reports)
+
+    def leave(self, deadline: float = 5.0) -> None:
+        self.loop.receive(Shutdown(deadline))
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    if bench.thread.is_alive():
+        bench.leave(0.0)
+    bench.link.close()
+    bench.server.close()
+
+
+def test_a_request_is_accepted_and_finished(bench: Bench) -> None:
+    bench.submit("a")
+    events = bench.events(lambda event: isinstance(event, Finished))
+    assert events == [("a", Accepted(1)), ("a", Finished(0, "stop"))]
+
+
+def test_what_needs_no_weights_is_answered_by_preparation(bench: Bench) -> None:
+    bench.submit("a", "count")
+    assert bench.events(lambda event: True) == [("a", Counted(3))]
+    assert bench.probe.log == []
+
+
+@pytest.mark.parametrize(
+    ("id", "text", "kind"),
+    [("a", "refuse", "invalid_request"), ("never", "go", "too_large"), ("a", "break", "internal")],
+)
+def test_refusals_and_bugs_in_preparation_fail_that_request_alone(
+    bench: Bench, id: str, text: str, kind: str
+) -> None:
+    bench.submit(id, text)
+    [(_, event)] = bench.events(lambda event: True)
+    assert isinstance(event, Failed)
+    assert event.error.kind == kind
+    bench.submit("b")
+    assert bench.events(lambda event: isinstance(event, Finished))[-1] == ("b", Finished(0, "stop"))
+
+
+def test_a_request_cancelled_while_it_is_prepared_never_reaches_the_engine(bench: Bench) -> None:
+    bench.submit("a", "wait")
+    bench.loop.receive(Cancel("a"))
+    bench.probe.gate.set()
+    bench.submit("b")
+    events = bench.events(lambda event: isinstance(event, Finished))
+    assert [request for request, _ in events] == ["b", "b"]
+    assert "submit a" not in bench.probe.log
+
+
+def test_a_running_request_is_cancelled_between_two_steps(bench: Bench) -> None:
+    bench.submit("endless")
+    bench.events(lambda event: isinstance(event, Accepted))
+    bench.loop.receive(Cancel("endless"))
+    bench.leave()
+    assert bench.probe.log == ["submit endless", "cancel endless", "close"]
+
+
+def test_the_engine_is_touched_by_one_thread_alone(bench: Bench) -> None:
+    for number in range(20):
+        bench.submit(f"r{number}")
+    bench.loop.receive(Cancel("r1"))
+    bench.leave()
+    assert len(bench.probe.threads) == 1
+
+
+def test_a_failing_step_ends_the_loop_and_leaves_the_engine_alone(bench: Bench) -> None:
+    bench.submit("explode")
+    bench.thread.join(5)
+    assert [str(error) for error in bench.failure] == ["out of memory"]
+    assert bench.probe.log == ["submit explode"]
+
+
+def test_shutdown_waits_for_what_runs_and_no_longer_than_its_deadline(bench: Bench) -> None:
+    bench.submit("endless")
+    bench.submit("a")
+    bench.events(lambda event: isinstance(event, Finished))
+    bench.leave(0.3)
+    assert bench.probe.log[-1] == "close"
+
+
+def test_statistics_are_answered_and_unchangeable_options_survived(bench: Bench) -> None:
+    bench.loop.receive(Reconfigure({"dtype": "float16", "queue_size": 3, "seed": 1}))
+    bench.loop.receive(AskStats())
+    assert bench.next() == Stats(EngineStats(steps=5))
+    assert bench.probe.log == ["reconfigure {'queue_size': 3}"]
