@@ -44,7 +44,8 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
     )
     dialects = find_dialects()
     errors = Errors(dialects)
-    handler = Handler(service, options, observer, limits, MediaResolver(options))
+    media = MediaResolver(options)
+    handler = Handler(service, options, observer, limits, media)
     live.follow(handler.adopt)
     api = Api(
         service=service,
@@ -54,6 +55,7 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
         errors=errors,
         observer=observer,
         store=open_store(options),
+        media=media,
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
