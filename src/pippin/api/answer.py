@@ -54,7 +54,7 @@ class Answer:
     ) -> None:
         """`timeout`: seconds from now until the request is ended with an error."""
         self.ids = ids
-        self.tokens = 0  # that the prompt and the answer had, as far as it got
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0  # as far as it got
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
@@ -190,10 +190,11 @@ class Answer:
         self._observer.events(events)
         for event in events:
             if isinstance(event, Finished):
-                self.tokens += event.usage.completion_tokens
+                self.completion_tokens += event.usage.completion_tokens
                 self.timings = event.timings
                 if event.choice == 0:
-                    self.tokens += event.usage.prompt_tokens
+                    self.prompt_tokens += event.usage.prompt_tokens
+                    self.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
             else:

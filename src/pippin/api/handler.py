@@ -265,12 +265,15 @@ class Handler:
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
-        self._limits.leave(exchange.caller, answer.tokens)
+        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
         for name in (run.id, exchange.id):
             if self._active.get(name) is answer:
                 del self._active[name]
         exchange.gone = answer.gone
-        exchange.note = f"model={run.model} tokens={answer.tokens}"
+        exchange.note = (
+            f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
+            f"completion={answer.completion_tokens}"
+        )
         if (times := answer.timings) is not None:
             exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
         if answer.failure is not None and not answer.gone:
