@@ -7,12 +7,11 @@ from typing import Final
 from pippin.api.dialects.base import Encoder
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
-from pippin.api.runs import Runs, start_runs
+from pippin.api.runs import Runs, Starter, start_runs
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Finished, Timings
 from pippin.core.tasks import Task
-from pippin.service import Service
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
 
@@ -20,7 +19,7 @@ GONE: Final = ErrorReport(kind="cancelled", message="The client left before the 
 class Answer:
     def __init__(
         self,
-        service: Service,
+        service: Starter,
         tasks: Sequence[Task],
         *,
         ids: Sequence[str],

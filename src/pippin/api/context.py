@@ -20,6 +20,7 @@ from pippin.api.history import ResponseStore
 from pippin.api.live_settings import LiveSettings
 from pippin.api.observer import Observer
 from pippin.config.server_options import ServerOptions
+from pippin.mcp import ToolServers
 from pippin.service import Service
 
 VERSION = "/v1"
@@ -38,6 +39,7 @@ class Api:
     errors: Errors
     observer: Observer
     store: ResponseStore
+    tool_servers: ToolServers
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

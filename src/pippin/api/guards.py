@@ -22,7 +22,7 @@ OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz"})
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings")
+MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", "/mcp")
 """Paths under which everything that changes something is management."""
 
 

@@ -23,7 +23,9 @@ from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
+from pippin.api.runs import Starter
 from pippin.api.sse import EventStream
+from pippin.api.tool_offers import ToolOffers
 from pippin.api.unknown_fields import UnknownFields
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -48,6 +50,7 @@ class Prepared:
     run: RunInfo
     kind: str  # of the dialect
     encoder: Any  # of the dialect's own type
+    starter: Starter
 
 
 class Handler:
@@ -58,12 +61,14 @@ class Handler:
         observer: Observer,
         limits: Limits,
         media: MediaResolver,
+        tools: ToolOffers,
     ) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
         self._media = media
+        self._tools = tools
         self._unknown = UnknownFields()
         self._active: dict[str, Answer] = {}
         self.answered = 0
@@ -76,6 +81,10 @@ class Handler:
         self._limits.adopt(
             Allowance(options.rate_limit, options.token_rate_limit), allowances, options.max_concurrent
         )
+
+    def admit(self, exchange: Exchange) -> None:
+        """Count a request against its caller's limits. Raises `ServerError`."""
+        self._limits.admit(exchange)
 
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
@@ -91,12 +100,16 @@ class Handler:
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
+        equipped = [await self._tools.equip(wanted, request.headers) for wanted in decoded.requests]
         tasks = [
-            Generate(await self._media.resolve(self._salted(wanted, request))) for wanted in decoded.requests
+            Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
         run = self._run_info(decoded.requests[0].model, exchange)
         encoder = dialect.encoder(decoded, run)
-        return Prepared(decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder)
+        starter = self._tools.starter(self._service, equipped)
+        return Prepared(
+            decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
+        )
 
     async def respond(self, request: Request, prepared: Prepared) -> Response:
         answer = self.open(request, prepared, Presence(request.receive))
@@ -122,13 +135,15 @@ class Handler:
             stream=prepared.decoded.stream,
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
+            starter=prepared.starter,
         )
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        task = CountTokens(await self._media.resolve(self._salted(wanted, request)))
+        equipped = await self._tools.equip(wanted, request.headers)
+        task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
         [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
         assert isinstance(counted, Counted)
         return counted.tokens
@@ -158,7 +173,9 @@ class Handler:
         self._limits.admit(exchange)
         run = self._run_info(model, exchange)
         presence = Presence(request.receive)
-        answer = self._open(request, [task], run, kind, stream=False, timeout=None, presence=presence)
+        answer = self._open(
+            request, [task], run, kind, stream=False, timeout=None, presence=presence, starter=self._service
+        )
         try:
             return await answer.events()
         finally:
@@ -184,6 +201,7 @@ class Handler:
         stream: bool,
         timeout: float | None,
         presence: Presence,
+        starter: Starter,
     ) -> Answer:
         exchange = exchange_of(request.scope)
         self._limits.enter()
@@ -192,7 +210,7 @@ class Handler:
         limit = min(filter(None, (timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
         answer = Answer(
-            self._service,
+            starter,
             tasks,
             ids=ids,
             model=model,
