@@ -7,7 +7,7 @@ from typing import Final
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
-from pippin.api.runs import Runs, start_runs
+from pippin.api.runs import Runs, Starter, start_runs
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
@@ -22,7 +22,6 @@ from pippin.core.events import (
     Transcribed,
 )
 from pippin.core.tasks import Task
-from pippin.service import Service
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
 
@@ -41,7 +40,7 @@ def tokens_of(event: Event) -> int:
 class Answer:
     def __init__(
         self,
-        service: Service,
+        service: Starter,
         tasks: Sequence[Task],
         *,
         ids: Sequence[str],

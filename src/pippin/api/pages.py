@@ -63,7 +63,7 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
   as an opaque text that a later request may send back; it is encoded, not encrypted.
 - **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
   come back as items of their own kind; the functions of a `namespace` get its name in front. Tools that OpenAI's
-  servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `mcp`, `tool_search`)
+  servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `tool_search`)
   are left out of the prompt with a warning in the log. Forcing one of them by `tool_choice` is refused. The grammar of
   a custom tool is told to the model, not enforced.
 - **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run
