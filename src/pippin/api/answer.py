@@ -197,7 +197,7 @@ class Answer:
             elif isinstance(event, Failed):
                 self._fail(event.error)
             else:
-                self.tokens += tokens_of(event)
+                self.prompt_tokens += tokens_of(event)
 
     def _fail(self, report: ErrorReport) -> ServerError:
         self.failure = self.failure or report
