@@ -1,4 +1,4 @@
-"""Media in a rendered prompt: how messages speak of them to the chat template, and what takes their place in its text."""
+"""Media in rendered prompts: how messages speak of them to a chat template, and what takes their place in its text."""
 
 import re
 from collections.abc import Callable, Iterator
