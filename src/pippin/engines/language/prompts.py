@@ -73,10 +73,16 @@ class Prompts:
         return True
 
     def compute(self, prompt: Prompt, most: int, *, wait: bool) -> tuple[int, list[Event]]:
-        """Add up to `most` tokens of a prompt to its cache; gives how many, and what to tell of it."""
+        """Add up to `most` tokens of a prompt to its cache, or compute the features of the medium that comes first;
+        gives how many tokens it was, or stands for, and what to tell of it."""
         request, ticket = prompt.request, prompt.ticket
         ahead = [border - ticket.computed for border in prompt.borders if border > ticket.computed]
         count = min(most, ticket.remaining, *ahead) if ahead else min(most, ticket.remaining)
+        if request.viewing is not None:
+            medium = request.viewing.missing(ticket.computed, ticket.computed + count)
+            if medium is not None:
+                request.viewing.compute(medium, wait=wait)
+                return max(len(medium.places), 1), []
         first = ticket.computed == request.cached
         self._adapters.choose([request.adapter])
         if _scores(prompt):
@@ -95,7 +101,7 @@ class Prompts:
         if self._prefixes is None or prompt.cache is None:
             return
         request, done = prompt.request, prompt.ticket.computed
-        stored = self._prefixes.keep(request.job.key, prompt.tokens[:done], prompt.cache, request.job.pins)
+        stored = self._prefixes.keep(request.job.key, prompt.identity[:done], prompt.cache, request.job.pins)
         if request.computed is None:
             request.stored += stored
 
