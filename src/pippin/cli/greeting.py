@@ -86,7 +86,8 @@ class Preparation:
     async def _prepare(self, entry: ModelEntry) -> None:
         name = name_of(entry)
         with progress(f"Downloading {name}:", bytes_counted=True) as tell:
-            await self.catalog.ensure(entry.path, tell, by_operator=True)
+            info = await self.catalog.ensure(entry.path, tell, by_operator=True)
+        name = entry.name or info.id
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:
             with progress(f"Loading {name}:", bytes_counted=True) as tell:
