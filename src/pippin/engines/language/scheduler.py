@@ -122,7 +122,9 @@ class Scheduler:
             return limits.prefill_chunk
         if self.prefill_rate <= 0:
             return min(limits.prefill_chunk, 4 * SMALLEST_CHUNK)
-        tokens = int((limits.target_gap - self.decode_seconds) * self.prefill_rate)
+        # Where decoding alone takes up the gap, prompts still get a third of the time: nobody is starved.
+        seconds = max(limits.target_gap - self.decode_seconds, self.decode_seconds / 2)
+        tokens = int(seconds * self.prefill_rate)
         tokens -= tokens % SMALLEST_CHUNK
         return max(SMALLEST_CHUNK, min(tokens, limits.prefill_chunk))
 
