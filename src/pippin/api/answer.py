@@ -7,7 +7,7 @@ from typing import Final
 from pippin.api.dialects.base import StreamEncoder
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
-from pippin.api.runs import Runs, start_runs
+from pippin.api.runs import Runs, Starter, start_runs
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
@@ -22,7 +22,6 @@ from pippin.core.events import (
     Transcribed,
 )
 from pippin.core.tasks import Task
-from pippin.service import Service
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
 
@@ -41,7 +40,7 @@ def tokens_of(event: Event) -> int:
 class Answer:
     def __init__(
         self,
-        service: Service,
+        service: Starter,
         tasks: Sequence[Task],
         *,
         ids: Sequence[str],
@@ -54,7 +53,7 @@ class Answer:
     ) -> None:
         """`timeout`: seconds from now until the request is ended with an error."""
         self.ids = ids
-        self.tokens = 0  # that the prompt and the answer had, as far as it got
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0  # as far as it got
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
@@ -190,14 +189,15 @@ class Answer:
         self._observer.events(events)
         for event in events:
             if isinstance(event, Finished):
-                self.tokens += event.usage.completion_tokens
+                self.completion_tokens += event.usage.completion_tokens
                 self.timings = event.timings
                 if event.choice == 0:
-                    self.tokens += event.usage.prompt_tokens
+                    self.prompt_tokens += event.usage.prompt_tokens
+                    self.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
             else:
-                self.tokens += tokens_of(event)
+                self.prompt_tokens += tokens_of(event)
 
     def _fail(self, report: ErrorReport) -> ServerError:
         self.failure = self.failure or report

@@ -22,6 +22,7 @@ from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.pictures import PictureShelf
 from pippin.config.server_options import ServerOptions
+from pippin.mcp import ToolServers
 from pippin.service import Service
 
 VERSION = "/v1"
@@ -41,6 +42,7 @@ class Api:
     observer: Observer
     store: ResponseStore
     media: MediaResolver
+    tool_servers: ToolServers
     pictures: PictureShelf = field(default_factory=PictureShelf)
     started: float = field(default_factory=time.time)  # seconds since the epoch
 

@@ -24,7 +24,7 @@ PICTURES: Final = "/images/files/"
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings")
+MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", "/mcp")
 """Paths under which everything that changes something is management."""
 
 

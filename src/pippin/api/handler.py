@@ -32,7 +32,9 @@ from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
+from pippin.api.runs import Starter
 from pippin.api.sse import EVENTS, EventStream, following
+from pippin.api.tool_offers import ToolOffers
 from pippin.api.unknown_fields import UnknownFields
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -57,6 +59,7 @@ class Prepared:
     run: RunInfo
     kind: str  # of the dialect
     encoder: Any  # of the dialect's own type
+    starter: Starter
 
 
 class Handler:
@@ -67,12 +70,14 @@ class Handler:
         observer: Observer,
         limits: Limits,
         media: MediaResolver,
+        tools: ToolOffers,
     ) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
         self._media = media
+        self._tools = tools
         self._unknown = UnknownFields()
         self._active: dict[str, Answer] = {}
         self.answered = 0
@@ -85,6 +90,10 @@ class Handler:
         self._limits.adopt(
             Allowance(options.rate_limit, options.token_rate_limit), allowances, options.max_concurrent
         )
+
+    def admit(self, exchange: Exchange) -> None:
+        """Count a request against its caller's limits. Raises `ServerError`."""
+        self._limits.admit(exchange)
 
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
@@ -100,12 +109,16 @@ class Handler:
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
+        equipped = [await self._tools.equip(wanted, request.headers) for wanted in decoded.requests]
         tasks = [
-            Generate(await self._media.resolve(self._salted(wanted, request))) for wanted in decoded.requests
+            Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
         run = self._run_info(decoded.requests[0].model, exchange)
         encoder = dialect.encoder(decoded, run)
-        return Prepared(decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder)
+        starter = self._tools.starter(self._service, equipped)
+        return Prepared(
+            decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
+        )
 
     async def respond(self, request: Request, prepared: Prepared) -> Response:
         answer = self.open(request, prepared, Presence(request.receive))
@@ -131,13 +144,15 @@ class Handler:
             stream=prepared.decoded.stream,
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
+            starter=prepared.starter,
         )
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        task = CountTokens(await self._media.resolve(self._salted(wanted, request)))
+        equipped = await self._tools.equip(wanted, request.headers)
+        task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
         [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
         assert isinstance(counted, Counted)
         return counted.tokens
@@ -229,7 +244,16 @@ class Handler:
     def _open_task(self, request: Request, task: Task, model: str, kind: str, *, stream: bool) -> Answer:
         run = self._run_info(model, exchange_of(request.scope))
         presence = Presence(request.receive)
-        return self._open(request, [task], run, kind, stream=stream, timeout=None, presence=presence)
+        return self._open(
+            request,
+            [task],
+            run,
+            kind,
+            stream=stream,
+            timeout=None,
+            presence=presence,
+            starter=self._service,
+        )
 
     def _open(
         self,
@@ -241,6 +265,7 @@ class Handler:
         stream: bool,
         timeout: float | None,
         presence: Presence,
+        starter: Starter,
     ) -> Answer:
         exchange = exchange_of(request.scope)
         self._limits.enter()
@@ -249,7 +274,7 @@ class Handler:
         limit = min(filter(None, (timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
         answer = Answer(
-            self._service,
+            starter,
             tasks,
             ids=ids,
             model=model,
@@ -265,12 +290,15 @@ class Handler:
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
-        self._limits.leave(exchange.caller, answer.tokens)
+        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
         for name in (run.id, exchange.id):
             if self._active.get(name) is answer:
                 del self._active[name]
         exchange.gone = answer.gone
-        exchange.note = f"model={run.model} tokens={answer.tokens}"
+        exchange.note = (
+            f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
+            f"completion={answer.completion_tokens}"
+        )
         if (times := answer.timings) is not None:
             exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
         if answer.failure is not None and not answer.gone:
