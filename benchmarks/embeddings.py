@@ -10,6 +10,7 @@ import argparse
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -34,7 +35,7 @@ for line in sys.stdin:
 """
 
 
-def our_rounds(folder: Path, threads: int) -> "tuple[int, int, object]":
+def our_rounds(folder: Path, threads: int) -> tuple[int, int, Callable[[], float]]:
     """Texts and tokens of a round, and a function that runs one and gives its seconds."""
     accelerate_blas(ModelOptions(), threads)
     from tests.engines.driving import no_progress, run
@@ -78,7 +79,7 @@ def main() -> None:
         assert theirs.stdin is not None
         assert theirs.stdout is not None
         for _ in range(options.rounds):
-            best["pippin"] = min(best["pippin"], ours())  # type: ignore[operator]
+            best["pippin"] = min(best["pippin"], ours())
             theirs.stdin.write("go\n")
             theirs.stdin.flush()
             best["sentence-transformers"] = min(
