@@ -55,9 +55,10 @@ def create_app(
     )
     dialects = find_dialects()
     errors = Errors(dialects)
+    media = MediaResolver(options)
     tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
     live.follow(tools.adopt)
-    handler = Handler(service, options, observer, limits, MediaResolver(options), tools)
+    handler = Handler(service, options, observer, limits, media, tools)
     live.follow(handler.adopt)
     api = Api(
         service=service,
@@ -67,6 +68,7 @@ def create_app(
         errors=errors,
         observer=observer,
         store=open_store(options),
+        media=media,
         tool_servers=tools.servers,
     )
     app: ASGIApp = Starlette(

@@ -156,6 +156,22 @@ def test_rows_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: P
     assert engine.stats().prompt_tokens < 2 * 200 + 64, "what was computed is kept"
 
 
+def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
+    sampling = Sampling(temperature=1.0, seed=3, repetition_penalty=1.2)
+    alone, _ = run_all(bench, {"a": (PROMPT, 20)}, sampling=sampling)
+    engine = bench.engine
+    watched = watch(engine)
+    engine.submit(bench.job("a", PROMPT, 20, sampling=sampling))
+    steps = 0
+    while engine.busy:
+        engine.step()
+        steps += 1
+        if steps in (8, 14) and engine._batch.rows:
+            engine._suspend(engine._batch.rows[0])
+    assert engine.stats().preemptions == 2
+    assert watched["a", 0] == alone["a", 0]
+
+
 def test_a_lone_row_that_outgrows_the_memory_ends_for_length(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine

@@ -63,7 +63,7 @@ class Batch:
         row.group = (length_class(length + room), length < self._plain_below)
         if row.group not in self._groups:
             self._groups[row.group] = self._new_group(length)
-        row.slot = self._groups[row.group].join(cache, length, room)
+        row.slot = self._groups[row.group].join(cache, length, room, row.request.shift)
 
     def _promote(self) -> None:
         """Rows that have grown past `plain_below` go over to the others."""

@@ -25,6 +25,8 @@ from pippin.engines.language.row_caches import can_trim, measure_rows, new_row_c
 from pippin.engines.language.scheduler import Limits
 from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.vision.model import VisionModel
+from pippin.engines.language.vision.sight import Sight
 from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
@@ -82,6 +84,7 @@ def build_engine(
         vocabulary=batching.vocabulary,
         prefixes=prefixes,
         adapters=adapters,
+        sight=Sight(model, options.vision_cache_size) if isinstance(model, VisionModel) else None,
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
