@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 30
+SECONDS = 90  # the demo model warms up slowly on a machine that is shared
 
 
 @contextlib.contextmanager
 def running_server(home: Path, *words: str) -> Iterator[str]:
-    """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready."""
+    """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready.
+
+    Its output is in `server.log` there. Linear algebra keeps to one thread, so that tests can share a machine.
+    """
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+    environment["OPENBLAS_NUM_THREADS"] = "1"
     output = home / "server.log"
     command = [sys.executable, "-m", "pippin", "serve", *words, "--port", "0"]
     with output.open("w") as file:

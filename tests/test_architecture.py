@@ -18,9 +18,10 @@ MAY_IMPORT = {
     "runtime": {"core", "config"},
     "engines": {"core", "config", "output"},
     "worker": {"core", "config", "engines"},
+    "mcp": {"core", "config"},
     "service": {"core", "config", "catalog", "runtime"},
-    "api": {"core", "config", "service", "runtime", "catalog"},
-    "cli": {"core", "config", "service", "runtime", "catalog", "api", "worker", "engines"},
+    "api": {"core", "config", "service", "runtime", "catalog", "mcp"},
+    "cli": {"core", "config", "service", "runtime", "catalog", "api", "worker", "engines", "mcp"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -39,6 +40,9 @@ ONLY_IN = {
     "starlette": {"api"},
     "uvicorn": {"api"},
     "rich": {"cli"},
+    "mcp": {"mcp"},
+    "mcp_types": {"mcp"},
+    "opentelemetry": {"api"},
     "pickle": set(),
     "dill": set(),
 }

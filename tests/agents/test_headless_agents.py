@@ -1,12 +1,6 @@
-"""The agents themselves, headless, against a scripted model that uses their tools.
-
-npm brings them, once, into the project's cache.
-"""
+"""The agents themselves, headless, against a scripted model that uses their tools."""
 
 import logging
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,47 +10,36 @@ import pytest
 
 from pippin.api.dialects.anthropic_messages import MessagesDialect
 from pippin.api.dialects.base import DecodeContext, Decoded
+from pippin.api.dialects.openai_chat import ChatDialect
 from pippin.api.dialects.openai_responses import ResponsesDialect
 from pippin.core.conversation import Message, Reasoning
 from pippin.core.requests import GenerationRequest
+from tests.agents.agents import aider, claude_code, codex, opencode
 from tests.api.scripted_server import scripted_server
 
-CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "agents"
-PACKAGES: Final = ("@openai/codex@0.169.0", "@anthropic-ai/claude-code@2.1.197")
 ASKED: Final = "please read the note"
 SECRET: Final = "marker-4711"
+THOUGHT: Final = "I should look."
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {"when": {"tool_result": SECRET}, "say": f"The note says {SECRET}."},
-    {
-        "when": {"user": ASKED, "tools": ["exec_command"]},
-        "think": "I should look.",
-        "say": "Reading.",
-        "calls": [{"name": "exec_command", "arguments": {"cmd": "cat note.txt"}}],
-    },
-    {
-        "when": {"user": ASKED, "tools": ["Bash"]},
-        "think": "I should look.",
-        "say": "Reading.",
-        "calls": [{"name": "Bash", "arguments": {"command": "cat note.txt", "description": "Read it"}}],
-    },
+    *(
+        {
+            "when": {"user": ASKED, "tools": [tool]},
+            "think": THOUGHT,
+            "say": "Reading.",
+            "calls": [{"name": tool, "arguments": arguments}],
+        }
+        for tool, arguments in (
+            ("exec_command", {"cmd": "cat note.txt"}),
+            ("Bash", {"command": "cat note.txt", "description": "Read it"}),
+            ("bash", {"command": "cat note.txt", "description": "Read it"}),
+        )
+    ),
+    {"when": {"user": "please shout"}, "say": "I shout.\n\nhello.py\n```\nprint('HELLO')\n```\n"},
     {"when": {"user": "."}, "say": "Something else."},
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def agents() -> Path:
-    """The folder of the agents' commands."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not here to fetch the agents")
-    commands = CACHE / "node_modules" / ".bin"
-    if not (commands / "codex").exists() or not (commands / "claude").exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        fetch = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(CACHE), *PACKAGES]
-        subprocess.run(fetch, check=True, timeout=500, capture_output=True)
-    return commands
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first run fetches the agents
 
 
 @pytest.fixture
@@ -66,10 +49,20 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
+def home(tmp_path: Path) -> Path:
+    """Where an agent runs; it has a note to read."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "note.txt").write_text(f"{SECRET}\n")
+    return tmp_path
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[GenerationRequest]:
     """What was understood of the agents' requests."""
+    caplog.set_level(logging.INFO, "pippin")
     requests: list[GenerationRequest] = []
-    for dialect in (MessagesDialect, ResponsesDialect):
+    for dialect in (ChatDialect, MessagesDialect, ResponsesDialect):
 
         def listening(
             self: Any, body: bytes, context: DecodeContext, *, decode: Any = dialect.decode
@@ -82,87 +75,66 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
     return requests
 
 
-def run(command: list[str | Path], folder: Path, **variables: str) -> str:
-    work = folder / "work"
-    work.mkdir()
-    (work / "note.txt").write_text(f"{SECRET}\n")
-    ended = subprocess.run(
-        command,
-        cwd=work,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
-
-
 def conversation(request: GenerationRequest) -> list[Message]:
-    """Without what changes nothing in the prompt, or may be left out of later turns."""
+    """Without what changes nothing in the prompt: signatures of thoughts, hints for the cache."""
     return [
-        Message(message.role, tuple(part for part in message.parts if not isinstance(part, Reasoning)))
+        Message(
+            message.role,
+            tuple(Reasoning(part.text) if isinstance(part, Reasoning) else part for part in message.parts),
+        )
         for message in request.messages or ()
     ]
 
 
-def check(seen: list[GenerationRequest], log: pytest.LogCaptureFixture) -> None:
+def check_answers(log: pytest.LogCaptureFixture) -> None:
     lines = [record.getMessage() for record in log.records if record.name == "pippin.api.exchange"]
     assert lines
     assert all(" 200 " in line for line in lines), lines
-    first, last = seen[0], seen[-1]
-    assert last.tools == first.tools
-    assert conversation(last)[: len(conversation(first))] == conversation(first)
-    assert msgspec.structs.replace(last, messages=None) == msgspec.structs.replace(first, messages=None)
+
+
+def check_second_turn(first: GenerationRequest, second: GenerationRequest) -> None:
+    """It goes on from the first one word by word, thoughts included, so that its prefix is found again."""
+    assert second.tools == first.tools
+    earlier, later = conversation(first), conversation(second)
+    assert later[: len(earlier)] == earlier
+    said = [part for message in later[len(earlier) :] for part in message.parts]
+    assert Reasoning(THOUGHT) in said
+    assert msgspec.structs.replace(second, messages=None) == msgspec.structs.replace(first, messages=None)
 
 
 def test_codex(
-    agents: Path,
-    address: str,
-    seen: list[GenerationRequest],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    address: str, home: Path, seen: list[GenerationRequest], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "config.toml").write_text(
-        f"""
-        model = "scripted"
-        model_provider = "pippin"
-        model_context_window = 128000
-        [model_providers.pippin]
-        name = "pippin"
-        base_url = "{address}/v1"
-        wire_api = "responses"
-        [analytics]
-        enabled = false
-        """
-    )
-    command: list[str | Path] = [agents / "codex", "exec", "--skip-git-repo-check"]
-    command += ["--dangerously-bypass-approvals-and-sandbox", ASKED]
-    with caplog.at_level(logging.INFO, "pippin"):
-        said = run(command, tmp_path, CODEX_HOME=str(tmp_path))
-    assert SECRET in said
-    check(seen, caplog)
+    assert SECRET in codex(address, "scripted", home, ASKED)
+    check_answers(caplog)
+    check_second_turn(seen[0], seen[-1])
 
 
 def test_claude_code(
-    agents: Path,
-    address: str,
-    seen: list[GenerationRequest],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    address: str, home: Path, seen: list[GenerationRequest], caplog: pytest.LogCaptureFixture
 ) -> None:
-    command: list[str | Path] = [agents / "claude", "-p", ASKED, "--allowedTools", "Bash"]
-    with caplog.at_level(logging.INFO, "pippin"):
-        said = run(
-            [*command, "--model", "claude-sonnet-4-5"],
-            tmp_path,
-            ANTHROPIC_BASE_URL=address,
-            ANTHROPIC_API_KEY="",
-            ANTHROPIC_AUTH_TOKEN="none",
-            DISABLE_TELEMETRY="1",
-            DISABLE_AUTOUPDATER="1",
-            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        )
+    said = claude_code(address, "claude-sonnet-4-5", home, ASKED)
     assert said.strip() == f"The note says {SECRET}."
-    check(seen, caplog)
+    check_answers(caplog)
+    check_second_turn(seen[0], seen[-1])
+
+
+def test_opencode(
+    address: str, home: Path, seen: list[GenerationRequest], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert SECRET in opencode(address, "scripted", home, ASKED)
+    check_answers(caplog)
+    turns = [request for request in seen if request.tools]  # the others ask for the session's title
+    check_second_turn(turns[0], turns[-1])
+
+
+def test_aider(
+    address: str, home: Path, seen: list[GenerationRequest], caplog: pytest.LogCaptureFixture
+) -> None:
+    file = home / "work" / "hello.py"
+    file.write_text("print('hello')\n")
+    said = aider(address, "scripted", home, "please shout", "thank you", files=("hello.py",))
+    assert "Applied edit to hello.py" in said
+    assert file.read_text() == "print('HELLO')\n"
+    check_answers(caplog)
+    assert len(seen) == 2

@@ -102,8 +102,8 @@ def test_tokens_are_counted_as_the_request_reports_them(client: Anthropic) -> No
     assert first.message.usage.input_tokens == counted == 13
 
 
-def test_any_claude_model_is_mapped(client: Anthropic) -> None:
-    assert client.messages.create(model="claude-next", max_tokens=9, messages=HI).model == "echo"
+def test_any_claude_model_is_mapped_and_answers_under_its_name(client: Anthropic) -> None:
+    assert client.messages.create(model="claude-next", max_tokens=9, messages=HI).model == "claude-next"
 
 
 def test_errors_are_anthropics(client: Anthropic, address: str) -> None:

@@ -23,7 +23,8 @@ from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
-OPEN = {"/", "/health", "/v1/health", "/healthz", "/metrics", "/v1/metrics"}
+PICTURES = {"/images/files/{name}", "/v1/images/files/{name}"}  # their names cannot be guessed
+OPEN = {"/", "/health", "/v1/health", "/healthz", "/metrics", "/v1/metrics", *PICTURES}
 
 
 def ask(method: str, path: str, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:

@@ -1,6 +1,9 @@
 """Metrics, status pages, management and health, as operators and the replaced servers' clients read them."""
 
 import asyncio
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +37,7 @@ def scraped(events: Any, *, stream: bool = False, model: str = MODEL.id) -> dict
 
     values: dict[str, float] = {}
     for family in text_string_to_metric_families(asyncio.run(main())):
+        values.setdefault(family.name, 0.0)  # one that nothing was counted in yet
         for sample in family.samples:
             values[sample.name] = values.get(sample.name, 0) + sample.value
     return values
@@ -204,3 +208,19 @@ def test_a_changed_limit_holds_for_the_next_request() -> None:
             assert (await client.post("/v1/chat/completions", json=long)).status_code == 413
 
     asyncio.run(main())
+
+
+def test_the_dashboard_asks_only_for_metrics_that_exist() -> None:
+    dashboard = json_of(Path(__file__).parents[2] / "examples" / "grafana.json")
+    asked = set(re.findall(r"pippin_\w+", " ".join(find_expressions(dashboard))))
+    known = set(scraped(SEQUENCES["text"])) | {"pippin_errors_total"}
+    assert asked
+    assert {name for name in asked if not any(name.startswith(found) for found in known)} == set()
+
+
+def json_of(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def find_expressions(dashboard: Any) -> list[str]:
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

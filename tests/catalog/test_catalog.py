@@ -189,6 +189,16 @@ def test_a_request_cannot_name_a_folder_that_the_operator_did_not_give(
     assert catalog.resolve(str(folder), by_operator=True).id == "secret"
 
 
+def test_a_request_may_name_a_path_as_the_operator_wrote_it(tmp_path: Path, roots: CatalogRoots) -> None:
+    served = write_model(tmp_path / "served")
+    write_model(tmp_path / "secret")
+    options = ServerOptions(models=(ModelEntry(path=str(served)),))
+    catalog = Catalog(options, roots)
+    assert catalog.resolve(str(served)).id == "served"
+    for other in (f"{served}/", f"{served}/../served", str(tmp_path / "secret")):
+        assert refusal(catalog, other).report.kind == "model_not_found"
+
+
 def test_a_folder_of_the_operator_is_known_by_its_served_name_and_its_path(
     tmp_path: Path, roots: CatalogRoots
 ) -> None:

@@ -91,6 +91,19 @@ def test_the_printed_curl_line_is_answered(terminal: Terminal) -> None:
         assert json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
+def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) -> None:
+    script = terminal.home / "demo.script.json"
+    script.write_text('{"rules": [{"say": "Here."}]}')
+    with terminal.serving(str(script)) as serving:
+        name = serving.wait_for(r"\nModel: (.*)\n")
+        assert serving.wait_for(r"(\S+) is ready after") == name
+        assert "/" not in name
+        for model in (name, str(script), "default"):
+            body = {"model": model, "messages": [{"role": "user", "content": "Are you?"}]}
+            answer = httpx.post(f"{serving.address}/v1/chat/completions", json=body).json()
+            assert answer["choices"][0]["message"]["content"] == "Here."
+
+
 def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
     with terminal.serving("scripted", "--lazy-load") as serving:
         assert "No model is in memory." in terminal.run("ps").stdout

@@ -106,8 +106,8 @@ def tiny_model(architecture: str, folder: Path, *, seed: int = 7, **changes: Any
     folder.mkdir(parents=True, exist_ok=True)
     config = {"model_type": architecture, **ARCHITECTURES[architecture], **changes}
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
-    model = module.Model(module.ModelArgs.from_dict(config))
     mx.random.seed(seed)
+    model = module.Model(module.ModelArgs.from_dict(config))
     spread = [
         # Wide enough that the random model answers differently to different contexts.
         (name, array if array.ndim < 2 else array + 0.08 * mx.random.normal(array.shape))

@@ -20,7 +20,8 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import CountTokens, Generate
+from pippin.core.tasks import CountTokens, Generate, Speak
+from pippin.runtime import link
 from pippin.runtime.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
@@ -197,6 +198,52 @@ def test_a_worker_that_dies_while_loading_is_a_failed_load(tmp_path: Path) -> No
             assert processes.children() == []
 
     play(scene)
+
+
+def test_a_stopped_worker_takes_only_so_many_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        async with scripted_service() as service:
+            assert await answer(service) == "Hi"
+            processes.signal(pid_of(service, "scripted"), signal.SIGSTOP)
+            monkeypatch.setattr(link, "UNSENT_BYTES", 1 << 20)
+            task = CountTokens(request("word " * 1_000_000))
+            waiting = [
+                asyncio.create_task(service.start(task, model="scripted", id=f"s{number}"))
+                for number in range(3)
+            ]
+            done, pending = await asyncio.wait(waiting, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+            assert done
+            for refused in done:
+                error = refused.exception()
+                assert isinstance(error, ServerError)
+                assert error.report.status == 503
+                assert error.report.retry_after
+            for start in pending:
+                start.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            assert service.active == 0
+
+    play(scene)
+
+
+def test_a_bug_in_preparation_fails_that_request_and_its_id_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        async with scripted_service() as service:
+            with pytest.raises(ServerError, match="fault in the server") as failed:
+                await service.start(Speak(text="x", speed=0.0), model="default", id="req-77")
+            assert failed.value.report.status == 500
+            assert "ZeroDivisionError" not in failed.value.report.message
+            assert await answer(service) == "Hi"
+
+    with caplog.at_level(logging.ERROR):
+        play(scene)
+    [line] = [record for record in caplog.records if "ZeroDivisionError" in record.getMessage()]
+    assert "scripted [req-77]" in line.getMessage()
+    assert line.request_id == "req-77"
 
 
 LIAR = """

@@ -4,23 +4,43 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from pippin.api.dialects.base import Encoder
+from pippin.api.dialects.base import StreamEncoder
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
-from pippin.api.runs import Runs, start_runs
+from pippin.api.runs import Runs, Starter, start_runs
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event, Failed, Finished, Timings
+from pippin.core.events import (
+    Embedded,
+    Event,
+    Failed,
+    Finished,
+    PicturesDone,
+    Ranked,
+    Spoken,
+    Timings,
+    Transcribed,
+)
 from pippin.core.tasks import Task
-from pippin.service import Service
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
+
+
+def tokens_of(event: Event) -> int:
+    """What a terminal event of no generation says was used; limits count it."""
+    match event:
+        case Embedded(prompt_tokens=count) | Ranked(prompt_tokens=count):
+            return count
+        case Transcribed(usage=usage) | Spoken(usage=usage) | PicturesDone(usage=usage):
+            return usage.prompt_tokens + usage.completion_tokens
+        case _:
+            return 0
 
 
 class Answer:
     def __init__(
         self,
-        service: Service,
+        service: Starter,
         tasks: Sequence[Task],
         *,
         ids: Sequence[str],
@@ -33,7 +53,7 @@ class Answer:
     ) -> None:
         """`timeout`: seconds from now until the request is ended with an error."""
         self.ids = ids
-        self.tokens = 0  # that the prompt and the answer had, as far as it got
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0  # as far as it got
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
@@ -105,7 +125,7 @@ class Answer:
             raise ServerError.of(failed.error)
         return collected
 
-    async def pieces(self, encoder: Encoder, silence: float) -> AsyncIterator[bytes]:
+    async def pieces(self, encoder: StreamEncoder, silence: float) -> AsyncIterator[bytes]:
         """The stream, with something harmless after each `silence` seconds without a byte."""
         try:
             while not await self.started(within=silence):
@@ -169,12 +189,15 @@ class Answer:
         self._observer.events(events)
         for event in events:
             if isinstance(event, Finished):
-                self.tokens += event.usage.completion_tokens
+                self.completion_tokens += event.usage.completion_tokens
                 self.timings = event.timings
                 if event.choice == 0:
-                    self.tokens += event.usage.prompt_tokens
+                    self.prompt_tokens += event.usage.prompt_tokens
+                    self.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
+            else:
+                self.prompt_tokens += tokens_of(event)
 
     def _fail(self, report: ErrorReport) -> ServerError:
         self.failure = self.failure or report

@@ -27,14 +27,25 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
 from pippin.api.schema import schema_routes
+from pippin.api.tool_offers import ToolOffers
+from pippin.config.mcp_file import McpSettings
 from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
+from pippin.mcp import ToolServers
 from pippin.service import Service
 
 
-def create_app(service: Service, settings: Settings, live: LiveSettings | None = None) -> ASGIApp:
-    """The whole server as one ASGI application. Raises `ServerError` for options that can't be used."""
+def create_app(
+    service: Service,
+    settings: Settings,
+    live: LiveSettings | None = None,
+    tool_servers: ToolServers | None = None,
+) -> ASGIApp:
+    """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers`.
+
+    Raises `ServerError` for options that can't be used.
+    """
     live = live or LiveSettings(settings, service)
     options = live.options
     keyring = load_keyring(options)
@@ -44,7 +55,10 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
     )
     dialects = find_dialects()
     errors = Errors(dialects)
-    handler = Handler(service, options, observer, limits, MediaResolver(options))
+    media = MediaResolver(options)
+    tools = ToolOffers(tool_servers or ToolServers(McpSettings()), options.mcp_offer)
+    live.follow(tools.adopt)
+    handler = Handler(service, options, observer, limits, media, tools)
     live.follow(handler.adopt)
     api = Api(
         service=service,
@@ -54,6 +68,8 @@ def create_app(service: Service, settings: Settings, live: LiveSettings | None =
         errors=errors,
         observer=observer,
         store=open_store(options),
+        media=media,
+        tool_servers=tools.servers,
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),

@@ -18,8 +18,11 @@ from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
 from pippin.api.history import ResponseStore
 from pippin.api.live_settings import LiveSettings
+from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
+from pippin.api.pictures import PictureShelf
 from pippin.config.server_options import ServerOptions
+from pippin.mcp import ToolServers
 from pippin.service import Service
 
 VERSION = "/v1"
@@ -38,6 +41,9 @@ class Api:
     errors: Errors
     observer: Observer
     store: ResponseStore
+    media: MediaResolver
+    tool_servers: ToolServers
+    pictures: PictureShelf = field(default_factory=PictureShelf)
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property
@@ -56,8 +62,12 @@ class DocumentedRoute(Route):
         methods: list[str],
         body: type[msgspec.Struct] | None,
         answer: type[msgspec.Struct] | None,
+        *,
+        form: bool = False,
     ) -> None:
+        """`form`: the body is a multipart form with files."""
         super().__init__(path, endpoint, methods=methods)
+        self.form = form
         self.body = body
         self.answer = answer
         self.help = inspect.getdoc(endpoint) or ""
@@ -69,6 +79,7 @@ def both(
     *methods: str,
     body: type[msgspec.Struct] | None = None,
     answer: type[msgspec.Struct] | None = None,
+    form: bool = False,
 ) -> list[Route]:
     """The address with the version and without."""
     names = list(methods) or ["GET"]
@@ -78,7 +89,9 @@ def both(
         exchange_of(request.scope).route = VERSION + path
         return await endpoint(request)
 
-    return [DocumentedRoute(prefix + path, routed, names, body, answer) for prefix in (VERSION, "")]
+    return [
+        DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in (VERSION, "")
+    ]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

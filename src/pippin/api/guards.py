@@ -19,10 +19,12 @@ from pippin.core.errors import ServerError
 log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz"})
+PICTURES: Final = "/images/files/"
+"""Addresses under it can't be guessed, and browsers that show pictures send no key."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings")
+MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", "/mcp")
 """Paths under which everything that changes something is management."""
 
 
@@ -99,6 +101,8 @@ class Guard:
             self._check_management(headers, exchange)
 
     def _is_open(self, path: str) -> bool:
+        if path.removeprefix("/v1").startswith(PICTURES):
+            return True
         return path in OPEN_PATHS or (path in METRICS_PATHS and self._policy.metrics_open)
 
     def _check_host(self, headers: Headers) -> None:

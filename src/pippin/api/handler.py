@@ -16,14 +16,25 @@ from starlette.responses import Response
 from pippin import __version__
 from pippin.api.answer import Answer
 from pippin.api.body import read_json_body
-from pippin.api.dialects.base import AnyDialect, DecodeContext, Decoded, Encoder, History, RunInfo
+from pippin.api.dialects.base import (
+    AnyDialect,
+    DecodeContext,
+    Decoded,
+    Encoder,
+    History,
+    RunInfo,
+    StreamEncoder,
+)
 from pippin.api.exchange import Exchange, exchange_of
+from pippin.api.forms import Form, read_form
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
-from pippin.api.sse import EventStream
+from pippin.api.runs import Starter
+from pippin.api.sse import EVENTS, EventStream, following
+from pippin.api.tool_offers import ToolOffers
 from pippin.api.unknown_fields import UnknownFields
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -48,6 +59,7 @@ class Prepared:
     run: RunInfo
     kind: str  # of the dialect
     encoder: Any  # of the dialect's own type
+    starter: Starter
 
 
 class Handler:
@@ -58,12 +70,14 @@ class Handler:
         observer: Observer,
         limits: Limits,
         media: MediaResolver,
+        tools: ToolOffers,
     ) -> None:
         self._service = service
         self._options = options
         self._observer = observer
         self._limits = limits
         self._media = media
+        self._tools = tools
         self._unknown = UnknownFields()
         self._active: dict[str, Answer] = {}
         self.answered = 0
@@ -76,6 +90,10 @@ class Handler:
         self._limits.adopt(
             Allowance(options.rate_limit, options.token_rate_limit), allowances, options.max_concurrent
         )
+
+    def admit(self, exchange: Exchange) -> None:
+        """Count a request against its caller's limits. Raises `ServerError`."""
+        self._limits.admit(exchange)
 
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
@@ -91,12 +109,16 @@ class Handler:
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
+        equipped = [await self._tools.equip(wanted, request.headers) for wanted in decoded.requests]
         tasks = [
-            Generate(await self._media.resolve(self._salted(wanted, request))) for wanted in decoded.requests
+            Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
         run = self._run_info(decoded.requests[0].model, exchange)
         encoder = dialect.encoder(decoded, run)
-        return Prepared(decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder)
+        starter = self._tools.starter(self._service, equipped)
+        return Prepared(
+            decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
+        )
 
     async def respond(self, request: Request, prepared: Prepared) -> Response:
         answer = self.open(request, prepared, Presence(request.receive))
@@ -122,13 +144,15 @@ class Handler:
             stream=prepared.decoded.stream,
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
+            starter=prepared.starter,
         )
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        task = CountTokens(await self._media.resolve(self._salted(wanted, request)))
+        equipped = await self._tools.equip(wanted, request.headers)
+        task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
         [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
         assert isinstance(counted, Counted)
         return counted.tokens
@@ -152,17 +176,60 @@ class Handler:
             log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded
 
-    async def perform(self, request: Request, task: Task, *, model: str, kind: str) -> list[Event]:
+    async def json_of(self, request: Request) -> bytes:
+        """A body for `perform` or `stream`: the request is counted before it is read."""
+        self._limits.admit(exchange_of(request.scope))
+        return await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+
+    async def form_of(self, request: Request) -> Form:
+        """The same of a form, which may hold files."""
+        self._limits.admit(exchange_of(request.scope))
+        return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
+
+    async def perform(
+        self, request: Request, task: Task, *, model: str, kind: str, admitted: bool = False
+    ) -> list[Event]:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
-        exchange = exchange_of(request.scope)
-        self._limits.admit(exchange)
-        run = self._run_info(model, exchange)
-        presence = Presence(request.receive)
-        answer = self._open(request, [task], run, kind, stream=False, timeout=None, presence=presence)
+        if not admitted:
+            self._limits.admit(exchange_of(request.scope))
+        answer = self._open_task(request, task, model, kind, stream=False)
         try:
             return await answer.events()
         finally:
             await answer.close()
+
+    async def stream(
+        self,
+        request: Request,
+        task: Task,
+        encoder: StreamEncoder,
+        *,
+        model: str,
+        kind: str,
+        media: str = EVENTS,
+    ) -> Response:
+        """The events of such a task as they come. Raises `ServerError` for what fails before the first byte.
+
+        An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
+        until there is something to send; a failure after that cuts the reply short.
+        """
+        answer = self._open_task(request, task, model, kind, stream=True)
+        pieces = answer.pieces(encoder, self._options.keepalive_interval)
+        try:
+            first = b""
+            while not first and (piece := await anext(pieces, None)) is not None:
+                first = piece
+            if answer.failure is not None:
+                raise ServerError.of(answer.failure)
+        except BaseException:
+            await answer.close()
+            raise
+        return EventStream(
+            following(first, pieces), answer.close, media=media, cut=lambda: answer.failure is not None
+        )
+
+    def note_unknown(self, kind: str, names: tuple[str, ...]) -> None:
+        self._unknown.note(kind, names)
 
     async def cancel(self, name: str) -> bool:
         """End a request by its own id or by that of its answer; False if none is running."""
@@ -174,6 +241,20 @@ class Handler:
         answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
         return True
 
+    def _open_task(self, request: Request, task: Task, model: str, kind: str, *, stream: bool) -> Answer:
+        run = self._run_info(model, exchange_of(request.scope))
+        presence = Presence(request.receive)
+        return self._open(
+            request,
+            [task],
+            run,
+            kind,
+            stream=stream,
+            timeout=None,
+            presence=presence,
+            starter=self._service,
+        )
+
     def _open(
         self,
         request: Request,
@@ -184,6 +265,7 @@ class Handler:
         stream: bool,
         timeout: float | None,
         presence: Presence,
+        starter: Starter,
     ) -> Answer:
         exchange = exchange_of(request.scope)
         self._limits.enter()
@@ -192,7 +274,7 @@ class Handler:
         limit = min(filter(None, (timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
         answer = Answer(
-            self._service,
+            starter,
             tasks,
             ids=ids,
             model=model,
@@ -208,12 +290,15 @@ class Handler:
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
-        self._limits.leave(exchange.caller, answer.tokens)
+        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
         for name in (run.id, exchange.id):
             if self._active.get(name) is answer:
                 del self._active[name]
         exchange.gone = answer.gone
-        exchange.note = f"model={run.model} tokens={answer.tokens}"
+        exchange.note = (
+            f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
+            f"completion={answer.completion_tokens}"
+        )
         if (times := answer.timings) is not None:
             exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
         if answer.failure is not None and not answer.gone:

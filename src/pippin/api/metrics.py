@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics_core import Metric
 
 from pippin.core.errors import ErrorKind
-from pippin.core.events import Accepted, Event, Finished, PartDelta
+from pippin.core.events import TERMINAL, Accepted, Event, Failed, Finished, PartDelta
 
 LABELS: Final = 200
 """Values that a label may take; what comes later counts as `other`."""
@@ -119,6 +119,8 @@ class MeteredRequest:
                 self._completed[event.choice] = max(event.completed, before)
             elif isinstance(event, Finished):
                 self._finish(event)
+            elif isinstance(event, TERMINAL) and not isinstance(event, Failed):
+                self._outcome = "stop"
         if tokens:
             self._time(now, tokens)
 

@@ -10,6 +10,7 @@ from pippin.api.dialects.fields import Contract
 from pippin.api.dialects.openai_chat import dialect as chat
 from pippin.api.dialects.openai_completions import dialect as completions
 from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.api.kinds import embeddings, images, reranking, speech, transcription
 
 CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
     "Chat": chat.contract,
@@ -18,6 +19,17 @@ CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
     "Messages": MessagesDialect.contract,
 }
 """By the head of their column."""
+
+KINDS: Final[Mapping[str, Contract[Any]]] = {
+    "POST /v1/embeddings": embeddings.CONTRACT,
+    "POST /v1/rerank": reranking.RERANK,
+    "POST /v1/score": reranking.SCORE,
+    "POST /v1/audio/transcriptions, /translations (form with `file`)": transcription.CONTRACT,
+    "POST /v1/audio/speech": speech.CONTRACT,
+    "POST /v1/images/generations": images.GENERATIONS,
+    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": images.EDITS,
+}
+"""By address: what is no generation shares no fields worth a common table."""
 
 MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown": ""}
 
@@ -51,7 +63,7 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
   as an opaque text that a later request may send back; it is encoded, not encrypted.
 - **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
   come back as items of their own kind; the functions of a `namespace` get its name in front. Tools that OpenAI's
-  servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `mcp`, `tool_search`)
+  servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `tool_search`)
   are left out of the prompt with a warning in the log. Forcing one of them by `tool_choice` is refused. The grammar of
   a custom tool is told to the model, not enforced.
 - **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run
@@ -77,7 +89,8 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
 - **Tools** of Anthropic's own without a schema are left out with a warning, but `bash_*` and `text_editor_*`, which
   the client runs: they get the schema that Anthropic's models know.
 - **Documents** of text, inline content and search results are read; PDFs and file ids are refused.
-- **Models**: a `claude-*` name that no model has is answered by the option `claude_model`, or by the default model.
+- **Models**: a `claude-*` name that no model has is answered by the option `claude_model`, or by the default model. The
+  answer carries the name that was asked for: Claude Code drops the thinking of other models.
 - The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.
 - **Errors** have Anthropic's shape and a `request-id` header; an overloaded server answers 529. `anthropic-version`
   may be missing; what is there must be a date. Keys come as `x-api-key` or as a bearer token.
@@ -103,7 +116,20 @@ def api_page() -> str:
         )
         said = [texts.get(name, "") for texts in described.values()]
         lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *kind_lines()]) + "\n"
+
+
+def kind_lines() -> list[str]:
+    """A table of fields for each address that is no generation."""
+    lines = ["", "## Fields of the other addresses"]
+    for address, contract in KINDS.items():
+        described = descriptions(contract)
+        lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
+        for name in sorted(fields_of(contract)):
+            mark = MARKS[status(contract, name, described)]
+            said = described.get(name) or contract.refused.get(name, "")
+            lines.append(f"| `{name}` | {mark} | {meaning([said])} |")
+    return lines
 
 
 def fields_of(contract: Contract[Any]) -> set[str]:

@@ -2,17 +2,33 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event
 from pippin.core.tasks import Task
-from pippin.service import Run, Service
+
+
+class AnyRun(Protocol):
+    """What an answer needs of a run, be it one or several in a row."""
+
+    accepted: Accepted | None
+
+    async def take(self) -> list[Event]: ...
+
+    def fail(self, error: ErrorReport) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Starter(Protocol):
+    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun: ...
 
 
 class Runs:
     """Leaving it cancels whatever still runs."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[AnyRun]) -> None:
         self._runs = list(runs)
         self._pending: dict[asyncio.Task[list[Event]], int] = {}
         self._open = set(range(len(self._runs)))
@@ -20,11 +36,6 @@ class Runs:
     @property
     def accepted(self) -> list[Accepted]:
         return [run.accepted or Accepted(prompt_tokens=0) for run in self._runs]
-
-    @property
-    def only(self) -> Run:
-        [run] = self._runs
-        return run
 
     async def take(self) -> tuple[int, list[Event]]:
         """What came next, and the number of the run that it is of; no events after the end of all."""
@@ -56,7 +67,7 @@ class Runs:
 
 
 async def start_runs(
-    service: Service, tasks: Sequence[Task], *, model: str, ids: Sequence[str], client: str | None
+    service: Starter, tasks: Sequence[Task], *, model: str, ids: Sequence[str], client: str | None
 ) -> Runs:
     """Start all or none. Raises the first `ServerError`."""
     if len(tasks) == 1:
@@ -71,6 +82,6 @@ async def start_runs(
         for start in starting:
             start.cancel()
         for outcome in await asyncio.gather(*starting, return_exceptions=True):
-            if isinstance(outcome, Run):
+            if not isinstance(outcome, BaseException):
                 await outcome.aclose()
         raise

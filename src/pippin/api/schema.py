@@ -15,6 +15,7 @@ from pippin import __version__
 from pippin.api.context import VERSION, DocumentedRoute, json_reply
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.openai_words import ErrorBody
+from pippin.api.forms import FORM
 
 REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
@@ -122,5 +123,6 @@ def _operation(
         ]
     if method in ("POST", "PATCH"):
         schema = reference_of.get(body, {"type": "object"})
-        operation["requestBody"] = {"required": body is not None, "content": {JSON: {"schema": schema}}}
+        content = {FORM: {"schema": schema}} if route.form else {JSON: {"schema": schema}}
+        operation["requestBody"] = {"required": body is not None, "content": content}
     return operation

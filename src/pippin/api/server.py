@@ -14,7 +14,10 @@ import uvicorn
 from pippin.api.app import create_app
 from pippin.api.bounded_http import BoundedHttp
 from pippin.api.live_settings import LiveSettings
+from pippin.config.mcp_file import McpSettings, load_mcp_file
+from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
+from pippin.mcp import ToolServers
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,11 @@ Preparation = Callable[[], Coroutine[Any, Any, None]]
 
 class AddressError(Exception):
     """The address can't be listened on. The message is one clear line."""
+
+
+def open_tool_servers(options: ServerOptions) -> ToolServers:
+    """Those of the operator's file, not connected yet. Raises `ConfigError`."""
+    return ToolServers(McpSettings() if options.mcp_config is None else load_mcp_file(options.mcp_config))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -69,11 +77,12 @@ class Server:
         self._drain = options.drain_timeout
         self._listener = listener
         self._stops = 0
+        self._tool_servers = open_tool_servers(options)
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                create_app(service, settings, self._live),
+                create_app(service, settings, self._live, self._tool_servers),
                 http=BoundedHttp,
                 ws="none",
                 lifespan="off",
@@ -104,6 +113,7 @@ class Server:
         """Serve until `stop`. The models that the operator named load meanwhile."""
         preloading = asyncio.create_task((prepare or self._service.preload)())
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        self._tool_servers.start()
         on_ready()
         try:
             await serving
@@ -111,6 +121,7 @@ class Server:
             preloading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await preloading
+            await self._tool_servers.close()
             await self._service.close(0.0)
 
     def stop(self) -> None:

@@ -50,11 +50,12 @@ class Catalog:
     def resolve(self, name: str, *, by_operator: bool = False) -> ModelInfo:
         """The model that a name means: its id, served name, alias, or a part of its id.
 
-        Paths are taken only `by_operator`: from the command line and the configuration, never from a request.
+        Paths are taken only `by_operator`: from the command line and the configuration. A request may use one only
+        as the operator wrote it.
         Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
         if the model is there but damaged.
         """
-        entry = self._path_entry(name) if by_operator else None
+        entry = self._path_entry(name) if by_operator else self._operators(name)
         if entry is None:
             check_name(name)
             entry = self._named(name)
@@ -195,6 +196,12 @@ class Catalog:
             return None
         path = path.resolve()
         return self._entry(Found(id or path.name, path, "operator", path), kind)
+
+    def _operators(self, name: str) -> CatalogEntry | None:
+        """The model that the operator named by just these words, be they a path."""
+        if all(name != model.path for model in self._options.models):
+            return None
+        return self._exact(name, self._recent())
 
     def _named(self, name: str) -> CatalogEntry:
         entry = self._exact(name, self._recent())

@@ -41,6 +41,17 @@ def name_of(entry: ModelEntry) -> str:
     return entry.name or entry.path
 
 
+def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
+    """The names to ask for the models by; those that are still to be downloaded, by what they were named."""
+    names = []
+    for entry in options.models:
+        try:
+            names.append(catalog.resolve(name_of(entry)).id)
+        except ServerError:
+            names.append(name_of(entry))
+    return names
+
+
 def greet(options: ServerOptions, address: str, models: list[str]) -> None:
     """The first lines, once the server answers."""
     print(f"Pippin {pippin.__version__} serves at {address}")
@@ -75,7 +86,8 @@ class Preparation:
     async def _prepare(self, entry: ModelEntry) -> None:
         name = name_of(entry)
         with progress(f"Downloading {name}:", bytes_counted=True) as tell:
-            await self.catalog.ensure(entry.path, tell, by_operator=True)
+            info = await self.catalog.ensure(entry.path, tell, by_operator=True)
+        name = entry.name or info.id
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:
             with progress(f"Loading {name}:", bytes_counted=True) as tell:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pippin.cli import version
 from pippin.cli.arguments import option_parser
-from pippin.cli.greeting import Preparation, greet, name_of
+from pippin.cli.greeting import Preparation, greet, served_names
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announce
@@ -56,7 +56,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
 
     def on_ready(host: str, port: int) -> None:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        greet(settings.server, address, [name_of(entry) for entry in settings.server.models])
+        greet(settings.server, address, served_names(settings.server, catalog))
         left.append(str(announce(RunningServer(pid=os.getpid(), address=address, started=time.time()))))
 
     try:

@@ -8,6 +8,7 @@ from pippin.config.marks import HOT, flag
 from pippin.config.model_options import ModelOptions
 
 ContentionPolicy = Literal["wait", "fail", "preempt", "wait_then_fail", "wait_then_preempt"]
+McpOffer = Literal["asked", "always"]
 Natural = Annotated[int, Meta(ge=0)]
 
 
@@ -123,3 +124,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     response_store_hours: Annotated[float, Meta(gt=0, description="How long they are kept.")] = 720.0
     cache_salt_per_key: Annotated[bool, Meta(description="Keep the prefix caches of API keys apart.")] = False
     mcp_config: Annotated[str | None, Meta(description="JSON or YAML file of MCP servers.")] = None
+    mcp_offer: Annotated[
+        McpOffer, Meta(description="Offer their tools to chats that ask, or to all.", extra=HOT)
+    ] = "asked"

@@ -18,4 +18,5 @@ def worker_environment() -> dict[str, str]:
     environment["PYTHONPATH"] = source if not inherited else source + os.pathsep + inherited
     environment["PYTHONUNBUFFERED"] = "1"
     environment["TOKENIZERS_PARALLELISM"] = "true"
+    environment["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would advise to install PyTorch
     return environment

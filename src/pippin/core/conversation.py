@@ -94,6 +94,13 @@ class Tool(Struct, frozen=True, omit_defaults=True):
     strict: bool = False
 
 
+class Toolset(Struct, frozen=True, omit_defaults=True):
+    """Tools of an MCP server that the operator has set up, which Pippin itself calls. `*` is every server."""
+
+    server: str
+    allowed: tuple[str, ...] = ()  # names; all where empty
+
+
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
     """Which tools may, must or must not be called.
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from pippin.core.conversation import Message, Tool, ToolChoice
+from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
 
@@ -85,6 +85,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt: str | tuple[int, ...] | None = None
     suffix: str | None = None  # text after the gap, for models with fill-in-the-middle tokens
     tools: tuple[Tool, ...] = ()
+    toolsets: tuple[Toolset, ...] = ()  # replaced by `tools` before the request goes to a worker
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     tool_format: str | None = None  # a parser's name, instead of the detected one

@@ -43,6 +43,7 @@ class Embed(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
 
 class RerankDocument(Struct, frozen=True, omit_defaults=True):
     parts: tuple[Text | Image, ...]
+    query: str | None = None  # its own, in place of the request's (`/v1/score` compares pairs)
 
 
 class Rerank(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -52,6 +53,7 @@ class Rerank(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     documents: tuple[RerankDocument, ...]
     instruction: str | None = None
     raw_scores: bool = False
+    overflow: Literal["error", "truncate"] | None = None
 
 
 class Transcribe(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -100,7 +102,8 @@ class GenerateImages(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=
     mask: bytes | None = None
     strength: float | None = None
     format: Literal["png", "jpeg", "webp"] = "png"
-    quality: int | None = None
+    quality: int | None = None  # of jpeg and webp, 0 to 100
+    effort: Literal["low", "medium", "high"] | None = None  # steps, relative to the model's own number
     partial_images: int = 0
 
 

@@ -149,7 +149,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> bool:
     try:
         _provide_gfortran()
         blas = ctypes.CDLL(str(library or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
-    except OSError as error:
+    except (OSError, PackageNotFoundError) as error:
         log.warning("no accelerated BLAS (%s): products run 3 to 50 times slower; install pippin[cpu]", error)
         return False
     if threads is not None:

@@ -12,14 +12,19 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
+from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
+from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission, Job
+from pippin.engines.device import RunType, decide, find_facts
 
 Floats = npt.NDArray[np.float32]
+
+RUN_TYPES: dict[RunType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 BATCH_TOKENS = 4096
 """Most tokens, padding included, in one forward pass: enough to fill the device, short enough to cancel soon."""
@@ -241,10 +246,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def for_this_device(model: nn.Module) -> None:
-    """Sixteen-bit kernels on a CPU are many times slower than float32; a GPU runs weights as stored."""
-    if mx.default_device().type == mx.DeviceType.cpu:
-        model.set_dtype(mx.float32)
+def for_this_device(model: nn.Module, options: ModelOptions) -> None:
+    """Bring weights into the type that this machine runs fast, as `device.py` decides, and into memory."""
+    plan = decide(find_facts(), options)
+    if plan.dequantize:
+        dequantize_model(model)
+    if plan.run_type is not None:
+        model.set_dtype(RUN_TYPES[plan.run_type])
     mx.eval(model.parameters())
 
 

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
+LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 
@@ -70,7 +71,8 @@ class WorkerProcess:
         self._wire_ids: dict[str, str] = {}
         self._serial = 0
         self._last_stats = EngineStats()
-        self._stats_asked: list[asyncio.Future[EngineStats]] = []
+        self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
+        self._link_ended: asyncio.Future[None] = loop.create_future()
         self._stopping = False
         self._fault: Exception | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -118,9 +120,8 @@ class WorkerProcess:
         if self.died.done():
             raise ServerError.of(self.died.result())
         self._serial += 1
-        wire_id = (
-            f"{id}{SERIAL_MARK}{self._serial}"  # what is still on its way for an earlier `id` is not ours
-        )
+        # The serial number: what is still on its way for an earlier request of this id is not for this one.
+        wire_id = f"{id}{SERIAL_MARK}{self._serial}"
         mailbox = Mailbox(choices, on_overflow=lambda: self.cancel(id))
         self._mailboxes[wire_id] = mailbox
         self._wire_ids[id] = wire_id
@@ -158,12 +159,11 @@ class WorkerProcess:
         """A fresh snapshot; the last one known where the worker is inside a long step."""
         if self.died.done() or not self.weights_ready.done():
             return self._last_stats
-        asked: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        if not self._stats_asked:
+        if self._stats_asked is None:
+            self._stats_asked = asyncio.get_running_loop().create_future()
             self._try_to_send(AskStats())
-        self._stats_asked.append(asked)
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(asked, STATS_WAIT)
+            await asyncio.wait_for(asyncio.shield(self._stats_asked), STATS_WAIT)
         return self._last_stats
 
     async def stop(self, deadline: float) -> None:
@@ -204,9 +204,7 @@ class WorkerProcess:
             case Stats(stats):
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
-                for asked in self._stats_asked:
-                    _resolve(asked, self._last_stats)
-                self._stats_asked.clear()
+                self._answer_stats()
 
     def _deliver(self, events: list[tuple[str, Event]]) -> None:
         mailboxes = self._mailboxes
@@ -228,9 +226,15 @@ class WorkerProcess:
                 stage.exception()  # read once here: nobody may be waiting
         self.fail_all(error)
 
+    def _answer_stats(self) -> None:
+        asked, self._stats_asked = self._stats_asked, None
+        if asked is not None:
+            _resolve(asked, None)
+
     def _link_closed(self, fault: Exception | None) -> None:
         """The worker closed its end, or sent what is no frame: either way it is of no more use."""
         self._fault = fault
+        _resolve(self._link_ended, None)
         if not self._stopping:
             patience = 0.0 if fault else EXIT_WITHIN
             asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
@@ -246,8 +250,9 @@ class WorkerProcess:
         assert output is not None  # asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
         status = await self._process.wait()
-        with contextlib.suppress(TimeoutError):  # a grandchild may hold the pipe open
-            await asyncio.wait_for(reading, 1.0)
+        last_words = {reading, self._link_ended} if self._link is not None else {reading}
+        await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
+        reading.cancel()
         loaded = self.weights_ready.done() and self.weights_ready.exception() is None
         report = death_report(self.info.id, status, self._fault, loaded)
         if not self._stopping:
@@ -256,8 +261,7 @@ class WorkerProcess:
             self._link.close()
         self._fail_load(report)
         self.fail_all(report)
-        for asked in self._stats_asked:
-            _resolve(asked, self._last_stats)
+        self._answer_stats()
         self.died.set_result(report)
 
 

@@ -45,7 +45,7 @@ class Service:
         `id` must be unique among the requests that run; `client` names who asks, for the log. Raises `ServerError`
         for all that deserves a status code.
         """
-        self._check_room(id)
+        self._check_start(id)
         log.debug("Request %s of %s for model %s.", id, client or "a client", model)
         start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
         self._starting[id] = start
@@ -137,7 +137,7 @@ class Service:
     async def _found(self, name: str) -> ModelInfo:
         """As `model`, without keeping the event loop from others; a missing model is downloaded where that is
         allowed, once for all who ask."""
-        loaded = self.pool.info(name)
+        loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
         if loaded is not None:
             return loaded
         try:
@@ -224,13 +224,9 @@ class Service:
             return False
         return True
 
-    def _check_room(self, id: str) -> None:
+    def _check_start(self, id: str) -> None:
         if self._closing:
             raise ServerError("overloaded", "The server is shutting down.", retry_after=10.0)
-        most = self._options.max_concurrent
-        if most is not None and self.active >= most:
-            message = f"The server runs {most} requests, as many as it may; try again later."
-            raise ServerError("overloaded", message, retry_after=1.0)
         if id in self._runs or id in self._starting:
             raise ServerError("conflict", f"A request with the id {id!r} is running already.")
 

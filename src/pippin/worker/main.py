@@ -30,7 +30,9 @@ def main() -> None:
     """Run as `python -m pippin.worker FD PARENT_PID`."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     end_with_parent(parent)
-    link = WorkerLink(socket.socket(fileno=descriptor))
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    link = WorkerLink(connection)
     try:
         spec = link.receive_spec()
     except LinkLost:

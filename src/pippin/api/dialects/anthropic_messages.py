@@ -169,7 +169,7 @@ class MessagesDialect:
         )
         return Decoded(
             requests=(request,),
-            shape=MessageShape(thinking=_thinking_shown(fields), cached=cached),
+            shape=MessageShape(thinking=_thinking_shown(fields), cached=cached, model=fields.model),
             stream=bool(fields.stream),
             ignored=ignored,
             warnings=_warnings(left_out, reader.skipped),

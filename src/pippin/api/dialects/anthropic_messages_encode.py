@@ -35,6 +35,7 @@ class MessageShape:
 
     thinking: ThinkingShown = "text"
     cached: bool = False  # the request asks for caching, so what was written to the cache is told apart
+    model: str | None = None  # the name that was asked for
 
 
 ERROR_TYPE: Final[dict[ErrorKind, str]] = {
@@ -147,7 +148,8 @@ class MessagesEncoder:
             "id": f"msg_{self._run.id}",
             "type": "message",
             "role": "assistant",
-            "model": self._run.model,
+            # Claude Code drops the thinking of an answer whose model is not the one it asked for.
+            "model": self._shape.model or self._run.model,
             "content": content,
             **stop_of(finished),
             "usage": usage,

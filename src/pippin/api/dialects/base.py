@@ -65,13 +65,12 @@ class RunInfo:
     fingerprint: str  # of Pippin and the model as it runs
 
 
-class Encoder(Protocol):
-    """Draws one run in a dialect's words. All but `whole` give server-sent events, ready for the socket.
+class StreamEncoder(Protocol):
+    """Draws one run as a stream of bytes (server-sent events, but for sound), ready for the socket.
 
-    Order of calls for a stream: `keep_alive* start (event | keep_alive)* end`, where `failed` may come in
-    place of everything that is still to come but `end` (of `start` too, after `keep_alive`). An encoder for a
-    whole answer gets one call of `whole`. An `event` that needs nothing on the wire gives `b""`. Events of
-    several requests come interleaved; `request` is the place in `Decoded.requests`.
+    Order of calls: `keep_alive* start (event | keep_alive)* end`, where `failed` may come in place of everything
+    that is still to come but `end` (of `start` too, after `keep_alive`). An `event` that needs nothing on the wire
+    gives `b""`. Events of several requests come interleaved; `request` is the place in `Decoded.requests`.
     """
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
@@ -89,6 +88,10 @@ class Encoder(Protocol):
     def end(self) -> bytes:
         """The last bytes, after the last event or after `failed`."""
         ...
+
+
+class Encoder(StreamEncoder, Protocol):
+    """Draws one run in a dialect's words. An encoder for a whole answer gets one call of `whole`."""
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece (JSON); one completion for each request."""

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.fields import check_depth, invalid, unsupported
-from pippin.core.conversation import Tool, ToolChoice
+from pippin.api.dialects.mcp_tools import McpTool, toolset_of
+from pippin.core.conversation import Tool, ToolChoice, Toolset
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -53,7 +54,7 @@ class AllowedChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=True)
     allowed_tools: AllowedTools
 
 
-GivenTool = FunctionTool | CustomTool
+GivenTool = FunctionTool | CustomTool | McpTool
 GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomChoice | AllowedChoice
 
 
@@ -64,7 +65,9 @@ def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
     for place, tool in enumerate(given or ()):
         at = f"tools[{place}]"
         if isinstance(tool, CustomTool):
-            raise unsupported(f"{at}.type", 'only tools of type "function" are supported.')
+            raise unsupported(f"{at}.type", 'only tools of type "function" and "mcp" are supported.')
+        if isinstance(tool, McpTool):
+            continue
         function = tool.function
         check_tool_name(function.name, f"{at}.function.name")
         if function.name in tools:
@@ -75,6 +78,15 @@ def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
             function.name, function.description, function.parameters, bool(function.strict)
         )
     return tuple(tools.values())
+
+
+def toolsets_of(given: tuple[GivenTool, ...] | None) -> tuple[Toolset, ...]:
+    """The MCP servers among them."""
+    return tuple(
+        toolset_of(tool, f"tools[{place}]")
+        for place, tool in enumerate(given or ())
+        if isinstance(tool, McpTool)
+    )
 
 
 def check_tool_name(name: str, param: str) -> None:
@@ -91,7 +103,9 @@ def check_parameters(parameters: dict[str, Any], param: str) -> None:
     check_depth(parameters, param)
 
 
-def tool_choice_of(given: GivenChoice | None, tools: tuple[Tool, ...]) -> ToolChoice:
+def tool_choice_of(
+    given: GivenChoice | None, tools: tuple[Tool, ...], toolsets: tuple[Toolset, ...] = ()
+) -> ToolChoice:
     match given:
         case None | "auto":
             return ToolChoice()
@@ -105,7 +119,7 @@ def tool_choice_of(given: GivenChoice | None, tools: tuple[Tool, ...]) -> ToolCh
             choice = ToolChoice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
         case CustomChoice():
             raise unsupported("tool_choice", "custom tools are not supported; choose a function.")
-    if not tools:
+    if not tools and not toolsets:
         raise invalid("tool_choice", "asks for a call, but `tools` is empty.")
     offered = {tool.name for tool in tools}
     for name in choice.names:

@@ -1,7 +1,7 @@
 """Reads a JSON body into a struct, and holds each field of a contract to: honoured, accepted, or refused."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -37,16 +37,40 @@ class Contract(Generic[Body]):
         body = decode_json(data, self.body)
         return body, unknown
 
+    def decode_form(
+        self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
+    ) -> tuple[Body, tuple[str, ...]]:
+        """The same of a form: all values are texts, and those of `lists` come as often as they like."""
+        given: dict[str, list[str]] = {}
+        for name, texts in fields.items():
+            given.setdefault(name.partition("[")[0], []).extend(texts)
+        unknown = self._sorted_out({name: texts[-1].lower().encode() for name, texts in given.items()})
+        values = {
+            name: texts if name in lists else texts[-1]
+            for name, texts in given.items()
+            if name in self._known() and any(texts)
+        }
+        try:
+            return msgspec.convert(values, type=self.body, strict=False), unknown
+        except msgspec.ValidationError as error:
+            raise validation_error(str(error)) from None
+
     def _sort_out(self, data: bytes) -> tuple[str, ...]:
         given = decode_json(data, dict[str, msgspec.Raw])
-        honoured = msgspec.structs.fields(self.body)
-        known = {item.encode_name for item in honoured}
+        return self._sorted_out({name: bytes(value) for name, value in given.items()})
+
+    def _known(self) -> set[str]:
+        return {item.encode_name for item in msgspec.structs.fields(self.body)}
+
+    def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Names that nobody knows. Raises `ServerError` for one that is refused."""
+        known = self._known()
         unknown = []
         for name, value in given.items():
             if name in known or name in self.accepted:
                 continue
             if (sentence := self.refused.get(name)) is not None:
-                if bytes(value) not in _NEUTRAL:
+                if value not in _NEUTRAL and value:
                     raise unsupported(name, sentence)
             else:
                 unknown.append(name[:64])

@@ -9,7 +9,7 @@ from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
 from pippin.api.dialects.chat_messages import ChatMessage, MediaDefaults, is_prefill, messages_of
-from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of
+from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.fields import Contract, invalid, unsupported
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
@@ -92,7 +92,7 @@ class ChatDialect:
 
 def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
     """What the body asks for, without its way of being answered."""
-    tools = tools_of(fields.tools)
+    tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
     media = MediaDefaults(
         min_pixels=fields.min_pixels,
         max_pixels=fields.max_pixels,
@@ -104,7 +104,8 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         model=fields.model,
         messages=messages_of(fields.messages, media),
         tools=tools,
-        tool_choice=tool_choice_of(fields.tool_choice, tools),
+        toolsets=toolsets,
+        tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         tool_format=fields.tool_parser,
         sampling=sampling_of(fields),

@@ -132,6 +132,7 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         model=fields.model or "default",
         messages=messages,
         tools=toolbox.tools,
+        toolsets=toolbox.toolsets,
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         tool_format=fields.tool_parser,

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
-from pippin.core.conversation import Tool, ToolChoice
+from pippin.api.dialects.mcp_tools import McpTool, toolset_of
+from pippin.core.conversation import Tool, ToolChoice, Toolset
 
 CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
 
@@ -78,6 +79,7 @@ class Toolbox:
 
     tools: tuple[Tool, ...] = ()
     origins: dict[str, Origin] = field(default_factory=dict)  # by the name that the model sees
+    toolsets: tuple[Toolset, ...] = ()  # of MCP servers
     left_out: tuple[str, ...] = ()  # types of tools that nobody here can run
 
     def origin(self, name: str) -> Origin:
@@ -103,7 +105,6 @@ _HOSTED: Final = frozenset(
         "computer_use_preview",
         "code_interpreter",
         "image_generation",
-        "mcp",
         "tool_search",
         "programmatic_tool_calling",
     }
@@ -175,11 +176,16 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
     tools: dict[str, Tool] = {}
     origins: dict[str, Origin] = {}
     left_out: list[str] = []
+    toolsets = [
+        toolset_of(convert(spec, McpTool, f"{param}[{number}]"), f"{param}[{number}]")
+        for number, spec in enumerate(given)
+        if spec.get("type") == "mcp"
+    ]
     for number, spec in enumerate(given):
         for tool, origin in _tools_of(spec, f"{param}[{number}]", left_out):
             tools[tool.name] = tool
             origins[tool.name] = origin
-    return Toolbox(tuple(tools.values()), origins, tuple(left_out))
+    return Toolbox(tuple(tools.values()), origins, tuple(toolsets), tuple(left_out))
 
 
 def _tools_of(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, Origin]]:
@@ -193,6 +199,8 @@ def _tools_of(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tup
         case str(kind) if kind in _BUILT_IN:
             call_kind, tool = _BUILT_IN[kind]
             return [(tool, Origin(call_kind, tool.name))]
+        case "mcp":
+            return []
         case str(kind) if kind in _HOSTED:
             left_out.append(kind)
             return []
@@ -264,7 +272,7 @@ def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> Tool
 
 
 def _offered(names: tuple[str, ...], toolbox: Toolbox) -> tuple[str, ...]:
-    if not toolbox.tools:
+    if not toolbox.tools and not toolbox.toolsets:
         raise invalid("tool_choice", "can't be `required` without a tool in `tools` that can be called.")
     return names
 

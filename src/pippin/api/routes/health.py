@@ -73,7 +73,19 @@ class Health:
             "loaded_at": current.loaded_at if current is not None else None,
             "auto_unload_idle_seconds": defaults.idle_timeout or 0.0,
             "last_error": next((state.error.message for state in states if state.error is not None), None),
-            "mcp": None,
+            "mcp": self._mcp(),
+        }
+
+    def _mcp(self) -> dict[str, Any] | None:
+        servers = self.api.tool_servers
+        if not servers:
+            return None
+        connected = sum(connection.state == "connected" for connection in servers.connections)
+        return {
+            "enabled": True,
+            "servers_connected": connected,
+            "servers_total": len(servers.connections),
+            "tools_available": len(servers.tools()),
         }
 
 

@@ -25,7 +25,8 @@ from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
 log = logging.getLogger(__name__)
 
 PROBE_LENGTHS = (5, 3)  # tokens of two rows of different length
-TOLERANCE = 0.02  # of the largest logit: far above rounding, far below a wrong answer
+TOLERANCE = {mx.float32: 0.02}  # of the largest logit: far above rounding, far below a wrong answer
+TOLERANCE_OF_HALVES = 0.25  # of float16 and bfloat16, where a mixture may choose other experts too
 QUANTIZED_TOLERANCE = {8: 0.1, 4: 0.6}
 FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # what a model raises in a batch
 
@@ -54,7 +55,9 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
     slack = options.cache_block_tokens + options.num_draft_tokens
     plain = BatchShape(slack=slack)
     vocabulary = alone.shape[-1]
-    if not can_batch(caches[0]) or not _agree(model, plain, caches, alone, TOLERANCE):
+    if not can_batch(caches[0]) or not _agree(
+        model, plain, caches, alone, TOLERANCE.get(alone.dtype, TOLERANCE_OF_HALVES)
+    ):
         if options.kv_bits is not None:
             raise _no_quantization("its caches are of a kind of their own")
         log.warning(

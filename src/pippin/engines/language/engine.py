@@ -18,7 +18,7 @@ from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefix_cache import PrefixCache
-from pippin.engines.language.prompts import Prompts
+from pippin.engines.language.prompts import Prompts, progress_of
 from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.row_group import RowGroup
@@ -220,12 +220,14 @@ class LanguageEngine:
             if prompt.ticket.remaining:
                 if spent >= budget:
                     break
-                before = prompt.ticket.computed
-                count, events = self._prompts.compute(prompt, budget - spent, wait=wait)
+                count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)
                 spent += count
-                self.counters.prompt_tokens += prompt.ticket.computed - before
-                self._emit(prompt.request, events)
-            if not prompt.ticket.remaining:
+                self.counters.prompt_tokens += count if computed else 0
+                for each in computed:
+                    self._emit(each.request, progress_of(each))
+                    if not each.ticket.remaining:
+                        self._start_rows(each)
+            else:
                 self._start_rows(prompt)
         return spent
 

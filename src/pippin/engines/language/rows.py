@@ -60,6 +60,7 @@ class Prompt:
     fetched: bool = False  # looked up on the disk
     loading: Loading | None = None  # from the disk
     borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
+    chunks: int = 0  # computed so far
     scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
 
     @cached_property

@@ -1,6 +1,6 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -122,16 +122,18 @@ class Scheduler:
             return limits.prefill_chunk
         if self.prefill_rate <= 0:
             return min(limits.prefill_chunk, 4 * SMALLEST_CHUNK)
-        tokens = int((limits.target_gap - self.decode_seconds) * self.prefill_rate)
+        # Where decoding alone takes up the gap, prompts still get a third of the time: nobody is starved.
+        seconds = max(limits.target_gap - self.decode_seconds, self.decode_seconds / 2)
+        tokens = int(seconds * self.prefill_rate)
         tokens -= tokens % SMALLEST_CHUNK
         return max(SMALLEST_CHUNK, min(tokens, limits.prefill_chunk))
 
-    def next_prompt(self) -> Ticket | None:
+    def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
         """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
 
         Counting what was computed for others in the meantime keeps long prompts from starving behind short ones.
         """
-        ready = [ticket for ticket in self.phase("prefill") if not ticket.held]
+        ready = [ticket for ticket in self.phase("prefill") if not ticket.held and ticket not in besides]
         if not ready:
             return None
         return min(ready, key=lambda each: (-each.priority, each.remaining - each.passed, each.arrival))

@@ -76,9 +76,10 @@ def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
 
 def _rerank(task: Rerank) -> Ranked:
     """The share of the query's words that a document holds."""
-    wanted = {word.strip().lower() for word in tokenizer.pieces(task.query) if word.strip()}
     scores, count = [], 0
     for document in task.documents:
+        query = tokenizer.pieces(document.query or task.query)
+        wanted = {word.strip().lower() for word in query if word.strip()}
         words = [word.strip().lower() for word in tokenizer.pieces(_text_of(document.parts))]
         count += len(words) + len(wanted)
         share = len(wanted.intersection(words)) / max(1, len(wanted))

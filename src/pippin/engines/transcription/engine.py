@@ -7,8 +7,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 import numpy as np
 
+from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -16,6 +18,7 @@ from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.encoding import for_this_device
 
 RATE = 16000
 WINDOW_SECONDS = 30.0
@@ -36,8 +39,7 @@ class TranscriptionPreparer:
                 "invalid_request", f"{self.info.id} turns speech into text; send it audio.", "model"
             )
         samples = sound.decode(task.audio, RATE, param="file")
-        # OpenAI counts audio in tokens of a tenth of a second; nothing else about them is public.
-        accepted = Accepted(prompt_tokens=max(1, round(samples.size / RATE * 10)))
+        accepted = Accepted(prompt_tokens=audio_tokens(samples.size / RATE))
         return BlockingJob[nn.Module](id, accepted, transcriber(task, samples))
 
 
@@ -47,21 +49,37 @@ def open_preparer(spec: WorkerSpec) -> TranscriptionPreparer:
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
     folder = Path(spec.info.path or "")
+    options = msgspec.convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
         from mlx_audio.stt.utils import load_model
 
         progress(0, 1, "weights")
         model = load_model(folder, strict=True)
-        if mx.default_device().type == mx.DeviceType.cpu:
-            model.set_dtype(mx.float32)
-            if hasattr(model, "dtype"):
-                model.dtype = mx.float32  # whisper casts its input to this
-        mx.eval(model.parameters())
+        for_this_device(model, options)
+        if is_whisper(model):
+            _settle_whisper(model, spec.info.id)
         progress(1, 1, "weights")
         return model
 
     return BlockingEngine(load)
+
+
+def _settle_whisper(model: nn.Module, name: str) -> None:
+    model.dtype = model.encoder.conv1.weight.dtype  # it casts its input to this
+    tokenizer = model.get_tokenizer()
+    if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
+        raise ServerError(
+            "load_failed",
+            f"The tokenizer of {name} has no tokens for times (`<|0.00|>` and on); take tokenizer.json from the "
+            "original model.",
+        )
+
+
+def is_whisper(model: nn.Module) -> bool:
+    from mlx_audio.stt.models.whisper.whisper import Model
+
+    return isinstance(model, Model)
 
 
 def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module, Call], None]:
@@ -69,31 +87,51 @@ def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module
     duration = samples.size / RATE
 
     def run(model: nn.Module, call: Call) -> None:
-        result = model.generate(samples, **_arguments(model, task, call, duration))
-        segments = list(_segments(result.segments or (), task.words))
-        for segment in segments:
-            call.emit(segment)
-        text = result.text.strip()
-        call.emit(
-            Transcribed(
-                text=text,
-                language=result.language or task.language,
-                duration=duration,
-                usage=Usage(
-                    prompt_tokens=max(1, round(duration * 10)),
-                    completion_tokens=sum(len(segment.tokens) for segment in segments),
-                ),
-            )
-        )
+        arguments = _arguments(model, task, call, duration)
+        pieces = windows(samples) if task.stream else [samples]
+        texts: list[str] = []
+        count, begin, tokens = 0, 0.0, 0
+        for piece in pieces:
+            call.check()
+            result = model.generate(piece, **arguments)
+            for segment in _segments(result.segments or (), task.words, first=count, begin=begin):
+                call.emit(segment)
+                count += 1
+                tokens += len(segment.tokens)
+            texts.append(result.text.strip())
+            begin += piece.size / RATE
+            if "language" in arguments and arguments["language"] is None:
+                arguments["language"] = result.language  # heard once, it holds for the rest
+        usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
+        language = arguments.get("language") or result.language
+        text = " ".join(filter(None, texts))
+        call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
 
     return run
+
+
+def audio_tokens(duration: float) -> int:
+    """OpenAI counts audio in tokens of a tenth of a second; nothing else about them is public."""
+    return max(1, round(duration * 10))
+
+
+def windows(samples: sound.Samples) -> list[sound.Samples]:
+    """Pieces of at most 30 seconds, cut where it is quietest in the last third: what a stream hears one by one."""
+    frame = RATE // 10
+    pieces = []
+    while samples.size > WINDOW_SECONDS * RATE:
+        first, last = int(WINDOW_SECONDS * 2 / 3 * 10), int(WINDOW_SECONDS * 10)
+        loudness = np.square(samples[first * frame : last * frame]).reshape(-1, frame).mean(axis=1)
+        cut = (first + int(loudness.argmin())) * frame + frame // 2
+        pieces.append(samples[:cut])
+        samples = samples[cut:]
+    return [*pieces, samples]
 
 
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) -> dict[str, Any]:
     """Keywords of mlx-audio's `generate`. Raises `ServerError` where a model lacks what was asked for."""
     arguments: dict[str, Any] = {"verbose": None}
-    is_whisper = hasattr(model, "get_tokenizer") and hasattr(model, "dims")
-    if not is_whisper:
+    if not is_whisper(model):
         for name, asked in (("translate", task.translate), ("words", task.words), ("prompt", task.prompt)):
             if asked:
                 raise ServerError("unsupported", f"This model has no `{name}`; leave it out.", name)
@@ -104,6 +142,9 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) 
         return arguments
     _watch(model, call, duration)
     arguments["language"] = _language(model, task.language)
+    if task.max_tokens is not None:
+        raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
+    arguments["fp16"] = model.dtype == mx.float16
     arguments["task"] = "translate" if task.translate else "transcribe"
     arguments["word_timestamps"] = task.words
     arguments["initial_prompt"] = task.prompt
@@ -143,21 +184,24 @@ def _watch(model: nn.Module, call: Call, duration: float) -> None:
     model.decode = watched
 
 
-def _segments(found: Iterable[dict[str, Any]], with_words: bool) -> Iterable[Segment]:
-    for number, segment in enumerate(found):
+def _segments(
+    found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
+) -> Iterable[Segment]:
+    """Numbered from `first`, their times counted from `begin` seconds."""
+    for number, segment in enumerate(found, first):
         words = tuple(
             Word(
                 text=word["word"],
-                start=float(word["start"]),
-                end=float(word["end"]),
+                start=begin + float(word["start"]),
+                end=begin + float(word["end"]),
                 probability=float(word["probability"]) if "probability" in word else None,
             )
             for word in (segment.get("words") or () if with_words else ())
         )
         yield Segment(
             id=number,
-            start=float(segment.get("start", 0.0)),
-            end=float(segment.get("end", 0.0)),
+            start=begin + float(segment.get("start", 0.0)),
+            end=begin + float(segment.get("end", 0.0)),
             text=segment.get("text", ""),
             tokens=tuple(int(token) for token in segment.get("tokens") or ()),
             temperature=float(segment.get("temperature", 0.0)),

@@ -62,6 +62,7 @@ class EmbeddingPreparer:
         self.folder = folder
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
+        self.options = options
         self._overflow = options.embedding_overflow
         settings = read_json(folder / "config_sentence_transformers.json")
         prompts = settings.get("prompts") or {}
@@ -106,7 +107,7 @@ class EmbeddingPreparer:
             raise ServerError(
                 "context_length_exceeded",
                 f"{param} has {len(row.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
-                "Send less, or start the server with --embedding-overflow truncate.",
+                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
                 param,
             )
         # The last token (end of sequence, separator) is what several poolings read: it stays.
@@ -139,16 +140,16 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     config = preparer.tokenizer.config
     pooling = read_pooling(preparer.folder)
     if config.get("model_type") in ENCODERS:
-        forward = _encoder(preparer.folder, pooling, preparer.tokenizer.pad)
+        forward = _encoder(preparer, pooling)
     else:
-        forward = _language_model(preparer.folder, pooling, preparer.tokenizer.pad)
+        forward = _language_model(preparer, pooling)
     vector = forward([TokenRow((preparer.tokenizer.pad,))])  # a warm-up that also tells the size
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
     progress(1, 1, "weights")
     return EncodingEngine(forward)
 
 
-def _encoder(folder: Path, pooling: Pooling | None, pad: int) -> Callable[[Sequence[TokenRow]], Floats]:
+def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Callable[[Sequence[TokenRow]], Floats]:
     try:
         from mlx_vlm.embedding_loader import load_embedding_model
         from mlx_vlm.models.pooling import pool_by_config
@@ -156,8 +157,9 @@ def _encoder(folder: Path, pooling: Pooling | None, pad: int) -> Callable[[Seque
         raise ServerError(
             "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
         ) from error
-    model = load_embedding_model(folder, trust_remote_code=False)
-    for_this_device(model)
+    model = load_embedding_model(preparer.folder, trust_remote_code=False)
+    for_this_device(model, preparer.options)
+    pad = preparer.tokenizer.pad
     if pooling is not None:
         model.pooling_config = pooling.config
 
@@ -173,13 +175,14 @@ def _encoder(folder: Path, pooling: Pooling | None, pad: int) -> Callable[[Seque
 
 
 def _language_model(
-    folder: Path, pooling: Pooling | None, pad: int
+    preparer: EmbeddingPreparer, pooling: Pooling | None
 ) -> Callable[[Sequence[TokenRow]], Floats]:
     """Any language model: its states after the last norm, the last token's (or the mean), normalised."""
     from mlx_lm.utils import load_model
 
-    model, _ = load_model(folder, trust_remote_code=False)
-    for_this_device(model)
+    model, _ = load_model(preparer.folder, trust_remote_code=False)
+    for_this_device(model, preparer.options)
+    pad = preparer.tokenizer.pad
     inner = model.language_model.model if "language_model" in model else model.model
     mode = (pooling.config if pooling else {}).get("pooling_mode_mean_tokens") and "mean"
 

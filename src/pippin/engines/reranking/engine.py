@@ -44,7 +44,7 @@ class RerankingPreparer:
         options = msgspec.convert(spec.options, ModelOptions)
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
-        self._truncate = options.embedding_overflow == "truncate"
+        self.options = options
         self.is_classifier = any(
             str(name).endswith("ForSequenceClassification")
             for name in self.tokenizer.config.get("architectures") or ()
@@ -59,7 +59,9 @@ class RerankingPreparer:
             raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
         build = self._pair if self.is_classifier else self._question
         rows = tuple(
-            build(task, plain_text(document, f"documents[{i}]"), f"documents[{i}]")
+            build(
+                task, document.query or task.query, plain_text(document, f"documents[{i}]"), f"documents[{i}]"
+            )
             for i, document in enumerate(task.documents)
         )
         tokens = sum(len(row.tokens) for row in rows)
@@ -70,32 +72,32 @@ class RerankingPreparer:
 
         return EncodingJob(id, Accepted(tokens), rows, answer)
 
-    def _pair(self, task: Rerank, document: str, param: str) -> TokenRow:
-        row = self.tokenizer.encode(task.query, document)
+    def _pair(self, task: Rerank, query: str, document: str, param: str) -> TokenRow:
+        row = self.tokenizer.encode(query, document)
         excess = len(row.tokens) - self.tokenizer.limit
         if excess <= 0:
             return row
-        self._refuse_unless_truncating(len(row.tokens), param)
+        self._refuse_unless_truncating(task, len(row.tokens), param)
         segments = None if row.segments is None else (*row.segments[: -excess - 1], row.segments[-1])
         return TokenRow((*row.tokens[: -excess - 1], row.tokens[-1]), segments)
 
-    def _question(self, task: Rerank, document: str, param: str) -> TokenRow:
+    def _question(self, task: Rerank, query: str, document: str, param: str) -> TokenRow:
         head = f"{PREFIX}<Instruct>: {task.instruction or INSTRUCTION}\n<Query>: "
         start = self.tokenizer.template(head)
-        middle = self.tokenizer.plain(f"{task.query}\n<Document>: {document}")
+        middle = self.tokenizer.plain(f"{query}\n<Document>: {document}")
         end = self.tokenizer.template(SUFFIX)
         room = self.tokenizer.limit - len(start) - len(end)
         if len(middle) > room:
-            self._refuse_unless_truncating(len(start) + len(middle) + len(end), param)
+            self._refuse_unless_truncating(task, len(start) + len(middle) + len(end), param)
             middle = middle[:room]
         return TokenRow((*start, *middle, *end))
 
-    def _refuse_unless_truncating(self, length: int, param: str) -> None:
-        if not self._truncate:
+    def _refuse_unless_truncating(self, task: Rerank, length: int, param: str) -> None:
+        if (task.overflow or self.options.embedding_overflow) == "error":
             raise ServerError(
                 "context_length_exceeded",
                 f"{param} and the query have {length} tokens; {self.info.id} takes {self.tokenizer.limit}. "
-                "Send less, or start the server with --embedding-overflow truncate.",
+                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
                 param,
             )
 
@@ -134,7 +136,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
         raise ServerError(
             "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
         ) from error
-    for_this_device(model)
+    for_this_device(model, preparer.options)
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[TokenRow]) -> Floats:
@@ -156,7 +158,7 @@ def _language_model(preparer: RerankingPreparer) -> Forward:
             f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
         )
     model, _ = load_model(preparer.folder, trust_remote_code=False)
-    for_this_device(model)
+    for_this_device(model, preparer.options)
     pad = preparer.tokenizer.pad
     head: Callable[[mx.array], Any] = (
         model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear

@@ -8,8 +8,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 import numpy as np
 
+from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken, Usage, Voices
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -17,6 +19,7 @@ from pippin.core.tasks import ListVoices, Speak, Task
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.encoding import for_this_device
 
 REFERENCE_SECONDS = 60.0
 """Longest recording of a voice to imitate."""
@@ -75,15 +78,14 @@ def open_preparer(spec: WorkerSpec) -> SpeechPreparer:
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
     folder = Path(spec.info.path or "")
+    options = msgspec.convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
         from mlx_audio.tts.utils import load_model
 
         progress(0, 1, "weights")
         model = load_model(folder)
-        if mx.default_device().type == mx.DeviceType.cpu:
-            model.set_dtype(mx.float32)
-        mx.eval(model.parameters())
+        for_this_device(model, options)
         progress(1, 1, "weights")
         return model
 

@@ -1,0 +1,194 @@
+"""Bodies and replies of `/v1/rerank` (Cohere's and Jina's) and of `/v1/score` (vLLM's)."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.engine_fields import Name
+from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.core.conversation import Text
+from pippin.core.events import Ranked
+from pippin.core.tasks import Rerank, RerankDocument
+
+MOST_DOCUMENTS: Final = 4096
+
+
+class DocumentFields(Struct, kw_only=True, omit_defaults=True):
+    """A document as an object. Only its text is read."""
+
+    text: str | None = None
+    image: Any = None
+    image_url: Any = None
+    video: Any = None
+    video_url: Any = None
+
+
+class RerankRequest(Struct, kw_only=True, omit_defaults=True):
+    query: Annotated[str, Meta(min_length=1, description="What the documents are compared with.")]
+    documents: Annotated[
+        Annotated[tuple[str | DocumentFields, ...], Meta(min_length=1, max_length=MOST_DOCUMENTS)],
+        Meta(description="Texts, or objects with a `text`."),
+    ]
+    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    top_n: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Answer with so many of the best.")
+    ] = None
+    return_documents: Annotated[
+        bool | None, Meta(description="Give each text back; true if not set, as Jina has it.")
+    ] = None
+    instruction: Annotated[
+        str | None, Meta(description="What makes a document fit, for models that are told.")
+    ] = None
+    truncate: Annotated[
+        bool | None,
+        Meta(description="Cut documents that are too long, or refuse them; not set is the option's choice."),
+    ] = None
+
+
+RERANK: Final = Contract(
+    RerankRequest,
+    frozenset({"user"}),
+    {
+        "max_chunks_per_doc": "documents are not cut in chunks; use `truncate`.",
+        "max_tokens_per_doc": "documents are cut at the model's own limit; use `truncate`.",
+        "rank_fields": "send documents as texts, with the fields that count.",
+        "truncate_prompt_tokens": "documents are cut at the model's own limit; use `truncate`.",
+    },
+)
+
+
+class ScoreRequest(Struct, kw_only=True, omit_defaults=True):
+    text_1: Annotated[str | tuple[str, ...], Meta(description="One text, or one for each of `text_2`.")]
+    text_2: Annotated[str | tuple[str, ...], Meta(description="The texts to compare it with.")]
+    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    instruction: Annotated[
+        str | None, Meta(description="What makes a document fit, for models that are told.")
+    ] = None
+    use_activation: Annotated[
+        bool | None, Meta(description="False gives logits instead of probabilities.")
+    ] = None
+    truncate: Annotated[bool | None, Meta(description="Cut texts that are too long, or refuse them.")] = None
+
+
+SCORE: Final = Contract(
+    ScoreRequest,
+    frozenset({"user"}),
+    {"truncate_prompt_tokens": "texts are cut at the model's own limit; use `truncate`."},
+)
+
+
+class DocumentBody(Struct):
+    text: str
+
+
+class RankedDocument(Struct, kw_only=True, omit_defaults=True):
+    index: int
+    relevance_score: float
+    document: DocumentBody | None = None
+
+
+class TextUsage(Struct, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankReply(Struct, kw_only=True):
+    id: str
+    object: Literal["list"] = "list"
+    model: str
+    results: list[RankedDocument]
+    usage: TextUsage
+    meta: dict[str, Any]
+
+
+class Score(Struct, kw_only=True):
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreReply(Struct, kw_only=True):
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Score]
+    usage: TextUsage
+
+
+def rerank_task_of(fields: RerankRequest) -> Rerank:
+    documents = tuple(
+        RerankDocument((Text(text_of(document, f"documents[{place}]")),))
+        for place, document in enumerate(fields.documents)
+    )
+    return Rerank(
+        query=fields.query,
+        documents=documents,
+        instruction=fields.instruction or None,
+        overflow=overflow_of(fields.truncate),
+    )
+
+
+def text_of(document: str | DocumentFields, path: str) -> str:
+    if isinstance(document, str):
+        return document
+    for name in ("image", "image_url", "video", "video_url"):
+        if msgspec.structs.asdict(document)[name] is not None:
+            raise unsupported(f"{path}.{name}", "rerankers read text only; send a `text`.")
+    if document.text is None:
+        raise invalid(f"{path}.text", "is required.")
+    return document.text
+
+
+def score_task_of(fields: ScoreRequest) -> Rerank:
+    left = (fields.text_1,) if isinstance(fields.text_1, str) else fields.text_1
+    right = (fields.text_2,) if isinstance(fields.text_2, str) else fields.text_2
+    for name, texts in (("text_1", left), ("text_2", right)):
+        if not texts or not all(texts):
+            raise invalid(name, "must not be empty.")
+        if len(texts) > MOST_DOCUMENTS:
+            raise invalid(name, f"must not hold more than {MOST_DOCUMENTS} texts.")
+    if len(left) not in (1, len(right)):
+        raise invalid("text_1", "must be one text, or one for each of `text_2`.")
+    queries = left * len(right) if len(left) == 1 else left
+    documents = [RerankDocument((Text(text),), query) for query, text in zip(queries, right, strict=True)]
+    return Rerank(
+        query=left[0],
+        documents=tuple(documents),
+        instruction=fields.instruction or None,
+        raw_scores=fields.use_activation is False,
+        overflow=overflow_of(fields.truncate),
+    )
+
+
+def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
+    return None if truncate is None else "truncate" if truncate else "error"
+
+
+def draw_ranking(fields: RerankRequest, task: Rerank, found: Ranked, *, id: str, model: str) -> RerankReply:
+    """Best first; equal scores keep the order of the documents."""
+    order = sorted(range(len(found.scores)), key=lambda index: -found.scores[index])
+    shown = fields.return_documents is not False
+    results = []
+    for index in order[: fields.top_n]:
+        [text] = task.documents[index].parts
+        assert isinstance(text, Text)
+        body = DocumentBody(text.text) if shown else None
+        results.append(RankedDocument(index=index, relevance_score=found.scores[index], document=body))
+    return RerankReply(
+        id=f"rerank-{id}",
+        model=model,
+        results=results,
+        usage=usage_of(found),
+        meta={"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+    )
+
+
+def draw_scores(found: Ranked, *, id: str, model: str, created: int) -> ScoreReply:
+    data = [Score(index=index, score=score) for index, score in enumerate(found.scores)]
+    return ScoreReply(id=f"score-{id}", created=created, model=model, data=data, usage=usage_of(found))
+
+
+def usage_of(found: Ranked) -> TextUsage:
+    return TextUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)

@@ -1,0 +1,150 @@
+"""Bodies and replies of `/v1/audio/speech`, as OpenAI has them."""
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.engine_fields import Name
+from pippin.api.dialects.event_frames import COMMENT, event_frame
+from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.openai_words import error_body
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
+from pippin.core.tasks import Speak
+
+LONGEST: Final = 32_768
+"""Characters of one text. Longer ones would hold the model for an hour; send them in pieces."""
+
+MEDIA: Final[dict[str, str]] = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}
+ANY_VOICE: Final = "default"
+"""The SDK insists on a voice; this one leaves it to the model."""
+
+
+class VoiceName(Struct):
+    id: Name
+
+
+class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
+    input: Annotated[str, Meta(min_length=1, max_length=LONGEST, description="The text to speak.")]
+    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    voice: Annotated[
+        Name | VoiceName | None, Meta(description="A voice of the model; `default` leaves it to the model.")
+    ] = None
+    instructions: Annotated[str | None, Meta(description="How to speak, for models that are told.")] = None
+    instruct: Annotated[str | None, Meta(description="mlx-vlm's name for it.")] = None
+    response_format: Annotated[
+        Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None,
+        Meta(description="mp3 if not set; pcm is 16 bits, little-endian, at the model's rate."),
+    ] = None
+    speed: Annotated[
+        Annotated[float, Meta(ge=0.25, le=4)] | None, Meta(description="1 is the voice's own.")
+    ] = None
+    stream_format: Annotated[
+        Literal["audio", "sse"] | None, Meta(description="Bytes of sound, or events that hold them.")
+    ] = None
+    stream: Annotated[
+        bool | None, Meta(description="Let the model give sound in shorter pieces, where it can.")
+    ] = None
+    lang_code: Annotated[str | None, Meta(description="Language, for models that are told.")] = None
+    ref_audio: Annotated[
+        str | None, Meta(description="A recording of the voice to imitate: data URI or address.")
+    ] = None
+    ref_text: Annotated[str | None, Meta(description="What is said in it.")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=10)] | None, Meta(description="Of sampling, for models that sample.")
+    ] = None
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=10**6)] | None, Meta(description="Most tokens of sound.")
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, lt=2**32)] | None, Meta(description="Same seed, same sound.")
+    ] = None
+
+
+REFUSED: Final = dict.fromkeys(
+    ("gender", "pitch", "top_p", "top_k", "repetition_penalty", "streaming_interval"),
+    "no model here takes it; leave it out.",
+)
+CONTRACT: Final = Contract(SpeechRequest, frozenset({"user", "verbose"}), REFUSED)
+
+
+def task_of(fields: SpeechRequest, reference: bytes | None) -> Speak:
+    if not fields.input.strip():
+        raise invalid("input", "must not be empty.")
+    voice = fields.voice.id if isinstance(fields.voice, VoiceName) else fields.voice
+    return Speak(
+        text=fields.input,
+        voice=None if voice == ANY_VOICE else voice,
+        speed=1.0 if fields.speed is None else fields.speed,
+        format=fields.response_format or "mp3",
+        instructions=fields.instructions or fields.instruct or None,
+        language=fields.lang_code or None,
+        reference_audio=reference,
+        reference_text=fields.ref_text or None,
+        temperature=fields.temperature,
+        max_tokens=fields.max_tokens,
+        stream=bool(fields.stream) or fields.stream_format == "sse",
+        seed=fields.seed,
+    )
+
+
+class SpeechBytes:
+    """The sound itself. Nothing harmless can be put between, and a failure can only end it."""
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        return event.data if isinstance(event, SpeechChunk) else b""
+
+    def keep_alive(self) -> bytes:
+        return b""
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+
+class SpeechEvents:
+    """OpenAI's events: pieces of the sound in base64, then what was used."""
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case SpeechChunk(data=data):
+                return _frame("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
+            case Spoken(usage=usage):
+                figures = {
+                    "input_tokens": usage.prompt_tokens,
+                    "output_tokens": usage.completion_tokens,
+                    "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                }
+                return _frame("speech.audio.done", {"usage": figures})
+            case _:
+                return b""
+
+    def keep_alive(self) -> bytes:
+        return COMMENT
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return event_frame("error", error_body(report))
+
+    def end(self) -> bytes:
+        return b""
+
+
+def _frame(name: str, payload: dict[str, Any]) -> bytes:
+    return event_frame(name, {"type": name, **payload})

@@ -1,0 +1,305 @@
+"""Forms of `/v1/audio/transcriptions` and `/translations`, as OpenAI's SDK sends them, and their replies."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.engine_fields import Name
+from pippin.api.dialects.event_frames import COMMENT, event_frame
+from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.openai_words import error_body
+from pippin.api.forms import Upload
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event, Segment, Transcribed
+from pippin.core.tasks import Transcribe
+
+Format = Literal["json", "text", "verbose_json", "srt", "vtt", "ndjson", "diarized_json"]
+MEDIA: Final[dict[str, str]] = {
+    "text": "text/plain; charset=utf-8",
+    "srt": "text/plain; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+}
+LINES: Final = "application/x-ndjson"
+LISTS: Final = frozenset({"timestamp_granularities", "include"})
+
+
+class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
+    """The fields of the form; the sound is its file `file`."""
+
+    model: Annotated[Name, Meta(description="Name of the model.")] = "default"
+    language: Annotated[
+        Annotated[str, Meta(max_length=32)] | None,
+        Meta(description="ISO code of the language that is spoken; detected if not set."),
+    ] = None
+    prompt: Annotated[str | None, Meta(description="Text that goes before, for style and names.")] = None
+    response_format: Annotated[
+        Format | None, Meta(description="json, text, verbose_json, srt, vtt, or ndjson (a line a segment).")
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Of sampling; not set begins with 0 and rises where decoding fails."),
+    ] = None
+    timestamp_granularities: Annotated[
+        tuple[Literal["word", "segment"], ...] | None,
+        Meta(description="What verbose_json shows the times of."),
+    ] = None
+    word_timestamps: Annotated[bool | None, Meta(description="mlx-vlm's way to ask for words.")] = None
+    include: Annotated[tuple[str, ...] | None, Meta(description="Must be empty: no logprobs.")] = None
+    stream: Annotated[bool | None, Meta(description="Send each segment as an event when it is ready.")] = None
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most tokens, for models that know it.")
+    ] = None
+    chunking_strategy: Annotated[
+        Literal["auto"] | None, Meta(description="Only auto: the model's own windows.")
+    ] = None
+
+
+ELSEWHERE: Final = (
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "frequency_penalty",
+    "repetition_penalty",
+    "presence_penalty",
+    "reasoning_effort",
+    "chunk_duration",
+    "frame_threshold",
+    "prefill_step_size",
+    "keywords",
+    "languages",
+    "hotwords",
+    "known_speaker_names",
+    "known_speaker_references",
+)
+REFUSED: Final = {
+    **dict.fromkeys(ELSEWHERE, "transcription has no such setting; leave it out."),
+    "text": "use `prompt`.",
+    "context": "use `prompt`.",
+}
+CONTRACT: Final = Contract(TranscriptionRequest, frozenset({"user", "verbose"}), REFUSED)
+
+
+class DurationUsage(Struct, kw_only=True):
+    type: Literal["duration"] = "duration"
+    seconds: float
+
+
+class WordBody(Struct, kw_only=True):
+    word: str
+    start: float
+    end: float
+
+
+class SegmentBody(Struct, kw_only=True):
+    id: int
+    seek: int = 0
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class TranscriptionReply(Struct, kw_only=True):
+    text: str
+    usage: DurationUsage
+
+
+class VerboseReply(Struct, kw_only=True, omit_defaults=True):
+    task: Literal["transcribe", "translate"]
+    language: str
+    duration: float
+    text: str
+    segments: list[SegmentBody] | None = None
+    words: list[WordBody] | None = None
+    usage: DurationUsage
+
+
+def task_of(fields: TranscriptionRequest, file: Upload, *, translate: bool) -> Transcribe:
+    if fields.response_format == "diarized_json":
+        raise unsupported("response_format", "speakers are not told apart; use verbose_json.")
+    if fields.include:
+        raise unsupported("include", "transcriptions have no logprobs; leave it out.")
+    asks_words = "word" in (fields.timestamp_granularities or ()) or bool(fields.word_timestamps)
+    if fields.timestamp_granularities and fields.response_format not in ("verbose_json", "ndjson"):
+        raise invalid("timestamp_granularities", "needs `response_format` verbose_json.")
+    if fields.stream and fields.response_format not in (None, "json", "ndjson"):
+        raise invalid("response_format", "must be json or ndjson with `stream`.")
+    if not file.data:
+        raise invalid("file", "is empty; send a sound file.")
+    return Transcribe(
+        audio=file.data,
+        filename=file.filename or None,
+        translate=translate,
+        language=fields.language or None,
+        prompt=fields.prompt or None,
+        temperature=fields.temperature,
+        words=asks_words,
+        stream=bool(fields.stream) or fields.response_format == "ndjson",
+        max_tokens=fields.max_tokens,
+    )
+
+
+def draw(fields: TranscriptionRequest, task: Transcribe, events: Sequence[Event]) -> bytes:
+    """The whole reply in the format that was asked for."""
+    segments = [event for event in events if isinstance(event, Segment)]
+    done = events[-1]
+    assert isinstance(done, Transcribed)
+    match fields.response_format:
+        case "text":
+            return done.text.encode() + b"\n"
+        case "srt":
+            return srt(timed(segments, done)).encode()
+        case "vtt":
+            return vtt(timed(segments, done)).encode()
+        case "verbose_json":
+            return msgspec.json.encode(verbose(fields, task, segments, done))
+        case _:
+            usage = DurationUsage(seconds=round(done.duration, 3))
+            return msgspec.json.encode(TranscriptionReply(text=done.text, usage=usage))
+
+
+def verbose(
+    fields: TranscriptionRequest, task: Transcribe, segments: list[Segment], done: Transcribed
+) -> VerboseReply:
+    shown = fields.timestamp_granularities or ("segment",)
+    words = [word for segment in segments for word in segment.words]
+    return VerboseReply(
+        task="translate" if task.translate else "transcribe",
+        language=done.language or "",
+        duration=round(done.duration, 3),
+        text=done.text,
+        segments=[segment_body(segment) for segment in segments] if "segment" in shown else None,
+        words=[WordBody(word=word.text.strip(), start=word.start, end=word.end) for word in words]
+        if task.words
+        else None,
+        usage=DurationUsage(seconds=round(done.duration, 3)),
+    )
+
+
+def segment_body(segment: Segment) -> SegmentBody:
+    return SegmentBody(
+        id=segment.id,
+        seek=int(segment.start * 100),
+        start=segment.start,
+        end=segment.end,
+        text=segment.text,
+        tokens=list(segment.tokens),
+        temperature=segment.temperature,
+        avg_logprob=segment.avg_logprob,
+        compression_ratio=segment.compression_ratio,
+        no_speech_prob=segment.no_speech_prob,
+    )
+
+
+def timed(segments: list[Segment], done: Transcribed) -> list[Segment]:
+    """Models that know no times say one long line."""
+    return segments or [Segment(0, 0.0, done.duration, done.text)]
+
+
+def srt(segments: list[Segment]) -> str:
+    blocks = [
+        f"{number}\n{clock(segment.start, ',')} --> {clock(segment.end, ',')}\n{line(segment.text)}\n"
+        for number, segment in enumerate(segments, 1)
+    ]
+    return "\n".join(blocks)
+
+
+def vtt(segments: list[Segment]) -> str:
+    blocks = [
+        f"{clock(segment.start, '.')} --> {clock(segment.end, '.')}\n{line(segment.text)}\n"
+        for segment in segments
+    ]
+    return "WEBVTT\n\n" + "\n".join(blocks)
+
+
+def line(text: str) -> str:
+    """Text for a subtitle: an arrow or an empty line in it would begin another."""
+    return " ".join(text.split()).replace("-->", "->")
+
+
+def clock(seconds: float, point: str) -> str:
+    milliseconds = round(max(0.0, seconds) * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+
+
+class TranscriptionEvents:
+    """OpenAI's events: a delta for each segment, then the whole."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case Segment(text=text):
+                delta = text if self._begun else text.lstrip()
+                self._begun = True
+                return _frame("transcript.text.delta", {"delta": delta})
+            case Transcribed(text=text, usage=usage):
+                total = usage.prompt_tokens + usage.completion_tokens
+                figures = {
+                    "type": "tokens",
+                    "input_tokens": usage.prompt_tokens,
+                    "input_token_details": {"audio_tokens": usage.prompt_tokens, "text_tokens": 0},
+                    "output_tokens": usage.completion_tokens,
+                    "total_tokens": total,
+                }
+                return _frame("transcript.text.done", {"text": text, "usage": figures})
+            case _:
+                return b""
+
+    def keep_alive(self) -> bytes:
+        return COMMENT
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return event_frame("error", error_body(report))
+
+    def end(self) -> bytes:
+        return b""
+
+
+class TranscriptionLines:
+    """A line of JSON for each segment; the last one has the whole text."""
+
+    def __init__(self, fields: TranscriptionRequest, task: Transcribe) -> None:
+        self._fields, self._task = fields, task
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case Segment():
+                body = msgspec.to_builtins(segment_body(event))
+                if self._task.words:
+                    body["words"] = [{"word": w.text, "start": w.start, "end": w.end} for w in event.words]
+                return msgspec.json.encode(body) + b"\n"
+            case Transcribed():
+                fields = msgspec.structs.replace(self._fields, timestamp_granularities=("word",))
+                task = msgspec.structs.replace(self._task, words=False)
+                return msgspec.json.encode(verbose(fields, task, [], event)) + b"\n"
+            case _:
+                return b""
+
+    def keep_alive(self) -> bytes:
+        return b""
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return msgspec.json.encode(error_body(report)) + b"\n"
+
+    def end(self) -> bytes:
+        return b""
+
+
+def _frame(name: str, payload: dict[str, Any]) -> bytes:
+    return event_frame(name, {"type": name, **payload})

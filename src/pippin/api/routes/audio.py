@@ -1,0 +1,96 @@
+"""`/v1/audio/...`: speech to text, text to speech, and the voices there are."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, both, json_reply
+from pippin.api.forms import Form
+from pippin.api.kinds import speech, transcription
+from pippin.api.sse import EVENTS
+from pippin.core.events import Voices
+from pippin.core.tasks import ListVoices
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    audio = AudioRoutes(api)
+    asked, told = transcription.TranscriptionRequest, transcription.TranscriptionReply
+    return [
+        *both("/audio/transcriptions", audio.transcribe, "POST", body=asked, answer=told, form=True),
+        *both("/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True),
+        *both("/audio/speech", audio.speak, "POST", body=speech.SpeechRequest),
+        *both("/audio/voices", audio.voices),
+    ]
+
+
+@dataclass(frozen=True)
+class AudioRoutes:
+    api: Api
+
+    async def transcribe(self, request: Request) -> Response:
+        """Speech as text"""
+        return await self._transcribe(request, translate=False)
+
+    async def translate(self, request: Request) -> Response:
+        """Speech of any language as English text"""
+        return await self._transcribe(request, translate=True)
+
+    async def _transcribe(self, request: Request, *, translate: bool) -> Response:
+        handler = self.api.handler
+        form = await handler.form_of(request)
+        fields, unknown = transcription.CONTRACT.decode_form(
+            _with_query(form, request), lists=transcription.LISTS
+        )
+        kind = "translations" if translate else "transcriptions"
+        handler.note_unknown(kind, tuple(name for name in unknown if name != "file"))
+        task = transcription.task_of(fields, form.only_file("file"), translate=translate)
+        if fields.response_format == "ndjson":
+            lines = transcription.TranscriptionLines(fields, task)
+            return await handler.stream(
+                request, task, lines, model=fields.model, kind=kind, media=transcription.LINES
+            )
+        if fields.stream:
+            events = transcription.TranscriptionEvents()
+            return await handler.stream(request, task, events, model=fields.model, kind=kind)
+        found = await handler.perform(request, task, model=fields.model, kind=kind, admitted=True)
+        media = transcription.MEDIA.get(fields.response_format or "json", "application/json")
+        return Response(transcription.draw(fields, task, found), headers={"content-type": media})
+
+    async def speak(self, request: Request) -> Response:
+        """Text as speech"""
+        handler = self.api.handler
+        body = await handler.json_of(request)
+        if not body and "input" in request.query_params:  # as vllm-mlx has it
+            fields, unknown = speech.CONTRACT.decode_form(
+                {name: [text] for name, text in request.query_params.items()}
+            )
+        else:
+            fields, unknown = speech.CONTRACT.decode(body)
+        handler.note_unknown("speech", unknown)
+        reference = None
+        if fields.ref_audio:
+            reference = (await self.api.media.fetch(fields.ref_audio, "ref_audio")).data
+        task = speech.task_of(fields, reference)
+        if fields.stream_format == "sse":
+            events = speech.SpeechEvents()
+            return await handler.stream(
+                request, task, events, model=fields.model, kind="speech", media=EVENTS
+            )
+        media = speech.MEDIA[task.format]
+        sound = speech.SpeechBytes()
+        return await handler.stream(request, task, sound, model=fields.model, kind="speech", media=media)
+
+    async def voices(self, request: Request) -> Response:
+        """The voices of a model"""
+        name = request.query_params.get("model") or "default"
+        [*_, found] = await self.api.handler.perform(request, ListVoices(), model=name, kind="voices")
+        assert isinstance(found, Voices)
+        data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
+        return json_reply({"object": "list", "data": data, "voices": list(found.names)})
+
+
+def _with_query(form: Form, request: Request) -> dict[str, list[str]]:
+    """Fields may stand in the address too, as vllm-mlx has them; those of the form count first."""
+    return {name: [text] for name, text in request.query_params.items()} | form.fields

@@ -1,0 +1,98 @@
+"""`/v1/images/...`: pictures from texts, pictures from pictures, and addresses to fetch them from."""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import VERSION, Api, both
+from pippin.api.errors import not_found
+from pippin.api.forms import is_form
+from pippin.api.kinds import images
+from pippin.core.errors import ServerError
+from pippin.core.events import PicturesDone
+from pippin.core.tasks import GenerateImages
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    pictures = ImageRoutes(api)
+    reply = images.ImagesReply
+    return [
+        *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
+        *both("/images/edits", pictures.edit, "POST", body=images.ImageEditRequest, answer=reply, form=True),
+        *both("/images/files/{name}", pictures.fetch),
+    ]
+
+
+@dataclass(frozen=True)
+class ImageRoutes:
+    api: Api
+
+    async def generate(self, request: Request) -> Response:
+        """Pictures from a text"""
+        fields, unknown = images.GENERATIONS.decode(await self.api.handler.json_of(request))
+        self.api.handler.note_unknown("image generations", unknown)
+        return await self._answer(request, fields, images.task_of(fields), "image_generations")
+
+    async def edit(self, request: Request) -> Response:
+        """Pictures from pictures and a text"""
+        handler, media = self.api.handler, self.api.media
+        if is_form(request):
+            form = await handler.form_of(request)
+            fields, unknown = images.EDITS.decode_form(form.fields)
+            found = [upload.data for upload in form.files.get("image", [])]
+            mask = form.only_file("mask").data if "mask" in form.files else None
+            if not found:
+                raise ServerError(
+                    "invalid_request", "`image` is required: send it as a file of the form.", "image"
+                )
+        else:
+            fields, unknown = images.EDITS.decode(await handler.json_of(request))
+            given, mask_address = images.addresses_of(fields)
+            if len(given) > images.MOST_INPUTS:
+                raise ServerError(
+                    "invalid_request",
+                    f"`image` must not be more than {images.MOST_INPUTS} pictures.",
+                    "image",
+                )
+            found = [
+                (await media.fetch(address, f"image[{place}]")).data for place, address in enumerate(given)
+            ]
+            mask = None if mask_address is None else (await media.fetch(mask_address, "mask")).data
+        handler.note_unknown("image edits", unknown)
+        for name, datum in [
+            *((f"image[{place}]", datum) for place, datum in enumerate(found)),
+            ("mask", mask),
+        ]:
+            if datum is not None and not datum:
+                raise ServerError("invalid_request", f"`{name}` is empty; send a picture.", name)
+        return await self._answer(request, fields, images.task_of(fields, found, mask), "image_edits")
+
+    async def fetch(self, request: Request) -> Response:
+        """A picture that an answer gave the address of"""
+        kept = self.api.pictures.get(request.path_params["name"])
+        if kept is None:
+            raise ServerError.of(not_found())
+        return Response(kept.data, media_type=kept.media, headers={"cache-control": "private, max-age=3600"})
+
+    async def _answer(
+        self, request: Request, fields: images.ImageFields, task: GenerateImages, kind: str
+    ) -> Response:
+        handler, model = self.api.handler, fields.model or "default"
+        if fields.stream:
+            events = images.ImageEvents(fields, task, edit=kind == "image_edits")
+            return await handler.stream(request, task, events, model=model, kind=kind)
+        found = await handler.perform(request, task, model=model, kind=kind, admitted=True)
+        done = found[-1]
+        assert isinstance(done, PicturesDone)
+        base = str(request.base_url).rstrip("/")
+
+        def address(data: bytes) -> str:
+            return f"{base}{VERSION}/images/files/{self.api.pictures.put(data, task.format)}"
+
+        shelve = address if fields.response_format == "url" else None
+        reply = await asyncio.to_thread(images.draw, task, found, done.usage.prompt_tokens, shelve)
+        return Response(msgspec.json.encode(reply), media_type="application/json")

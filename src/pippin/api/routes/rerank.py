@@ -1,0 +1,45 @@
+"""`/v1/rerank` (and `/v2/rerank`, Cohere's newer address) and `/v1/score`."""
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, DocumentedRoute, both, json_reply
+from pippin.api.exchange import exchange_of
+from pippin.api.kinds import reranking
+from pippin.core.events import Ranked
+from pippin.core.tasks import Rerank
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    async def run(request: Request, task: Rerank, model: str, kind: str) -> tuple[Ranked, str]:
+        """The scores, and the name of the model that gave them."""
+        [*_, found] = await api.handler.perform(request, task, model=model, kind=kind, admitted=True)
+        assert isinstance(found, Ranked)
+        return found, api.service.model(model).id
+
+    async def rerank(request: Request) -> Response:
+        """Documents in the order of how well they fit a query"""
+        fields, unknown = reranking.RERANK.decode(await api.handler.json_of(request))
+        api.handler.note_unknown("rerank", unknown)
+        task = reranking.rerank_task_of(fields)
+        found, name = await run(request, task, fields.model, "rerank")
+        stem = exchange_of(request.scope).id
+        return json_reply(reranking.draw_ranking(fields, task, found, id=stem, model=name))
+
+    async def score(request: Request) -> Response:
+        """How well pairs of texts fit"""
+        fields, unknown = reranking.SCORE.decode(await api.handler.json_of(request))
+        api.handler.note_unknown("score", unknown)
+        found, name = await run(request, reranking.score_task_of(fields), fields.model, "score")
+        stem = exchange_of(request.scope).id
+        return json_reply(reranking.draw_scores(found, id=stem, model=name, created=int(time.time())))
+
+    body, answer = reranking.RerankRequest, reranking.RerankReply
+    return [
+        *both("/rerank", rerank, "POST", body=body, answer=answer),
+        *both("/score", score, "POST", body=reranking.ScoreRequest, answer=reranking.ScoreReply),
+        DocumentedRoute("/v2/rerank", rerank, ["POST"], body, answer),
+    ]

@@ -1,0 +1,213 @@
+"""One MCP server: connected in a task of its own, connected again when it was lost, called with a time limit."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from pippin import __version__
+from pippin.config.mcp_file import McpServer
+
+log = logging.getLogger(__name__)
+
+RETRY: Final = (
+    1.0,
+    60.0,
+)  # seconds before the first and before every later attempt to connect, doubled between
+PATIENCE: Final = 5.0  # seconds a request waits for a server that is connecting
+MOST_TOOLS: Final = 256
+LONGEST_DESCRIPTION: Final = 4096
+
+State = Literal["connecting", "connected", "failed", "stopped"]
+
+
+class RemoteTool(Struct, frozen=True, kw_only=True):
+    """A tool as its server describes it."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class CallFailed(Exception):
+    """The call brought no result. The message may be told to the model and to clients."""
+
+
+class Connection:
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+        self.state: State = "connecting"
+        self.error: str | None = None
+        self.tools: tuple[RemoteTool, ...] = ()
+        self._client: Any = None  # mcp.Client; a library that is imported only when it is needed
+        self._settled = asyncio.Event()  # connected, or failed at least once
+        self._lost = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep(), name=f"mcp {self.server.name}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self.state = "stopped"
+
+    async def ready(self) -> bool:
+        """Whether it can be called; waits a little for one that is only just connecting."""
+        try:
+            async with asyncio.timeout(min(PATIENCE, self.server.timeout)):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        return self.state == "connected"
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        """The result as text, and whether the tool itself says that it failed. Raises `CallFailed`."""
+        client = self._client
+        if self.state != "connected" or client is None:
+            raise CallFailed(f"The MCP server {self.server.name!r} is not connected.")
+        try:
+            async with asyncio.timeout(self.server.timeout):
+                result = await client.call_tool(tool, arguments)
+        except TimeoutError:
+            message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
+            raise CallFailed(message) from None
+        except Exception as error:  # of the library, of the transport, and of what the server sent
+            log.warning(
+                "MCP server %s: calling %s failed (%s).", self.server.name, tool, type(error).__name__
+            )
+            if not await self._answers(client):
+                self._lost.set()
+            raise CallFailed(f"Calling the tool {tool!r} failed.") from error
+        return text_of(result.content, result.structured_content), bool(result.is_error)
+
+    async def _answers(self, client: Any) -> bool:
+        """A server that refused one call is well; one that can't list its tools is gone."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await client.session.list_tools()
+        except Exception:
+            return False
+        return True
+
+    async def _keep(self) -> None:
+        pause, longest = RETRY
+        while True:
+            try:
+                async with self._connected():
+                    pause = RETRY[0]
+                    await self._lost.wait()
+                log.warning("The MCP server %s was lost; connecting again.", self.server.name)
+            except Exception as error:
+                self._fail(error)
+            self.state = "failed"
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        import mcp_types
+
+        import mcp
+
+        self._lost.clear()
+        info = mcp_types.Implementation(name="pippin", version=__version__)
+        async with _transport(self.server) as transport:
+            client = mcp.Client(transport, client_info=info, cache=None)
+            try:
+                async with asyncio.timeout(self.server.timeout):
+                    await client.__aenter__()
+                    self.tools = await list_tools(client)
+                self._client, self.state, self.error = client, "connected", None
+                self._settled.set()
+                log.info("The MCP server %s is connected: %d tools.", self.server.name, len(self.tools))
+                yield
+            finally:
+                self._client, self.tools = None, ()
+                await client.__aexit__(None, None, None)
+
+    def _fail(self, error: Exception) -> None:
+        reason = reason_of(error)
+        if reason != self.error:  # once, not at every attempt
+            log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
+        self.state, self.error = "failed", reason
+        self._settled.set()
+
+
+@asynccontextmanager
+async def _transport(server: McpServer) -> AsyncIterator[Any]:
+    """The library's transport; what a program prints to stderr goes nowhere, for it may hold anything."""
+    if server.transport == "stdio":
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        parameters = StdioServerParameters(
+            command=server.command, args=list(server.args), env=server.env, cwd=server.cwd
+        )
+        with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230 - the null device doesn't block
+            yield stdio_client(parameters, errlog=nowhere)
+    elif server.transport == "sse":
+        from mcp.client.sse import sse_client
+
+        yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout)
+    else:
+        from mcp.client.streamable_http import streamable_http_client
+        from mcp.shared._httpx_utils import create_mcp_http_client
+
+        async with create_mcp_http_client(headers=dict(server.headers)) as http:
+            yield streamable_http_client(server.url, http_client=http)
+
+
+async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
+    """All pages, up to `MOST_TOOLS`."""
+    import mcp_types
+
+    found: list[RemoteTool] = []
+    cursor = None
+    while len(found) < MOST_TOOLS:
+        page = await client.session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
+        found += [
+            RemoteTool(
+                name=tool.name,
+                description=(tool.description or "")[:LONGEST_DESCRIPTION],
+                parameters=tool.input_schema,
+            )
+            for tool in page.tools
+        ]
+        cursor = page.next_cursor
+        if cursor is None or not page.tools:
+            break
+    return tuple(found[:MOST_TOOLS])
+
+
+def text_of(content: list[Any], structured: Any) -> str:
+    """What a model can read of a result."""
+    import json
+
+    pieces = [block.text if block.type == "text" else f"[{block.type} left out]" for block in content]
+    if not pieces and structured is not None:
+        return json.dumps(structured, ensure_ascii=False)
+    return "\n".join(pieces)
+
+
+def reason_of(error: BaseException) -> str:
+    """The innermost reason of a failed connection, in a few words that hold no addresses or arguments."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    match error:
+        case ModuleNotFoundError(name="mcp" | "mcp_types"):
+            return "the library is missing; install pippin[mcp]."
+        case FileNotFoundError():
+            return "its program was not found."
+        case PermissionError():
+            return "its program may not be started."
+        case TimeoutError():
+            return "it did not answer in time."
+        case _:
+            return f"it ended or answered wrongly ({type(error).__name__})."

@@ -1,0 +1,84 @@
+"""How each agent is pointed at a server and given one task: what docs/clients.md tells people, as code."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from tests.agents.programs import npm_command, python_environment, run
+
+AIDER: Final = "aider-chat==0.86.2"
+
+
+def codex(address: str, model: str, home: Path, asked: str, *, again: bool = False) -> str:
+    (home / "config.toml").write_text(
+        f"""
+        model = "{model}"
+        model_provider = "pippin"
+        model_context_window = 64000
+        [model_providers.pippin]
+        name = "Pippin"
+        base_url = "{address}/v1"
+        wire_api = "responses"
+        [analytics]
+        enabled = false
+        """
+    )
+    command: list[str | Path] = [npm_command("codex"), "exec", *(["resume", "--last"] if again else [])]
+    command += ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", asked]
+    return run(command, home, CODEX_HOME=str(home))
+
+
+def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool = False) -> str:
+    command: list[str | Path] = [npm_command("claude"), *(["--continue"] if again else []), "-p", asked]
+    return run(
+        [*command, "--allowedTools", "Bash", "--model", model],
+        home,
+        ANTHROPIC_BASE_URL=address,
+        ANTHROPIC_API_KEY="",
+        ANTHROPIC_AUTH_TOKEN="none",
+        DISABLE_TELEMETRY="1",
+        DISABLE_AUTOUPDATER="1",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+    )
+
+
+def opencode(address: str, model: str, home: Path, asked: str, *, again: bool = False) -> str:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{address}/v1"},
+        "models": {model: {"limit": {"context": 64000, "output": 8000}}},
+    }
+    config = {
+        "provider": {"pippin": provider},
+        "model": f"pippin/{model}",
+        "small_model": f"pippin/{model}",
+        "share": "disabled",
+        "autoupdate": False,
+    }
+    command: list[str | Path] = [npm_command("opencode"), "run", *(["--continue"] if again else [])]
+    return run(
+        [*command, "--auto", asked],
+        home,
+        OPENCODE_CONFIG_CONTENT=json.dumps(config),
+        OPENCODE_DISABLE_MODELS_FETCH="1",
+        OPENCODE_DISABLE_LSP_DOWNLOAD="1",
+    )
+
+
+def aider(address: str, model: str, home: Path, *asked: str, files: tuple[str, ...] = ()) -> str:
+    """One session; what is asked is typed line by line."""
+    prices = home / ".aider" / "caches" / "model_prices_and_context_window.json"
+    prices.parent.mkdir(parents=True, exist_ok=True)
+    prices.write_text('{"none": {}}')  # or it asks a host for the prices of hosted models
+    known = {"max_input_tokens": 8192, "max_output_tokens": 512, "litellm_provider": "openai", "mode": "chat"}
+    (home / ".aider.model.metadata.json").write_text(json.dumps({f"openai/{model}": known}))
+    command: list[str | Path] = [python_environment("aider", AIDER) / "aider", "--model", f"openai/{model}"]
+    command += ["--no-git", "--yes-always", "--analytics-disable", "--no-check-update"]
+    command += ["--no-show-model-warnings", "--no-show-release-notes", "--no-pretty", "--no-fancy-input"]
+    return run(
+        [*command, *files],
+        home,
+        typed="".join(f"{line}\n" for line in (*asked, "/exit")),
+        OPENAI_API_BASE=f"{address}/v1",
+        OPENAI_API_KEY="none",
+    )

@@ -1,0 +1,63 @@
+"""Other people's programs, fetched once into the project's cache, and run far from the user's own files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "agents"
+NPM_PACKAGES: Final = {
+    "codex": "@openai/codex@0.169.0",
+    "claude": "@anthropic-ai/claude-code@2.1.197",
+    "opencode": "opencode-ai@1.18.33",
+}
+FETCH_SECONDS: Final = 500
+RUN_SECONDS: Final = 120
+
+
+def npm_command(name: str) -> Path:
+    """The command of one of the agents that npm brings; the first to ask fetches them all."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not here to fetch the agents")
+    commands = CACHE / "node_modules" / ".bin"
+    if not all((commands / each).exists() for each in NPM_PACKAGES):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        fetch = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(CACHE), *NPM_PACKAGES.values()]
+        subprocess.run(fetch, check=True, timeout=FETCH_SECONDS, capture_output=True)
+    return commands / name
+
+
+def python_environment(name: str, *packages: str) -> Path:
+    """The folder of commands of a virtual environment with these packages; the first to ask makes it."""
+    folder = CACHE / name
+    stamp = folder / "packages.txt"
+    wanted = "\n".join(packages)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=60)
+        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
+        subprocess.run(install, check=True, timeout=FETCH_SECONDS, capture_output=True)
+        stamp.write_text(wanted)
+    return folder / "bin"
+
+
+def run(command: list[str | Path], home: Path, *, typed: str = "", **variables: str) -> str:
+    """What the command prints, run in `home`/work with nothing of the user's environment; it must end well."""
+    work = home / "work"
+    work.mkdir(exist_ok=True)
+    ended = subprocess.run(
+        command,
+        cwd=work,
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout

@@ -1,0 +1,243 @@
+"""Real MCP servers over stdio and HTTP: connected, called, limited, lost and found again."""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pippin.config.mcp_file import McpServer, McpSettings
+from pippin.core.conversation import Toolset
+from pippin.core.errors import ServerError
+from pippin.mcp import ToolServers
+from pippin.mcp.tools import LONGEST_RESULT, is_risky, offered_name
+
+EXAMPLE = str(Path(__file__).with_name("example_server.py"))
+
+
+def example(**facts: Any) -> McpServer:
+    return McpServer(
+        **({"name": "demo", "transport": "stdio", "command": sys.executable, "args": (EXAMPLE,)} | facts)
+    )
+
+
+@asynccontextmanager
+async def servers(*given: McpServer, **settings: Any) -> AsyncIterator[ToolServers]:
+    opened = ToolServers(McpSettings(servers=given or (example(),), **settings))
+    opened.start()
+    await asyncio.gather(*(connection.ready() for connection in opened.connections))
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - what is awaited sets no event
+            await asyncio.sleep(0.02)
+
+
+def test_a_stdio_servers_tools_are_listed_and_called() -> None:
+    async def main() -> None:
+        async with servers() as opened:
+            assert [connection.state for connection in opened.connections] == ["connected"]
+            assert "demo__add" in {tool.name for tool in opened.tools()}
+            for name in ("demo__add", "add"):
+                assert (await opened.execute(name, {"a": 2, "b": 3})).text == "5"
+
+    asyncio.run(main())
+
+
+@contextmanager
+def http_server(transport: str) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, EXAMPLE, transport, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("transport", "kind", "path"), [("streamable-http", "http", "mcp"), ("sse", "sse", "sse")]
+)
+def test_an_http_server_is_found_once_it_answers(
+    transport: str, kind: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pippin.mcp.connection.RETRY", (0.2, 0.5))
+
+    async def main() -> None:
+        with http_server(transport) as port:
+            server = McpServer(name="far", transport=kind, url=f"http://127.0.0.1:{port}/{path}")
+            async with servers(server) as opened:
+                await until(lambda: bool(opened.tools()))
+                assert (await opened.execute("far__add", {"a": 1, "b": 1})).text == "2"
+
+    asyncio.run(main())
+
+
+def test_the_servers_own_secrets_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPPIN_API_KEYS", "sk-secret")
+    monkeypatch.setenv("HF_TOKEN", "hf-secret")
+
+    async def main() -> None:
+        async with servers(example(env={"GIVEN": "1"})) as opened:
+            names = (await opened.execute("environment", {})).text.split()
+            assert {"GIVEN", "PATH"} <= set(names)
+            assert not {"PIPPIN_API_KEYS", "HF_TOKEN"} & set(names)
+
+    asyncio.run(main())
+
+
+def test_what_goes_wrong_in_a_call_is_its_result() -> None:
+    async def main() -> None:
+        async with servers(example(timeout=1.5)) as opened:
+            for name, arguments, part in (
+                ("fail", {}, "Error executing tool fail"),
+                ("sleep", {"seconds": 30}, "no result within"),
+                ("add", {"a": "x"}, ""),
+            ):
+                result = await opened.execute(name, arguments)
+                assert result.is_error, name
+                assert part in result.text
+            [add] = [tool for tool in opened.tools() if tool.remote.name == "add"]
+            for text in ("[1]", "{", "[" * 100_000, '{"a": NaN'):
+                assert (await opened.call_with_text(add, text)).is_error
+
+    asyncio.run(main())
+
+
+def test_a_long_result_is_cut() -> None:
+    async def main() -> None:
+        async with servers() as opened:
+            text = (await opened.execute("long", {"size": LONGEST_RESULT + 100})).text
+            assert len(text) < LONGEST_RESULT + 100
+            assert text.endswith("[100 more characters were cut off]")
+
+    asyncio.run(main())
+
+
+def test_a_server_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pippin.mcp.connection.RETRY", (0.1, 0.2))
+
+    async def main() -> None:
+        async with servers(example(timeout=10)) as opened:
+            assert (await opened.execute("die", {})).is_error
+            await until(lambda: not opened.tools())
+            await until(lambda: bool(opened.tools()))
+            assert (await opened.execute("add", {"a": 1, "b": 2})).text == "3"
+
+    asyncio.run(main())
+
+
+def test_closing_ends_the_servers_processes() -> None:
+    async def main() -> None:
+        async with servers():
+            children = psutil.Process().children(recursive=True)
+            assert children
+        assert not [child for child in children if child.is_running()]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (example(command="/nonexistent/secret-path"), "not found"),
+        (example(command=sys.executable, args=("-c", "pass")), "it ended or answered wrongly"),
+        (example(args=("-c", "import time; time.sleep(60)"), timeout=0.5), "did not answer"),
+        (McpServer(name="far", transport="http", url="http://127.0.0.1:9/x", timeout=2), "ended or answered"),
+    ],
+)
+def test_a_server_that_can_not_be_used_says_why_and_tells_no_paths(
+    server: McpServer, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with servers(server) as opened:
+            [connection] = opened.connections
+            await until(lambda: connection.state != "connecting")
+            assert connection.state == "failed"
+            assert reason in (connection.error or "")
+            assert opened.tools() == []
+            assert await opened.offered((Toolset(server.name),)) == {}
+
+    with caplog.at_level(logging.DEBUG, logger="pippin"):
+        asyncio.run(main())
+    assert "secret-path" not in caplog.text
+    assert os.path.dirname(sys.executable) not in caplog.text
+
+
+def test_allow_lists_hold_for_offers_and_for_calls_by_hand() -> None:
+    async def main() -> None:
+        async with servers(example(allowed_tools=("add", "fail"), denied_tools=("fail",))) as opened:
+            assert [tool.name for tool in opened.tools()] == ["demo__add"]
+            for name in ("fail", "demo__fail", "environment", "run_command", "../add"):
+                with pytest.raises(ServerError):
+                    await opened.execute(name, {})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("server", "settings", "there"),
+    [
+        (example(), {}, False),
+        (example(), {"risky_tools": ("run_command",)}, True),
+        (example(), {"risky_tools": ("demo__run_command",)}, True),
+        (example(allowed_tools=("run_command",)), {}, True),
+    ],
+)
+def test_tools_that_run_commands_must_be_listed(server: McpServer, settings: Any, there: bool) -> None:
+    async def main() -> None:
+        async with servers(server, **settings) as opened:
+            assert ("demo__run_command" in {tool.name for tool in opened.tools()}) is there
+
+    asyncio.run(main())
+
+
+def test_a_request_may_narrow_what_it_is_offered_and_must_name_what_there_is() -> None:
+    async def main() -> None:
+        async with servers(example(name="a"), example(name="b")) as opened:
+            assert set(await opened.offered((Toolset("a", ("add",)), Toolset("b", ("b__fail",))))) == {
+                "a__add",
+                "b__fail",
+            }
+            assert {"a__add", "b__add"} <= set(await opened.offered((Toolset("*"),)))
+            with pytest.raises(ServerError, match="no MCP server 'c'"):
+                await opened.offered((Toolset("c"),))
+            with pytest.raises(ServerError, match="several servers"):
+                await opened.execute("add", {})
+
+    asyncio.run(main())
+
+
+def test_offered_names_are_names_that_every_dialect_takes() -> None:
+    assert offered_name("a", "b/c d") == "a__b_c_d"
+    assert len(offered_name("a" * 32, "b" * 100)) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "risky"),
+    [
+        ("run_command", True),
+        ("executeCode", True),
+        ("python.exec", True),
+        ("get_weather", False),
+        ("evaluate", False),
+    ],
+)
+def test_risky_names_are_seen(name: str, risky: bool) -> None:
+    assert is_risky(name) is risky

@@ -1,0 +1,204 @@
+"""A model that uses tools of a real MCP server, over a real socket, in three dialects."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.live_server import MODEL, live_server
+from tests.mcp.test_servers import EXAMPLE
+
+ADD = {"name": "demo__add", "arguments": {"a": 19, "b": 23}}
+LONG = {"name": "demo__long", "arguments": {"size": 1}}
+CLIENTS = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
+DEMO = {"type": "mcp", "server_label": "demo"}
+SCRIPT = {
+    "rules": [
+        {"when": {"tool_result": "42"}, "think": "so it is", "say": "The sum is 42."},
+        {"when": {"tool_result": "limit of tool calls"}, "say": "I must stop."},
+        {"when": {"tool_result": "no result within"}, "say": "It takes too long."},
+        {"when": {"tool_result": "Error executing"}, "say": "The tool is broken."},
+        {
+            "when": {"user": "sum", "tools": ["demo__add"]},
+            "think": "a tool",
+            "say": "Let me see.",
+            "calls": [ADD],
+        },
+        {"when": {"user": "sum"}, "say": "I have no tool."},
+        {"when": {"user": "both"}, "calls": [ADD, {"name": "mine", "arguments": {}}]},
+        {"when": {"user": "broken"}, "calls": [{"name": "demo__fail", "arguments": {}}]},
+        {"when": {"user": "slow"}, "calls": [{"name": "demo__sleep", "arguments": {"seconds": 30}}]},
+        {
+            "when": {"user": "forever", "tools": ["demo__long"]},
+            "calls": [LONG],
+        },
+        {
+            "when": {"tool_result": "x", "tools": ["demo__long"]},
+            "calls": [LONG],
+        },
+        {"when": {"tool_result": "x"}, "say": "Enough."},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("mcp") / "mcp.json"
+    servers = {
+        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 2},
+        "broken": {"command": "/nonexistent"},
+    }
+    path.write_text(json.dumps({"mcpServers": servers, "max_tool_calls": 3}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, config: str) -> Iterator[str]:
+    with live_server(tmp_path_factory.mktemp("live"), SCRIPT, mcp_config=config) as address:
+        until_connected(address)
+        yield address
+
+
+def until_connected(address: str) -> None:
+    for _ in range(400):
+        if httpx.get(f"{address}/v1/mcp/tools").json()["count"]:
+            return
+    raise AssertionError("the MCP server did not connect")
+
+
+def chat(address: str, user: str, **fields: Any) -> Any:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": user}]} | fields
+    reply = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=30)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_a_chat_that_asks_for_a_server_gets_an_answer_made_with_its_tools(address: str) -> None:
+    answer = chat(address, "sum", tools=[DEMO])
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["content"] == "Let me see.The sum is 42."
+    assert not choice["message"].get("tool_calls")
+    assert answer["usage"]["prompt_tokens"] > chat(address, "sum")["usage"]["prompt_tokens"]
+
+
+def test_a_stream_is_the_same_answer(address: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "sum"}], "tools": [DEMO], "stream": True}
+    text = ""
+    reasons = []
+    with httpx.stream("POST", f"{address}/v1/chat/completions", json=body, timeout=30) as reply:
+        for line in reply.iter_lines():
+            if line.startswith("data: {"):
+                [choice] = json.loads(line[6:])["choices"]
+                assert not choice["delta"].get("tool_calls")
+                text += choice["delta"].get("content") or ""
+                reasons.append(choice["finish_reason"])
+    assert text == "Let me see.The sum is 42."
+    assert reasons[-1] == "stop"
+    assert reasons.count(None) == len(reasons) - 1
+
+
+def test_responses_and_messages_run_the_same_loop(address: str) -> None:
+    body: dict[str, Any] = {"model": MODEL, "input": "sum", "tools": [DEMO | {"require_approval": "never"}]}
+    reply = httpx.post(f"{address}/v1/responses", json=body, timeout=30).json()
+    assert [item["type"] for item in reply["output"]] == ["reasoning", "message", "reasoning", "message"]
+    assert reply["output"][-1]["content"][0]["text"] == "The sum is 42."
+    body = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "sum"}]}
+    headers = {"x-mcp-servers": "demo, broken"}
+    reply = httpx.post(f"{address}/v1/messages", json=body, headers=headers, timeout=30).json()
+    assert reply["stop_reason"] == "end_turn"
+    assert reply["content"][-1]["text"] == "The sum is 42."
+
+
+def test_a_request_that_does_not_ask_gets_no_tools(address: str) -> None:
+    assert chat(address, "sum")["choices"][0]["message"]["content"] == "I have no tool."
+
+
+def test_an_allow_list_of_the_request_holds(address: str) -> None:
+    answer = chat(address, "sum", tools=[DEMO | {"allowed_tools": ["sleep"]}])
+    assert answer["choices"][0]["message"]["content"] == "I have no tool."
+
+
+def test_a_server_that_is_down_does_not_fail_the_chat(address: str) -> None:
+    answer = chat(address, "sum", tools=[{"type": "mcp", "server_label": "broken"}])
+    assert answer["choices"][0]["message"]["content"] == "I have no tool."
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [("broken", "The tool is broken."), ("slow", "It takes too long."), ("forever", "Enough.")],
+)
+def test_a_tool_that_fails_hangs_or_is_wanted_for_ever_ends_in_an_answer(
+    address: str, user: str, said: str
+) -> None:
+    answer = chat(address, user, tools=[DEMO])
+    assert answer["choices"][0]["message"]["content"] == said
+
+
+def test_a_tool_that_was_required_once_is_not_required_for_ever(address: str) -> None:
+    answer = chat(address, "sum", tools=[DEMO], tool_choice="required")
+    assert answer["choices"][0]["message"]["content"].endswith("The sum is 42.")
+
+
+def test_a_call_of_the_clients_own_tool_ends_the_loop_and_shows_that_call_alone(address: str) -> None:
+    [choice] = chat(address, "both", tools=[DEMO, CLIENTS])["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"tools": [{"type": "mcp", "server_label": "nobody"}]}, "no MCP server 'nobody'"),
+        ({"tools": [DEMO | {"server_url": "http://169.254.169.254/"}]}, "server_url"),
+        ({"tools": [DEMO | {"require_approval": "always"}]}, "require_approval"),
+        ({"tools": [DEMO], "n": 2}, "`n`"),
+    ],
+)
+def test_what_can_not_be_honoured_is_refused_by_name(address: str, fields: dict[str, Any], part: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "sum"}]} | fields
+    reply = httpx.post(f"{address}/v1/chat/completions", json=body)
+    assert reply.status_code == 400
+    assert part in reply.json()["error"]["message"]
+
+
+def test_pages_tell_of_servers_and_tools_and_call_them(address: str) -> None:
+    servers = {each["name"]: each for each in httpx.get(f"{address}/v1/mcp/servers").json()["servers"]}
+    assert servers["demo"]["state"] == "connected"
+    assert servers["broken"]["state"] == "failed"
+    assert "/nonexistent" not in json.dumps(servers)
+    tools = httpx.get(f"{address}/v1/mcp/tools").json()
+    assert tools["count"] == len(tools["tools"]) == servers["demo"]["tools_count"] - 1
+    assert httpx.get(f"{address}/health").json()["mcp"]["servers_connected"] == 1
+    reply = httpx.post(f"{address}/v1/mcp/execute", json={"tool_name": "add", "arguments": {"a": 1, "b": 2}})
+    assert reply.json() == {"tool_name": "add", "content": "3", "is_error": False, "error_message": None}
+    broken = httpx.post(f"{address}/v1/mcp/execute", json={"tool_name": "demo__fail"}).json()
+    assert broken["is_error"]
+    assert broken["content"] is None
+    assert httpx.post(f"{address}/v1/mcp/execute", json={"tool_name": "run_command"}).status_code == 404
+    assert httpx.post(f"{address}/v1/mcp/execute", content=b"{}").status_code == 400
+
+
+def test_cancelling_a_request_ends_it_while_a_tool_works(address: str) -> None:
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "slow"}],
+        "tools": [DEMO],
+        "timeout": 0.7,
+    }
+    reply = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=30)
+    assert reply.status_code == 408
+
+
+def test_an_operator_can_offer_the_tools_to_every_chat(tmp_path: Path, config: str) -> None:
+    with live_server(tmp_path, SCRIPT, mcp_config=config, mcp_offer="always") as address:
+        until_connected(address)
+        assert chat(address, "sum")["choices"][0]["message"]["content"].endswith("The sum is 42.")
+        assert chat(address, "sum", n=2)["choices"][1]["message"]["content"] == "I have no tool."
+        assert (
+            chat(address, "sum", tools=[CLIENTS], tool_choice="none")["choices"][0]["finish_reason"] == "stop"
+        )

@@ -1,0 +1,81 @@
+"""The demo model in real workers: deaths and swaps change no answer."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pippin.catalog.info import read_info
+from pippin.config.server_options import ServerOptions
+from pippin.core.conversation import Message, Text
+from pippin.core.events import Counted, Failed
+from pippin.core.models import ModelInfo
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import CountTokens, Generate
+from pippin.service import Service
+from tests.runtime import processes
+from tests.service_doubles import scripted_service
+
+pytestmark = pytest.mark.model
+
+PROMPTS = ("Name a colour.", "What is two plus two?", "Say hello in French.", "Who wrote Hamlet?")
+
+
+def imported(folder: Path, name: str) -> ModelInfo:
+    return msgspec.structs.replace(read_info(folder), id=name)
+
+
+def greedy(text: str, tokens: int) -> GenerationRequest:
+    message = Message("user", (Text(text),))
+    return GenerationRequest(
+        model="default", messages=(message,), max_tokens=tokens, sampling=Sampling(temperature=0.0)
+    )
+
+
+async def answer(service: Service, model: str, text: str, id: str, tokens: int = 8) -> str:
+    async with await service.start(Generate(greedy(text, tokens)), model=model, id=id) as run:
+        return (await run.collect()).choices[0].text("text")
+
+
+def test_a_worker_that_is_killed_comes_back_with_the_same_answer(demo_model: Path) -> None:
+    async def scene() -> None:
+        info = imported(demo_model, "demo")
+        async with scripted_service(info, options=ServerOptions()) as service:
+            async with await service.start(CountTokens(greedy("Hi", 1)), model="demo", id="c") as run:
+                [counted] = await run.take()
+                assert isinstance(counted, Counted)
+            before = await answer(service, "demo", PROMPTS[0], "r1")
+            assert before
+            async with await service.start(
+                Generate(greedy("Tell a story.", 200)), model="demo", id="k"
+            ) as run:
+                assert run.accepted is not None
+                assert run.accepted.prompt_tokens > counted.tokens
+                await run.take()
+                processes.signal(service.pool.states()[0].pid, signal.SIGKILL)
+                assert isinstance([event async for event in run.events()][-1], Failed)
+            assert await answer(service, "demo", PROMPTS[0], "r2") == before
+            assert service.pool.states()[0].restarts == 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_swaps_under_sixteen_clients_lose_no_request_and_change_no_answer(demo_model: Path) -> None:
+    async def scene() -> None:
+        infos = [imported(demo_model, name) for name in ("one", "two")]
+        options = ServerOptions(max_models=1, contention_policy="wait")
+        async with scripted_service(*infos, options=options) as service:
+            alone = {text: await answer(service, "one", text, f"alone {text}") for text in PROMPTS}
+
+            async def client(number: int) -> None:
+                for turn in range(3):
+                    model, text = ("one", "two")[(number + turn) % 2], PROMPTS[number % len(PROMPTS)]
+                    assert await answer(service, model, text, f"{number}.{turn}") == alone[text]
+
+            await asyncio.gather(*(client(number) for number in range(16)))
+            assert service.active == 0
+
+    asyncio.run(scene())
