@@ -5,6 +5,7 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import msgspec
@@ -22,10 +23,12 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.rendering import Prompt, PromptRenderer, overflow
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.opening import open_media
-from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
 
 UNKNOWN_WINDOW = 1 << 20
 RESERVED_FOR_ANSWER = 4  # with the policy `truncate`, this fraction of the window at most is kept free
@@ -36,7 +39,7 @@ MOST_DETOKENIZED = 1 << 20
 class LanguagePreparer:
     """Safe for use from several threads at once."""
 
-    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: MediaProcessor | None = None) -> None:
+    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: "MediaProcessor | None" = None) -> None:
         """`tokenizer` as it was loaded, with the chat templates to use. Raises `ServerError` for a broken one. `media`
         is there for models that take more than text."""
         self.options = msgspec.convert(spec.options, ModelOptions)
