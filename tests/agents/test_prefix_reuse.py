@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from pippin.config.model_options import ModelOptions
+from pippin.engines.device import accelerate_blas
 from tests.agents.agents import aider, claude_code, codex, opencode
 from tests.agents.wide_model import wide_model
 from tests.running_server import running_server
 
-from pippin.config.model_options import ModelOptions
-from pippin.engines.device import accelerate_blas
-
 pytestmark = [pytest.mark.long, pytest.mark.model, pytest.mark.timeout(900)]
 
-LINE: Final = re.compile(r"POST /v1/\S+ (\d+) .*?(?: prompt=(\d+) cached=(\d+) completion=(\d+).*)?$", re.MULTILINE)
+LINE: Final = re.compile(
+    r"POST /v1/\S+ (\d+) .*?(?: prompt=(\d+) cached=(\d+) completion=(\d+).*)?$", re.MULTILINE
+)
 LONG_PROMPT: Final = 5_000  # tokens; shorter ones are not of the conversation, but for its title and the like
 
 
