@@ -56,6 +56,5 @@ def test_aider_with_the_demo_model(tmp_path: Path, demo_model: Path) -> None:
     with running_server(tmp_path, str(demo_model), "--max-tokens", "64") as server:
         aider(server, "smollm2-135m-instruct", tmp_path, "Who are you?", "And who am I?")
     first, second = answered(tmp_path)
-    print(first, second)
-    # What it adds to the end of each question is not kept in the conversation; all before is the same.
-    assert second[1] > 0.9 * (first[0] - 100), (first, second)
+    # What it adds to the end of each question moves on to the next one; all before that is the same.
+    assert second[1] > 0.6 * first[0], (first, second)

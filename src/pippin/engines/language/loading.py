@@ -84,6 +84,7 @@ def build_engine(
             row_bytes=measure_rows(model, options.kv_bits, options.kv_group_size),
             memory=shares.rows,
         ),
+        share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         new_group=batching.new_group,
         vocabulary=batching.vocabulary,
         prefixes=prefixes,
