@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import mlx.nn as nn
@@ -28,6 +29,7 @@ from pippin.engines.language.speculation import DraftModel, PromptLookup, Propos
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.sight import Sight
+from pippin.engines.language.vision.trial import is_faithful
 from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
@@ -42,6 +44,8 @@ def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
+    if isinstance(model, VisionModel):
+        preparer.try_media(partial(is_faithful, model))
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)

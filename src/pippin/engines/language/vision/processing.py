@@ -89,6 +89,12 @@ class MediaProcessor:
         self._rate = FrameRate(fps=sampling.fps, least=sampling.min_frames, most=sampling.max_frames)
         self._tokenizer: Tokenizer | None = None
         self.placeholders: dict[MediaKind, str] = {}
+        self.samples: dict[MediaKind, Medium] = {}  # small ones, to try the model with
+        self.refused: set[MediaKind] = set()  # kinds that the model turned out to get wrong
+
+    @property
+    def kinds(self) -> frozenset[MediaKind]:
+        return frozenset(self.placeholders) - self.refused
 
     def use(self, tokenizer: Tokenizer) -> None:
         """Find out, by trying, which media the processor takes and what it calls them."""
@@ -107,8 +113,9 @@ class MediaProcessor:
                 if len(known) < len(names) or not self._marks[kind]:
                     continue
                 try:
-                    if self._made(kind, b"", "".join(known), trial()).places:
-                        self.placeholders[kind] = "".join(known)
+                    sample = self._made(kind, b"", "".join(known), trial())
+                    if sample.places:
+                        self.placeholders[kind], self.samples[kind] = "".join(known), sample
                         break
                 except FAILURES:
                     continue
@@ -119,7 +126,7 @@ class MediaProcessor:
     def process(self, part: MediaPart, param: str) -> Medium:
         """Raises `ServerError` naming `param`."""
         kind = kind_of(part)
-        if kind not in self.placeholders:
+        if kind not in self.kinds:
             raise ServerError(
                 "unsupported",
                 f"This model takes no {kind}, and '{param}' is one. Leave it out, or choose a model that takes it.",
