@@ -95,7 +95,10 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if isinstance(layer, (AttentionArena, StateArena)):
             positions = layer.window.shifted_positions()
         else:
-            positions = (mx.arange(tokens.shape[1]) + (layer.offset + shift))[None]
+            starts = mx.array(layer.offset).reshape(
+                -1, 1
+            )  # of one row, or of several prompts computed together
+            positions = mx.arange(tokens.shape[1]) + starts + shift
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
     def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> Positions:
