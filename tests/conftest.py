@@ -70,6 +70,17 @@ def whisper_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def oracle_python() -> Path:
+    """The Python of an environment with tests/oracles/requirements.txt."""
+    path = Path(os.environ.get("PIPPIN_ORACLE_PYTHON", CACHE / "oracle" / "bin" / "python"))
+    if not path.is_file():
+        pytest.fail(
+            f"There is no {path}: make it with tests/oracles/requirements.txt installed.", pytrace=False
+        )
+    return path
+
+
 def _importer_version() -> str:
     digest = hashlib.sha256()
     for path in sorted((ROOT / "src/pippin/catalog/gguf").glob("*.py")):
