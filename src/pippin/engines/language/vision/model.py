@@ -34,6 +34,10 @@ class Features:
     def arrays(self) -> list[mx.array]:
         return [array for array in (self.embeddings, self.layered, self.per_layer) if array is not None]
 
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:

@@ -16,6 +16,17 @@ FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, Key
 """What models raise for inputs that are not theirs."""
 
 
+def runs(model: VisionModel) -> bool:
+    """Whether the model takes the engine's caches at all."""
+    try:
+        cache = model.make_cache()
+        mx.eval(model(mx.array([[1, 2]]), cache), model(mx.array([[3]]), cache))
+    except FAILURES as error:
+        log.info("a prompt of text fails: %s", error)
+        return False
+    return True
+
+
 def is_faithful(model: VisionModel, medium: Medium) -> bool:
     """Run a short prompt with the medium both ways: the library's, whole, and the engine's, in two chunks."""
     before, after = (1, 2, 3), (4, 5)
