@@ -22,7 +22,6 @@ from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prompts import Prompts, progress_of
 from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
-from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Prompt, Request, Row
 from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
@@ -45,8 +44,7 @@ class LanguageEngine:
         options: ModelOptions,
         limits: Limits,
         share: Callable[[int], MemoryShares],
-        new_group: Callable[[int], RowGroup],
-        vocabulary: int,
+        batch: Batch,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
         sight: Sight | None = None,
@@ -57,9 +55,7 @@ class LanguageEngine:
         self._options = options
         self._share = share
         self._scheduler = Scheduler(limits)
-        self._batch = Batch(
-            new_group, tokenizer, vocabulary, adapters, options.quantized_kv_start if options.kv_bits else 0
-        )
+        self._batch = batch
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
         self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)

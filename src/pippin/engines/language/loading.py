@@ -14,6 +14,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
 from pippin.engines.language.arenas import BatchShape
+from pippin.engines.language.batch import Batch
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
 from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
@@ -94,8 +95,14 @@ def build_engine(
             memory=shares.rows,
         ),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        new_group=batching.new_group,
-        vocabulary=batching.vocabulary,
+        batch=Batch(
+            batching.new_group,
+            tokenizer,
+            batching.vocabulary,
+            adapters,
+            options.quantized_kv_start if options.kv_bits else 0,
+            sorts_slowly=plan.sorts_slowly,
+        ),
         prefixes=prefixes,
         adapters=adapters,
         sight=_open_sight(model, options, plan),

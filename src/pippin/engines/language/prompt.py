@@ -218,7 +218,7 @@ class LanguagePreparer:
                     offered,
                     required=required or wanted is not None,
                     parallel=request.parallel_tool_calls,
-                    special=self._grammars.is_special,
+                    special=self._grammars.special_id,
                 )
         if wanted is None and calls is None:
             return None
