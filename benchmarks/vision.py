@@ -30,7 +30,7 @@ def build(folder: Path) -> Any:
     config = {**family.config, **TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
     config["vision_config"] = {**config["vision_config"], **TOWER, "mlp_ratio": 4}
     tiny.FAMILIES["qwen2_vl"] = replace(
-        family, config=config, preprocessor={**family.preprocessor, "max_pixels": 65536}
+        family, config=config, preprocessor={**family.preprocessor, "max_pixels": 16384}
     )
     return VisionBench(tiny.tiny_vision_model("qwen2_vl", folder / "qwen2_vl"))
 
