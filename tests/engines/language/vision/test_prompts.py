@@ -67,7 +67,8 @@ def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> Non
         messages = (Message("system", (Text(system),)), Message("user", (Image(Inline(WIDE)), Text("?"))))
         job = bench.prepare(name, messages)
         assert bench.run(job, engine=engine)[0][name] == bench.alone(job)
-    assert (engine._sight.encoded, engine._sight.reused) == (1, 1)
+    stats = engine.stats()
+    assert (stats.media_encoded, stats.media_reused) == (1, 1)
 
 
 def test_other_pictures_of_the_same_size_are_not_taken_from_the_cache(bench: VisionBench) -> None:
