@@ -36,6 +36,7 @@ class Window:
         self.tick = 0
         self.capacity = 0
         self.lengths: list[int] = []  # of each slot, before this step
+        self.shifts: list[int] = []  # of each slot, by which rotary positions differ from places
         self.before: int | mx.array = 0
         self.after: int | mx.array = 0
         self.longest = 0
@@ -68,6 +69,12 @@ class Window:
         starts = mx.array([self.before]) if isinstance(self.before, int) else self.before
         return starts[:, None] + mx.arange(self.count)
 
+    def shifted_positions(self) -> mx.array:
+        """As `positions`, as rotary embeddings count them: media in the prompt take fewer than they have tokens."""
+        shifts = self.shifts[self.low : self.high]
+        positions = self.positions()
+        return positions + mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else positions
+
 
 class AttentionArena:
     """Keys and values of a layer of full attention."""
@@ -80,6 +87,11 @@ class AttentionArena:
     @property
     def offset(self) -> int | mx.array:
         return self.window.after if self._tick == self.window.tick else self.window.before
+
+    @property
+    def _offset(self) -> int:
+        """Where models of mlx-vlm look how far a batch is; they would wait for the device to find it out."""
+        return self.window.longest
 
     def _reach(self) -> int:
         return self.window.longest + self.window.count

@@ -29,6 +29,8 @@ class Batch:
         vocabulary: int,
         adapters: Adapters,
         plain_below: int = 0,
+        *,
+        sorts_slowly: bool = False,
     ) -> None:
         """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
         self.rows: list[Row] = []
@@ -37,7 +39,7 @@ class Batch:
         self._groups: dict[GroupName, RowGroup] = {}
         self._tokenizer = tokenizer
         self._adapters = adapters
-        self._sampler = BatchSampler(tokenizer)
+        self._sampler = BatchSampler(tokenizer, sorts_slowly=sorts_slowly)
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
@@ -63,7 +65,7 @@ class Batch:
         row.group = (length_class(length + room), length < self._plain_below)
         if row.group not in self._groups:
             self._groups[row.group] = self._new_group(length)
-        row.slot = self._groups[row.group].join(cache, length, room)
+        row.slot = self._groups[row.group].join(cache, length, room, row.request.shift)
 
     def _promote(self) -> None:
         """Rows that have grown past `plain_below` go over to the others."""

@@ -13,23 +13,24 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, PromptEcho
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
+from pippin.engines.device import MemoryShares
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefix_cache import PrefixCache
-from pippin.engines.language.prompts import Prompts
+from pippin.engines.language.prompts import Prompts, progress_of
 from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
-from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Prompt, Request, Row
 from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
 from pippin.engines.language.speculation import Speculation
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.vision.sight import Sight, Viewing
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
-CHANGEABLE = {"target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
+CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
 
 
 class LanguageEngine:
@@ -42,24 +43,25 @@ class LanguageEngine:
         *,
         options: ModelOptions,
         limits: Limits,
-        new_group: Callable[[int], RowGroup],
-        vocabulary: int,
+        share: Callable[[int], MemoryShares],
+        batch: Batch,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
+        sight: Sight | None = None,
         adapters: Adapters,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._options = options
+        self._share = share
         self._scheduler = Scheduler(limits)
-        self._batch = Batch(
-            new_group, tokenizer, vocabulary, adapters, options.quantized_kv_start if options.kv_bits else 0
-        )
+        self._batch = batch
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
         self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)
         self._adapters = adapters
         self._speculation = speculation
+        self._sight = sight
         self._arrivals = 0
         self._chunks = (0, 0)  # prompt tokens given to the device in the last two steps
         self._shown = 0  # those that this step's time includes
@@ -69,7 +71,7 @@ class LanguageEngine:
     def submit(self, job: LanguageJob) -> None:
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        request = Request(job=job, adapter=self._adapters.index(job.request.adapter))
+        request = Request(job=job, adapter=self._adapters.index(job.request.adapter), viewing=self._view(job))
         self._arrivals += 1
         ticket = Ticket(
             id=job.id,
@@ -88,6 +90,14 @@ class LanguageEngine:
         self._prompts.add(
             Prompt(request=request, rows=list(request.rows), tokens=job.prompt[:-1], ticket=ticket)
         )
+
+    def _view(self, job: LanguageJob) -> Viewing | None:
+        if job.media is None:
+            return None
+        if self._sight is None:
+            message = "This model was loaded for text only, and 'messages' holds more: leave it out."
+            raise ServerError("unsupported", message, "messages")
+        return self._sight.open(job.prompt, job.media)
 
     def cancel(self, id: str) -> None:
         request = self._requests.pop(id, None)
@@ -209,12 +219,15 @@ class LanguageEngine:
             if prompt.ticket.remaining:
                 if spent >= budget:
                     break
-                count, events = self._prompts.compute(prompt, budget - spent, wait=wait)
+                count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)
                 spent += count
-                self._emit(prompt.request, events)
-            if not prompt.ticket.remaining:
+                self.counters.prompt_tokens += count if computed else 0
+                for each in computed:
+                    self._emit(each.request, progress_of(each))
+                    if not each.ticket.remaining:
+                        self._start_rows(each)
+            else:
                 self._start_rows(prompt)
-        self.counters.prompt_tokens += spent
         return spent
 
     def _keep_row(self, row: Row) -> None:
@@ -227,7 +240,8 @@ class LanguageEngine:
         if self._prefixes.has_state and stop != length:
             return  # the state is of the very end
         if stop:
-            self._prefixes.keep(row.request.job.key, row.tokens[:stop], self._batch.view(row, stop))
+            job = row.request.job
+            self._prefixes.keep(job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop))
 
     def _keep_states(self) -> None:
         """Recurrent state cannot be had back later: remember it as rows pass a block's border."""
@@ -236,7 +250,8 @@ class LanguageEngine:
         for row in self._batch.rows:
             length = self._batch.length(row)
             if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
-                self._prefixes.keep_state(row, row.tokens[:length], self._batch.view(row, length))
+                tokens = row.request.job.identify(row.tokens[:length])
+                self._prefixes.keep_state(row, tokens, self._batch.view(row, length))
 
     def _start_rows(self, prompt: Prompt) -> None:
         """The prompt is computed: its rows join the batch."""
@@ -246,6 +261,8 @@ class LanguageEngine:
             if request.job.request.echo or request.scores_prompt:
                 self._emit(request, [PromptEcho(request.job.prompt_text, tuple(prompt.scores))])
         self._prompts.drop(prompt)
+        if request.viewing is not None and not request.prompts:
+            request.viewing.release()
         cache = prompt.cache if prompt.cache is not None else new_row_cache(self._model)
         for row, ticket in zip(prompt.rows, self._scheduler.split(prompt.ticket), strict=True):
             row.ticket = ticket
@@ -322,6 +339,8 @@ class LanguageEngine:
         if self._prefixes is not None:
             self._prefixes.clear(disk=disk)
         if not prefixes_only:
+            if self._sight is not None:
+                self._sight.cache.clear()
             mx.clear_cache()
 
     def reconfigure(self, options: dict[str, Any]) -> None:
@@ -338,6 +357,11 @@ class LanguageEngine:
             raise ServerError(
                 "invalid_request", f"An option has a value that it cannot have: {error}."
             ) from error
+        if merged.memory_bytes is not None and "memory_bytes" in options:
+            shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
+            self._scheduler.limits.memory = shares.rows
+            if self._prefixes is not None:
+                self._prefixes.tree.resize(shares.prefixes)
         self._options = merged
         self._scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self._scheduler.limits.queue_size = merged.queue_size

@@ -1,5 +1,6 @@
 """A prepared request to a language model: what `prepare` gives and the engine runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -7,6 +8,7 @@ from pippin.core.conversation import Tool
 from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints import CompiledGrammar
+from pippin.engines.language.vision.media import PromptMedia
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
@@ -36,8 +38,8 @@ class LanguageJob:
     stops: tuple[str, ...] = ()  # the request's and the formats' own
     seed: int = 0  # the request's, or drawn when it was prepared; see `sampling.choice_seed`
     created: float = 0.0  # monotonic seconds
-    key: bytes = b""  # of adapter, salt and media, for the prefix cache
-    media: None = None  # vision joins later
+    key: bytes = b""  # of adapter and salt, for the prefix cache
+    media: PromptMedia | None = None
 
     @cached_property
     def markers(self) -> frozenset[str]:
@@ -45,6 +47,10 @@ class LanguageJob:
         tool = self.tool_format.markers if self.tool_format and self.tools else ()
         reasoning = self.reasoning_format.markers if self.reasoning_format else ()
         return frozenset((*tool, *reasoning))
+
+    def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Tokens as the prefix cache knows them: those of media by their content."""
+        return tuple(tokens) if self.media is None else self.media.identify(tokens)
 
     @cached_property
     def choices(self) -> int:

@@ -21,6 +21,7 @@ from pippin.core.conversation import (
 from pippin.core.errors import ServerError
 from pippin.engines.language.literals import Literals
 from pippin.engines.language.template_traits import Messages, Traits
+from pippin.engines.language.vision.writing import MediaStyle, holds_media
 from pippin.output.tool_format import History
 
 OFFER = """You can call functions. These are on offer, one JSON object in each line:
@@ -39,6 +40,7 @@ class Converter:
     traits: Traits
     history: History
     literals: Literals
+    media: MediaStyle | None = None  # of models that take more than text
 
     def convert(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> Messages:
         """Raises `ServerError` for a part that this model can't take."""
@@ -65,8 +67,9 @@ class Converter:
         return "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
 
     def _message(self, message: Message, where: str) -> Messages:
-        results = [part for part in message.parts if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, where) for part in results]
+        results = [(place, part) for place, part in enumerate(message.parts) if isinstance(part, ToolResult)]
+        entries = [self._result(part, message, f"{where}.content[{place}]") for place, part in results]
+        entries += self._shown_results([part for _, part in results])
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             if not results:
                 raise ServerError(
@@ -75,7 +78,7 @@ class Converter:
                     where,
                 )
             return entries
-        entry: dict[str, Any] = {"role": self._role(message), "content": self._text(message, where)}
+        entry: dict[str, Any] = {"role": self._role(message), "content": self._content(message, where)}
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
@@ -85,10 +88,19 @@ class Converter:
     def _role(self, message: Message) -> str:
         return "system" if message.role == "developer" and not self.traits.developer else message.role
 
-    def _text(self, message: Message, where: str) -> str:
+    def _content(self, message: Message, where: str) -> Any:
         trusted = message.role in ("system", "developer", "assistant")
+        if self.media is not None and holds_media(message.parts):
+            return self.media.content(message.parts, lambda text: self.literals.shield(text, trusted=trusted))
         texts = _texts(message.parts, where)
         return self.literals.shield("\n".join(texts), trusted=trusted)
+
+    def _shown_results(self, results: list[ToolResult]) -> Messages:
+        """What tools have shown beside text, in a message of the user: templates take it nowhere else."""
+        shown = tuple(part for result in results for part in result.parts if isinstance(part, Image))
+        if self.media is None or not shown:
+            return []
+        return [{"role": "user", "content": self.media.content(shown, self.literals.shield)}]
 
     def _add_assistant(self, entry: dict[str, Any], message: Message) -> None:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
@@ -119,7 +131,10 @@ class Converter:
         return f"<tool_call>\n{self.literals.shield(text, trusted=True)}\n</tool_call>"
 
     def _result(self, result: ToolResult, message: Message, where: str) -> dict[str, Any]:
-        text = self.literals.shield("\n".join(_texts(result.parts, where)))
+        parts = result.parts
+        if self.media is not None:
+            parts = tuple(part for part in parts if isinstance(part, Text))
+        text = self.literals.shield("\n".join(_texts(parts, where)))
         if result.is_error:
             text = f"Error: {text}"
         if not self.traits.tool_results:
@@ -159,8 +174,16 @@ class Converter:
         first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
         if first is None:
             return [{"role": "user", "content": text}, *rest]
-        opened = {**rest[first], "content": f"{text}\n\n{rest[first]['content']}"}
+        opened = {**rest[first], "content": _joined(text, rest[first]["content"])}
         return [*rest[:first], opened, *rest[first + 1 :]]
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two contents as one: texts, or lists of parts where one of them holds media."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    listed = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
+    return [*listed[0], {"type": "text", "text": "\n\n"}, *listed[1]]
 
 
 def _texts(parts: Sequence[Part], where: str) -> list[str]:
@@ -220,7 +243,7 @@ def _merge_repeated(entries: Messages) -> Messages:
         last = merged[-1] if merged else None
         plain = entry["role"] in ("user", "assistant") and entry.keys() == {"role", "content"}
         if last is not None and plain and last["role"] == entry["role"] and last.keys() == entry.keys():
-            last["content"] = f"{last['content']}\n\n{entry['content']}"
+            last["content"] = _joined(last["content"], entry["content"])
         else:
             merged.append(dict(entry))
     return merged

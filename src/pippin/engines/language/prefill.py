@@ -17,11 +17,20 @@ def compute_chunk(model: nn.Module, prompt: Prompt, tokens: int, *, wait: bool) 
     start = prompt.ticket.computed
     if prompt.cache is None:
         prompt.cache = new_row_cache(model)
-    model(mx.array([prompt.tokens[start : start + tokens]]), cache=prompt.cache)
+    _run(model, prompt, start, tokens)
     if wait:
         mx.eval(arrays_of(prompt.cache))
     else:
         mx.async_eval(*arrays_of(prompt.cache))  # type: ignore[no-untyped-call]
+
+
+def _run(model: nn.Module, prompt: Prompt, start: int, count: int) -> mx.array:
+    """Logits [1, count, vocabulary] of tokens of the prompt, from `start` on."""
+    tokens = prompt.tokens[start : start + count]
+    viewing = prompt.request.viewing
+    given = {} if viewing is None else {"inputs": viewing.inputs(tokens, start)}
+    logits: mx.array = model(mx.array([tokens]), cache=prompt.cache, **given)
+    return logits
 
 
 def score_chunk(
@@ -36,9 +45,7 @@ def score_chunk(
         prompt.scores.append(Token(follow[0], tokenizer.raw(follow[0]), None))
     while tokens > 0:
         count = min(tokens, SCORED_CHUNK)
-        logits = model(mx.array([prompt.tokens[start : start + count]]), cache=prompt.cache)[0].astype(
-            mx.float32
-        )
+        logits = _run(model, prompt, start, count)[0].astype(mx.float32)
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         targets = follow[start + 1 : start + count + 1]
         chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]

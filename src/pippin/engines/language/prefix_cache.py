@@ -37,11 +37,11 @@ class PrefixCache:
     def leader(self, prompt: Prompt, others: Iterable[Prompt]) -> Prompt | None:
         """A prompt under way that will soon have computed more of this one than the tree has."""
         size = self.tree.block_tokens
-        known = len(self._usable(self.tree.path(prompt.request.job.key, prompt.tokens))) * size
+        known = len(self._usable(self.tree.path(prompt.request.job.key, prompt.identity))) * size
         for other in others:
             if other.ticket is prompt.ticket or other.request.job.key != prompt.request.job.key:
                 continue
-            shared = _shared(prompt.tokens, other.tokens) // size * size
+            shared = _shared(prompt.identity, other.identity) // size * size
             if shared <= max(known, other.ticket.computed):
                 continue
             if self.has_snapshots:
@@ -55,7 +55,7 @@ class PrefixCache:
             return True
         if not prompt.fetched:
             prompt.fetched = True
-            prompt.loading = self._disk.find(prompt.request.job.key, prompt.tokens)
+            prompt.loading = self._disk.find(prompt.request.job.key, prompt.identity)
         if prompt.loading is None:
             return True
         if not prompt.loading.reply.done():
@@ -80,7 +80,7 @@ class PrefixCache:
 
     def begin(self, prompt: Prompt) -> int:
         """Look the prompt up, and fill its cache with what is known; gives how many tokens that is."""
-        size, tokens = self.tree.block_tokens, prompt.tokens
+        size, tokens = self.tree.block_tokens, prompt.identity
         path = self.tree.path(prompt.request.job.key, tokens)
         usable = self._usable(path)
         self._lookup_tokens += len(tokens)

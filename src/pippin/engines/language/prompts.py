@@ -1,11 +1,15 @@
 """Prompts on their way to become rows: looked up, computed a chunk at a time, kept for others."""
 
+from collections.abc import Container
+
 import mlx.nn as nn
 
 from pippin.core.events import Event, Progress
+from pippin.engines.language.joint_prefill import can_join, compute_together, fits
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefill import compute_chunk, score_chunk
 from pippin.engines.language.prefix_cache import PrefixCache
+from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.rows import Prompt, Request
 from pippin.engines.language.scheduler import Scheduler, Ticket
 from pippin.engines.language.tokenizer import Tokenizer
@@ -26,6 +30,7 @@ class Prompts:
         self._prefixes = prefixes
         self._adapters = adapters
         self._prompts: dict[Ticket, Prompt] = {}
+        self._can_join = can_join(new_row_cache(model))
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -46,9 +51,9 @@ class Prompts:
         for ticket in self._prompts:
             ticket.held = False
 
-    def next(self) -> Prompt | None:
+    def next(self, besides: Container[Ticket] = ()) -> Prompt | None:
         """The prompt to work on now, begun."""
-        while (ticket := self._scheduler.next_prompt()) is not None:
+        while (ticket := self._scheduler.next_prompt(besides)) is not None:
             prompt = self._prompts[ticket]
             if prompt.begun or self._begin(prompt):
                 return prompt
@@ -72,32 +77,72 @@ class Prompts:
         prompt.begun = True
         return True
 
-    def compute(self, prompt: Prompt, most: int, *, wait: bool) -> tuple[int, list[Event]]:
-        """Add up to `most` tokens of a prompt to its cache; gives how many, and what to tell of it."""
+    def compute(self, prompt: Prompt, most: int, *, wait: bool) -> tuple[int, list[Prompt]]:
+        """Add up to `most` tokens to this prompt, and to others that are best computed along with it, or compute
+        the features of the medium that comes first; gives how many tokens it was, or stands for, and the prompts."""
         request, ticket = prompt.request, prompt.ticket
-        ahead = [border - ticket.computed for border in prompt.borders if border > ticket.computed]
-        count = min(most, ticket.remaining, *ahead) if ahead else min(most, ticket.remaining)
-        first = ticket.computed == request.cached
-        self._adapters.choose([request.adapter])
+        count = self._count(prompt, most)
+        if request.viewing is not None:
+            medium = request.viewing.missing(ticket.computed, ticket.computed + count)
+            if medium is not None:
+                request.viewing.compute(medium, wait=wait)
+                return max(len(medium.places), 1), []
+        prompts, counts = self._together(prompt, count, most)
+        self._adapters.choose([each.request.adapter for each in prompts])
         if _scores(prompt):
             score_chunk(self._model, prompt, count, self._tokenizer, _alternatives(request))
-        else:
+        elif len(prompts) == 1:
             compute_chunk(self._model, prompt, count, wait=wait)
-        self._scheduler.computed(ticket, count)
-        self._keep(prompt)
-        if request.computed is not None or (first and not ticket.remaining):
-            return count, []
-        done = ticket.computed + (not ticket.remaining)
-        return count, [Progress(done, len(request.job.prompt), request.cached)]
+        else:
+            compute_together(self._model, prompts, counts, wait=wait)
+        for each, added in zip(prompts, counts, strict=True):
+            self._scheduler.computed(each.ticket, added)
+            each.chunks += 1
+            self._keep(each)
+        return sum(counts), prompts
+
+    def _count(self, prompt: Prompt, most: int) -> int:
+        """Tokens of the prompt's next chunk."""
+        computed = prompt.ticket.computed
+        ahead = [border - computed for border in prompt.borders if border > computed]
+        return min(most, prompt.ticket.remaining, *ahead) if ahead else min(most, prompt.ticket.remaining)
+
+    def _together(self, first: Prompt, count: int, most: int) -> tuple[list[Prompt], list[int]]:
+        """The prompt, and others whose chunks are computed in the same pass; how many tokens of each."""
+        prompts, counts = [first], [count]
+        while self._joins(first, count) and sum(counts) < most:
+            other = self.next({prompt.ticket for prompt in prompts})
+            if other is None or not other.ticket.remaining:
+                break
+            more = self._count(other, most - sum(counts))
+            computed = [*(prompt.ticket.computed for prompt in prompts), other.ticket.computed]
+            if not self._joins(other, more) or not fits([*counts, more], computed):
+                break
+            prompts.append(other)
+            counts.append(more)
+        return prompts, counts
+
+    def _joins(self, prompt: Prompt, count: int) -> bool:
+        short = count <= self._scheduler.limits.prefill_chunk // 4
+        return self._can_join and short and not _scores(prompt) and prompt.request.viewing is None
 
     def _keep(self, prompt: Prompt) -> None:
         """Remember what is computed of a prompt, for others to start from."""
         if self._prefixes is None or prompt.cache is None:
             return
         request, done = prompt.request, prompt.ticket.computed
-        stored = self._prefixes.keep(request.job.key, prompt.tokens[:done], prompt.cache, request.job.pins)
+        stored = self._prefixes.keep(request.job.key, prompt.identity[:done], prompt.cache, request.job.pins)
         if request.computed is None:
             request.stored += stored
+
+
+def progress_of(prompt: Prompt) -> list[Event]:
+    """What to tell of a prompt after a chunk: nothing where one chunk was all."""
+    request, ticket = prompt.request, prompt.ticket
+    if request.computed is not None or (prompt.chunks == 1 and not ticket.remaining):
+        return []
+    done = ticket.computed + (not ticket.remaining)
+    return [Progress(done, len(request.job.prompt), request.cached)]
 
 
 def _scores(prompt: Prompt) -> bool:

@@ -1,7 +1,7 @@
 """A request's prompt: rendered, tokenized, and made to fit the context window."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,7 +14,12 @@ from pippin.engines.language.messages import Converter
 from pippin.engines.language.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template_traits import probe
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.vision.media import Medium, PromptMedia
+from pippin.engines.language.vision.writing import media_parts, style_of, written_out
 from pippin.output.tool_format import History
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
 
 RESERVED = frozenset(
     "messages conversation tools add_generation_prompt continue_final_message chat_template tokenize return_dict "
@@ -37,21 +42,30 @@ class Prompt:
     continued: str = ""  # the assistant's words that the answer goes on from
     pins: tuple[int, ...] = ()
     dropped: int = 0
+    media: PromptMedia | None = None
 
 
 class PromptRenderer:
     """Safe for use from several threads at once."""
 
     def __init__(
-        self, tokenizer: Tokenizer, sources: dict[str, str], history: History, defaults: dict[str, Any]
+        self,
+        tokenizer: Tokenizer,
+        sources: dict[str, str],
+        history: History,
+        defaults: dict[str, Any],
+        media: "MediaProcessor | None" = None,
     ) -> None:
-        """`sources` are the chat templates by name; `defaults` the variables that the model's options set."""
+        """`sources` are the chat templates by name; `defaults` the variables that the model's options set; `media` is
+        there for models that take more than text."""
         self._tokenizer = tokenizer
+        self._media = media
         self._defaults = defaults
         self._templates: dict[str, tuple[ChatTemplate, Converter]] = {}
         for name, source in sources.items():
             template = ChatTemplate(source, tokenizer.special_names)
-            converter = Converter(probe(template, history), history, tokenizer.literals)
+            style = None if media is None else style_of(template, media.placeholders)
+            converter = Converter(probe(template, history), history, tokenizer.literals, style)
             self._templates[name] = (template, converter)
 
     @property
@@ -108,11 +122,39 @@ class PromptRenderer:
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        text = self._render(request, messages, tools, generation=continued is None)
+        text, media = self._written(request, messages, tools, generation=continued is None)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         tokens = self._tokenizer.literals.encode(text)
-        return Prompt(tuple(tokens), plain(text), continued=continued or "")
+        placed = self._placed(media, tokens)
+        return Prompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
+
+    def _written(
+        self,
+        request: GenerationRequest,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        *,
+        generation: bool,
+    ) -> tuple[str, list[Medium]]:
+        """The rendered text with what stands for its media, and these."""
+        if self._media is None:
+            return self._render(request, messages, tools, generation=generation), []
+        media = [self._media.process(part, where) for where, part in media_parts(messages)]
+        text = self._render(request, messages, tools, generation=generation)
+        return written_out(text, media, self._media.placeholders) if media else text, media
+
+    def _placed(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
+        if self._media is None or not media:
+            return None
+        placed = self._media.place(media, tokens)
+        if placed is None or placed.placed[-1].positions[-1] == len(tokens) - 1:
+            raise ServerError(
+                "unsupported",
+                "The chat template of this model does not write these media so that the model can take them.",
+                "messages",
+            )
+        return placed
 
     def _render(
         self,
@@ -177,7 +219,7 @@ class PromptRenderer:
         pins = set()
         for place in places:
             try:
-                text = self._render(request, messages[: place + 1], tools, generation=False)
+                text, _ = self._written(request, messages[: place + 1], tools, generation=False)
             except (
                 ServerError
             ):  # a conversation cut there may break the template's rules; then nothing is pinned

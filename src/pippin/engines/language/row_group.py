@@ -35,8 +35,9 @@ class RowGroup(Protocol):
         """Live rows."""
         ...
 
-    def join(self, cache: RowCache, length: int, room: int) -> int:
-        """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot."""
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
+        """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot. `shift` is what rotary
+        positions differ by from the tokens' places."""
         ...
 
     def leave(self, slot: int) -> None: ...
@@ -80,7 +81,7 @@ class ArenaGroup:
         """Let go of all memory."""
         window = self._window
         window.low = window.high = window.capacity = 0
-        window.lengths = []
+        window.lengths, window.shifts = [], []
         self._arenas = [arena_for(cache, window, self._shape) for cache in new_row_cache(self._model)]
 
     @property
@@ -98,7 +99,7 @@ class ArenaGroup:
     def length(self, slot: int) -> int:
         return self._window.lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int) -> int:
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
         window = self._window
         slot = self._free_slot()
         capacity = (
@@ -112,7 +113,7 @@ class ArenaGroup:
         self._live.add(slot)
         for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
             arena.store(slot, row)
-        window.lengths[slot] = length
+        window.lengths[slot], window.shifts[slot] = length, shift
         return slot
 
     def _free_slot(self) -> int:
@@ -125,7 +126,7 @@ class ArenaGroup:
     def leave(self, slot: int) -> None:
         self._live.discard(slot)
         window = self._window
-        window.lengths[slot] = 0
+        window.lengths[slot] = window.shifts[slot] = 0
         if not self._live:
             self._reset()
         elif slot in (window.low, window.high - 1):
@@ -159,7 +160,8 @@ class ArenaGroup:
         source, target = window.high - 1, holes[0]
         for arena in flat(self._arenas):
             arena.move(source, target)
-        window.lengths[target], window.lengths[source] = window.lengths[source], 0
+        for held in (window.lengths, window.shifts):
+            held[target], held[source] = held[source], 0
         self._live.discard(source)
         self._live.add(target)
         self._resize(min(self._live), max(self._live) + 1)
@@ -185,6 +187,7 @@ class ArenaGroup:
         if slots > held:
             slots = max(slots, min(held * 2, held + 8))
             window.lengths.extend([0] * (slots - held))
+            window.shifts.extend([0] * (slots - held))
         if slots > held or capacity > window.capacity:
             window.capacity = max(capacity, window.capacity)
             for arena in flat(self._arenas):
@@ -220,6 +223,7 @@ class SoloGroup:
         self._model = model
         self._caches: list[RowCache | None] = []
         self._lengths: list[int] = []
+        self._shifts: list[int] = []
 
     @property
     def low(self) -> int:
@@ -236,9 +240,10 @@ class SoloGroup:
     def length(self, slot: int) -> int:
         return self._lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int) -> int:
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
         self._caches.append(copy_row(cache))
         self._lengths.append(length)
+        self._shifts.append(shift)
         return len(self._caches) - 1
 
     def leave(self, slot: int) -> None:
@@ -246,6 +251,7 @@ class SoloGroup:
         while self._caches and self._caches[-1] is None:
             self._caches.pop()
             self._lengths.pop()
+            self._shifts.pop()
 
     def rewind(self, slot: int, tokens: int) -> None:
         for cache in self._caches[slot] or ():
@@ -255,7 +261,10 @@ class SoloGroup:
     def forward(self, tokens: mx.array) -> mx.array:
         results: list[mx.array | None] = []
         for slot, cache in enumerate(self._caches):
-            results.append(None if cache is None else self._model(tokens[slot : slot + 1], cache=cache))
+            shifted = {"shift": self._shifts[slot]} if self._shifts[slot] else {}
+            results.append(
+                None if cache is None else self._model(tokens[slot : slot + 1], cache=cache, **shifted)
+            )
             self._lengths[slot] += tokens.shape[1]
         filled = next(result for result in results if result is not None)
         return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.disk_tier import Loading
@@ -10,6 +11,7 @@ from pippin.engines.language.prefix_tree import Node
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.scheduler import Ticket
+from pippin.engines.language.vision.sight import Viewing
 
 GroupName = tuple[int, bool]
 """A class of lengths, and whether its rows are too short yet for quantised keys and values."""
@@ -58,13 +60,20 @@ class Prompt:
     fetched: bool = False  # looked up on the disk
     loading: Loading | None = None  # from the disk
     borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
+    chunks: int = 0  # computed so far
     scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
+
+    @cached_property
+    def identity(self) -> tuple[int, ...]:
+        """Its tokens as the prefix cache knows them."""
+        return self.request.job.identify(self.tokens)
 
 
 @dataclass(eq=False, kw_only=True)
 class Request:
     job: LanguageJob
     adapter: int = 0  # its index among the model's, 0 for none
+    viewing: Viewing | None = None  # its media
     rows: list[Row] = field(default_factory=list)  # unfinished ones
     prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
     ended: list[tuple[float, list[Event]]] = field(
@@ -76,6 +85,11 @@ class Request:
     cached: int = 0  # prompt tokens from the prefix cache
     stored: int = 0  # prompt tokens written to it
     completed: int = 0
+
+    @property
+    def shift(self) -> int:
+        """What rotary positions of its answers differ by from their places."""
+        return 0 if self.viewing is None else self.viewing.shift
 
     @property
     def scores_prompt(self) -> bool:

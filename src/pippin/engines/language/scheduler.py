@@ -1,6 +1,6 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -79,8 +79,8 @@ class Scheduler:
         if need > limits.memory:
             raise ServerError(
                 "context_length_exceeded",
-                f"This request has {ticket.length} prompt tokens and needs {need / 2**20:.0f} MiB of KV cache, and "
-                f"the server has {limits.memory / 2**20:.0f} MiB for it: shorten the prompt or ask for fewer choices.",
+                f"This request has {ticket.length} prompt tokens and needs {need / 2**20:.1f} MiB of KV cache, and "
+                f"the server has {limits.memory / 2**20:.1f} MiB for it: shorten the prompt or ask for fewer choices.",
                 "messages",
             )
         waiting = self.phase("waiting")
@@ -128,12 +128,12 @@ class Scheduler:
         tokens -= tokens % SMALLEST_CHUNK
         return max(SMALLEST_CHUNK, min(tokens, limits.prefill_chunk))
 
-    def next_prompt(self) -> Ticket | None:
+    def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
         """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
 
         Counting what was computed for others in the meantime keeps long prompts from starving behind short ones.
         """
-        ready = [ticket for ticket in self.phase("prefill") if not ticket.held]
+        ready = [ticket for ticket in self.phase("prefill") if not ticket.held and ticket not in besides]
         if not ready:
             return None
         return min(ready, key=lambda each: (-each.priority, each.remaining - each.passed, each.arrival))

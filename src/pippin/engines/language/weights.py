@@ -14,6 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan
+from pippin.engines.language.vision import opening
 
 TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
@@ -26,7 +27,8 @@ def load_weights(
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
     try:
-        model, config = load_model(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
+        load = opening.load_model if opening.is_vision(folder) else load_model
+        model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise ServerError("load_failed", _explain(info, error)) from error
     _settle_types(model, plan)

@@ -58,11 +58,22 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         model = load_model(folder, strict=True)
         for_this_device(model, options)
         if is_whisper(model):
-            model.dtype = model.encoder.conv1.weight.dtype  # it casts its input to this
+            _settle_whisper(model, spec.info.id)
         progress(1, 1, "weights")
         return model
 
     return BlockingEngine(load)
+
+
+def _settle_whisper(model: nn.Module, name: str) -> None:
+    model.dtype = model.encoder.conv1.weight.dtype  # it casts its input to this
+    tokenizer = model.get_tokenizer()
+    if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
+        raise ServerError(
+            "load_failed",
+            f"The tokenizer of {name} has no tokens for times (`<|0.00|>` and on); take tokenizer.json from the "
+            "original model.",
+        )
 
 
 def is_whisper(model: nn.Module) -> bool:
@@ -133,6 +144,7 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) 
     arguments["language"] = _language(model, task.language)
     if task.max_tokens is not None:
         raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
+    arguments["fp16"] = model.dtype == mx.float16
     arguments["task"] = "translate" if task.translate else "transcribe"
     arguments["word_timestamps"] = task.words
     arguments["initial_prompt"] = task.prompt

@@ -1,0 +1,1 @@
+"""Pictures, clips and recordings in the prompts of language models: models of mlx-vlm in the language engine."""

@@ -1,0 +1,96 @@
+"""Features of media on the step thread: computed once, kept for follow-up questions, merged into prompts."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from pippin.engines.language.vision.media import Medium, PromptMedia
+from pippin.engines.language.vision.model import Features, Inputs, Positions, VisionModel
+
+
+class FeatureCache:
+    """The features of the last `limit` media, by content."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[bytes, Features] = OrderedDict()
+
+    def get(self, digest: bytes) -> Features | None:
+        if digest in self._kept:
+            self._kept.move_to_end(digest)
+        return self._kept.get(digest)
+
+    def put(self, digest: bytes, features: Features) -> None:
+        self._kept[digest] = features
+        while len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+class Sight:
+    """`encoded` counts the media that went through the model's towers, `reused` those whose features were there."""
+
+    def __init__(self, model: VisionModel, limit: int) -> None:
+        self.model = model
+        self.cache = FeatureCache(limit)
+        self.encoded = 0
+        self.reused = 0
+
+    def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "Viewing":
+        """For a prompt of these tokens, the last one too."""
+        return Viewing(self, media, self.model.positions(tokens, media))
+
+
+@dataclass(eq=False)
+class Viewing:
+    """The media of one request while its prompt is computed."""
+
+    sight: Sight
+    media: PromptMedia
+    positions: Positions
+    _features: dict[bytes, Features] = field(default_factory=dict)
+
+    @property
+    def shift(self) -> int:
+        return self.positions.shift
+
+    def missing(self, start: int, stop: int) -> Medium | None:
+        """The first medium within these tokens of the prompt whose features are still to be computed."""
+        for item in self.media.placed:
+            medium = item.medium
+            if item.positions[-1] < start or item.positions[0] >= stop or medium.digest in self._features:
+                continue
+            kept = self.sight.cache.get(medium.digest)
+            if kept is None:
+                return medium
+            self.sight.reused += 1
+            self._features[medium.digest] = kept
+        return None
+
+    def compute(self, medium: Medium, *, wait: bool) -> None:
+        features = self.sight.model.encode(medium)
+        if wait:
+            mx.eval(features.arrays)
+        else:
+            mx.async_eval(*features.arrays)  # type: ignore[no-untyped-call]
+        self.sight.encoded += 1
+        self._features[medium.digest] = features
+        self.sight.cache.put(medium.digest, features)
+
+    def inputs(self, tokens: tuple[int, ...], start: int) -> Inputs:
+        """For the tokens of the prompt from `start` on; none of their media may be missing."""
+        stop = start + len(tokens)
+        placed = []
+        for item in self.media.placed:
+            inside = [n for n, position in enumerate(item.positions) if start <= position < stop]
+            if inside:
+                places = [item.positions[n] - start for n in inside]
+                placed.append((places, inside, self._features[item.medium.digest]))
+        return self.sight.model.assemble(tokens, placed, self.positions.of(start, stop))
+
+    def release(self) -> None:
+        """Let go of the features; the cache may still have them."""
+        self._features.clear()
