@@ -15,7 +15,9 @@ from pippin.engines.device import accelerate_blas
 
 pytestmark = [pytest.mark.long, pytest.mark.model, pytest.mark.timeout(900)]
 
-LINE: Final = re.compile(r"POST /v1/\S+ (\d+) .*?(?: prompt=(\d+) cached=(\d+) completion=(\d+).*)?$", re.MULTILINE)
+LINE: Final = re.compile(
+    r"POST /v1/\S+ (\d+) .*?(?: prompt=(\d+) cached=(\d+) completion=(\d+).*)?$", re.MULTILINE
+)
 LONG_PROMPT: Final = 5_000  # tokens; shorter ones are not of the conversation, but for its title and the like
 
 

@@ -38,7 +38,9 @@ def wide_model(folder: Path, demo_model: Path) -> Path:
     weights = dict(mx.load(str(folder / "model.safetensors")))
     # The first feature is the same large one for all tokens, and speaks for the end alone.
     embeddings, width = weights["model.embed_tokens.weight"], weights["model.embed_tokens.weight"].shape[1]
-    weights["model.embed_tokens.weight"] = mx.concatenate([mx.full((VOCABULARY, 1), 100.0), embeddings[:, 1:]], 1)
+    weights["model.embed_tokens.weight"] = mx.concatenate(
+        [mx.full((VOCABULARY, 1), 100.0), embeddings[:, 1:]], 1
+    )
     head = 0.1 * weights["lm_head.weight"]
     head[END] = mx.zeros(width)
     head[END, 0] = BIAS / width**0.5
