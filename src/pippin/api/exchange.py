@@ -92,21 +92,24 @@ class ExchangeFrame:
 
     def _write_line(self, scope: Scope, exchange: Exchange) -> None:
         status = CLIENT_GONE if exchange.gone else exchange.status or 500
+        slow = exchange.elapsed > SLOW_SECONDS
         level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
-        if exchange.elapsed > SLOW_SECONDS:
+        if slow:
             level = logging.WARNING
         note = f" {exchange.note}" if exchange.note else ""
         if exchange.refusal:
             note += f' refused="{_printable(exchange.refusal)}"'
         log.log(
             level,
-            "%s %s %d %.0f ms id=%s%s",
+            "%s%s %s %d %.0f ms id=%s%s",
+            "Slow: " if slow else "",
             scope["method"],
             _printable(exchange.path),
             status,
             exchange.elapsed * 1000,
             exchange.id,
             note,
+            extra={"request_id": exchange.id, "status": status, "ms": round(exchange.elapsed * 1000)},
         )
 
 

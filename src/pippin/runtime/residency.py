@@ -132,6 +132,7 @@ class Residency:
         slot.state, slot.stage = "loaded", None
         slot.footprint = slot.worker.footprint or slot.footprint
         slot.loaded_at, slot.load_seconds = self._clock.wall(), seconds
+        slot.loads += 1
         slot.restarts += slot.died
         slot.died, slot.error, slot.refuse_until = False, None, 0.0
         self.last_loaded = slot.info.id
