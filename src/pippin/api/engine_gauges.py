@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from pippin.api.engine_totals import hit_ratio, utilization
 from pippin.core.models import CacheStats, EngineStats, ModelState
+from pippin.mcp import ToolServers
 
 STATES: Final = ("unloaded", "loading", "loaded", "unloading", "failed")
 
@@ -29,6 +30,8 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
     memory = GaugeMetricFamily("pippin_model_footprint_bytes", "Memory it takes.", labels=["model"])
     load = GaugeMetricFamily("pippin_model_load_seconds", "Seconds its last load took.", labels=["model"])
     restarts = CounterMetricFamily("pippin_worker_restarts", "Starts after a death.", labels=["model"])
+    loads = CounterMetricFamily("pippin_model_loads", "Loads that succeeded.", labels=["model"])
+    evictions = CounterMetricFamily("pippin_model_evictions", "Unloads to make room.", labels=["model"])
     where = GaugeMetricFamily("pippin_model_state", "1 for the state it is in.", labels=["model", "state"])
     for state in states:
         loaded.add_metric([state.id], float(state.state == "loaded"))
@@ -36,9 +39,11 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
         memory.add_metric([state.id], state.footprint)
         load.add_metric([state.id], state.load_seconds or 0.0)
         restarts.add_metric([state.id], state.restarts)
+        loads.add_metric([state.id], state.loads)
+        evictions.add_metric([state.id], state.evictions)
         for name in STATES:
             where.add_metric([state.id, name], float(state.state == name))
-    return loaded, active, memory, load, restarts, where
+    return loaded, active, memory, load, restarts, loads, evictions, where
 
 
 def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
@@ -97,3 +102,18 @@ def _of_caches(caches: Mapping[str, CacheStats]) -> Iterable[Metric]:
         tiers.add_metric([model, "memory"], each.hits - each.disk_hits)
         tiers.add_metric([model, "disk"], each.disk_hits)
     return [*families, tiers]
+
+
+def mcp_gauges(servers: ToolServers) -> list[Metric]:
+    """Under their own names and those of vllm-mlx."""
+    connected = sum(connection.state == "connected" for connection in servers.connections)
+    named = (
+        ("mcp_connected_servers", "MCP servers that are connected.", connected),
+        ("mcp_total_servers", "MCP servers that are set up.", len(servers.connections)),
+        ("mcp_tools_available", "Their tools that may be used.", len(servers.tools())),
+    )
+    return [
+        GaugeMetricFamily(f"{prefix}_{name}", text, value=value)
+        for name, text, value in named
+        for prefix in ("pippin", "vllm_mlx")
+    ]

@@ -125,4 +125,6 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     footprint: int = 0  # bytes: measured when loaded, estimated while loading
     pid: int | None = None
     restarts: int = 0  # after the worker died, since the server started
+    loads: int = 0  # that succeeded
+    evictions: int = 0  # to make room for another model
     error: ErrorReport | None = None  # why the last load or the last worker failed

@@ -11,7 +11,8 @@ from pippin.core.requests import GenerationRequest, OverflowPolicy
 from pippin.engines.language import infill, limits
 from pippin.engines.language.literals import plain
 from pippin.engines.language.messages import Converter
-from pippin.engines.language.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
+from pippin.engines.language.template import ChatTemplate
+from pippin.engines.language.template_limits import TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template_traits import probe
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
