@@ -28,6 +28,15 @@ def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     assert bench.preparer.info.capabilities.video == family.startswith("qwen")
 
 
+@pytest.mark.parametrize("kind", [mx.bfloat16, mx.float16])
+def test_rounding_in_sixteen_bits_is_no_fault(kind: mx.Dtype, tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl"))
+    bench.model.set_dtype(kind)
+    bench.preparer.try_media(partial(is_faithful, bench.model))
+    assert bench.preparer.info.capabilities.images
+    assert bench.run(bench.job("a", picture(30, 30), "?"))[0]["a"]
+
+
 def test_a_family_whose_text_changes_beside_pictures_is_served_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
