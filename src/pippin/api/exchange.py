@@ -35,6 +35,7 @@ class Exchange:
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
     route: str = "unrouted"  # the pattern of the address, for metrics
+    refusal: str = ""  # the sentence of an error that was the reply, for the access log
     note: str = ""  # for the access log: model, tokens, and milliseconds of queue, prompt and answer
 
     @property
@@ -96,6 +97,8 @@ class ExchangeFrame:
         if slow:
             level = logging.WARNING
         note = f" {exchange.note}" if exchange.note else ""
+        if exchange.refusal:
+            note += f' refused="{_printable(exchange.refusal)}"'
         log.log(
             level,
             "%s%s %s %d %.0f ms id=%s%s",
@@ -111,5 +114,5 @@ class ExchangeFrame:
 
 
 def _printable(path: str) -> str:
-    """A path for one line of the log: no control characters, not endless."""
+    """A client's words for one line of the log: no control characters, not endless."""
     return "".join(letter if letter.isprintable() else "?" for letter in path[:200])

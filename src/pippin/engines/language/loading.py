@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import mlx.nn as nn
@@ -13,6 +14,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
 from pippin.engines.language.arenas import BatchShape
+from pippin.engines.language.batch import Batch
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
 from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
@@ -27,20 +29,32 @@ from pippin.engines.language.speculation import DraftModel, PromptLookup, Propos
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.sight import Sight
+from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
 log = logging.getLogger(__name__)
+
+FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 
 def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
-    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
+    trusted = options.trust_remote_code
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
+    if isinstance(model, VisionModel) and not runs(model):
+        log.warning(
+            "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
+        )
+        preparer.try_media(lambda medium: False)
+        model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
+    if isinstance(model, VisionModel):
+        preparer.try_media(partial(is_faithful, model))
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
@@ -80,15 +94,28 @@ def build_engine(
             row_bytes=measure_rows(model, options.kv_bits, options.kv_group_size),
             memory=shares.rows,
         ),
-        new_group=batching.new_group,
-        vocabulary=batching.vocabulary,
+        share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
+        batch=Batch(
+            batching.new_group,
+            tokenizer,
+            batching.vocabulary,
+            adapters,
+            options.quantized_kv_start if options.kv_bits else 0,
+            sorts_slowly=plan.sorts_slowly,
+        ),
         prefixes=prefixes,
         adapters=adapters,
-        sight=Sight(model, options.vision_cache_size) if isinstance(model, VisionModel) else None,
+        sight=_open_sight(model, options, plan),
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:
+    if not isinstance(model, VisionModel):
+        return None
+    return Sight(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
 def _open_prefixes(

@@ -1,7 +1,7 @@
 """A request's prompt: rendered, tokenized, and made to fit the context window."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,9 +16,11 @@ from pippin.engines.language.template_limits import TemplateRefusal, TemplateToo
 from pippin.engines.language.template_traits import probe
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
-from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.writing import media_parts, style_of, written_out
 from pippin.output.tool_format import History
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
 
 RESERVED = frozenset(
     "messages conversation tools add_generation_prompt continue_final_message chat_template tokenize return_dict "
@@ -31,6 +33,7 @@ CONTINUED = "\ufded"
 """Stands where an assistant's last words break off, while the template is rendered."""
 
 MOST_PINS = 8
+MOST_MEDIA_BYTES = 1 << 31  # of one request, as arrays
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class PromptRenderer:
         sources: dict[str, str],
         history: History,
         defaults: dict[str, Any],
-        media: MediaProcessor | None = None,
+        media: "MediaProcessor | None" = None,
     ) -> None:
         """`sources` are the chat templates by name; `defaults` the variables that the model's options set; `media` is
         there for models that take more than text."""
@@ -139,7 +142,16 @@ class PromptRenderer:
         """The rendered text with what stands for its media, and these."""
         if self._media is None:
             return self._render(request, messages, tools, generation=generation), []
-        media = [self._media.process(part, where) for where, part in media_parts(messages)]
+        media, size = [], 0
+        for where, part in media_parts(messages):
+            media.append(self._media.process(part, where))
+            size += media[-1].bytes
+            if size > MOST_MEDIA_BYTES:
+                raise ServerError(
+                    "invalid_request",
+                    f"The media up to '{where}' are too large together; send fewer, or smaller ones ('max_pixels').",
+                    where,
+                )
         text = self._render(request, messages, tools, generation=generation)
         return written_out(text, media, self._media.placeholders) if media else text, media
 

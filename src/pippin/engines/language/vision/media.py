@@ -6,7 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pippin.core.conversation import Audio, Image, Video
+
 MediaKind = Literal["image", "video", "audio"]
+MediaPart = Image | Audio | Video
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,6 +22,11 @@ class Medium:
     tokens: tuple[int, ...]  # of that text
     places: tuple[int, ...]  # of the tokens that its features take the place of
     arrays: dict[str, Any]  # numpy arrays by the names that the model knows
+
+    @property
+    def bytes(self) -> int:
+        """Of its arrays."""
+        return sum(map(_size, self.arrays.values()))
 
     def identities(self) -> tuple[int, ...]:
         """What its tokens are called in the prefix cache, where equal tokens must mean equal content."""
@@ -68,3 +76,23 @@ def place(media: Sequence[Medium], tokens: Sequence[int], marks: Iterable[int]) 
         placed.append(Placed(medium, tuple(found[start:stop])))
         start = stop
     return PromptMedia(tuple(placed))
+
+
+def kind_of(part: MediaPart) -> MediaKind:
+    match part:
+        case Image():
+            return "image"
+        case Audio():
+            return "audio"
+        case Video():
+            return "video"
+
+
+def _size(value: Any) -> int:
+    match value:
+        case np.ndarray():
+            return int(value.nbytes)
+        case list():
+            return sum(map(_size, value))
+        case _:
+            return 0

@@ -34,6 +34,10 @@ class Features:
     def arrays(self) -> list[mx.array]:
         return [array for array in (self.embeddings, self.layered, self.per_layer) if array is not None]
 
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
@@ -51,6 +55,46 @@ class Positions:
             later = mx.arange(max(start, known), stop) + self.shift
             parts.append(mx.broadcast_to(later, (3, 1, later.size)).astype(self.table.dtype))
         return mx.concatenate(parts, axis=-1)
+
+
+STATES = (kinds.ArraysCache, StateArena)
+
+
+class _StateView:
+    """A recurrent layer's state with the methods that models of mlx-vlm call on it."""
+
+    left_padding = None
+    lengths = None
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __getitem__(self, index: int) -> Any:
+        return self._held[index]
+
+    def __setitem__(self, index: int, value: mx.array) -> None:
+        self._held[index] = value
+
+    def make_mask(self, N: int) -> None:
+        return None
+
+    def advance(self, N: int) -> None:
+        pass
+
+    def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> mx.array:
+        """Keep the last `width` inputs of a convolution."""
+        self._held[index] = state = mx.contiguous(source[:, source.shape[1] - width :])
+        return state
+
+    def update_recurrent(self, index: int, length: int, update: Any) -> tuple[mx.array, mx.array]:
+        output, state = update(self._held[index], None)[:2]
+        self._held[index] = state
+        return output, state
+
+
+def for_library(cache: RowCache) -> list[Any]:
+    """Caches as models of mlx-vlm take them."""
+    return [_StateView(layer) if isinstance(layer, STATES) else layer for layer in cache]
 
 
 class VisionModel(nn.Module):  # type: ignore[misc]
@@ -86,7 +130,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if self._three_axes:
             positions = inputs.positions if inputs is not None else None
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
-        logits: mx.array = self.inner.language_model(tokens, cache=cache, **given).logits
+        logits: mx.array = self.inner.language_model(tokens, cache=for_library(cache), **given).logits
         return logits
 
     def _following(self, cache: RowCache, tokens: mx.array, shift: int) -> mx.array:
@@ -95,7 +139,10 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if isinstance(layer, (AttentionArena, StateArena)):
             positions = layer.window.shifted_positions()
         else:
-            positions = (mx.arange(tokens.shape[1]) + (layer.offset + shift))[None]
+            starts = mx.array(layer.offset).reshape(
+                -1, 1
+            )  # of one row, or of several prompts computed together
+            positions = mx.arange(tokens.shape[1]) + starts + shift
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
     def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> Positions:
@@ -113,7 +160,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
     def encode(self, medium: Medium) -> Features:
         """Run a medium through its tower, by itself."""
         tokens = mx.array([medium.tokens])
-        arrays = {name: _on_device(value) for name, value in medium.arrays.items()}
+        arrays = {name: on_device(value) for name, value in medium.arrays.items()}
         found = self.inner.get_input_embeddings(
             tokens, arrays.pop("pixel_values", None), mask=mx.ones_like(tokens), **arrays
         )
@@ -155,12 +202,13 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return Inputs(embeddings=embeddings, positions=positions, extra=extra)
 
 
-def _on_device(value: Any) -> Any:
+def on_device(value: Any) -> Any:
+    """A processor's array, or list of such, as MLX's."""
     match value:
         case np.ndarray():
             return mx.array(value)
         case list():
-            return [_on_device(item) for item in value]
+            return [on_device(item) for item in value]
         case _:
             return value
 

@@ -9,8 +9,7 @@ from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResu
 from pippin.core.errors import ServerError
 from pippin.engines.language.template import ChatTemplate
 from pippin.engines.language.template_limits import TemplateRefusal
-from pippin.engines.language.vision.media import MediaKind, Medium
-from pippin.engines.language.vision.processing import MediaPart, kind_of
+from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, kind_of
 
 
 @dataclass(frozen=True)
