@@ -75,7 +75,9 @@ def main() -> None:
         print(f"the same picture after other text       {changed:8.1f}")
         print(f"pictures encoded for the last two       {engine._sight.encoded - before:6d}")
         for rows in (1, 4, 8):
-            speed = throughput(bench, [picture(60 + 8 * n, 60, n) for n in range(rows)])
+            speed = max(
+                throughput(bench, [picture(60 + 8 * n, 60, n) for n in range(rows)]) for _ in range(3)
+            )
             print(f"rows with pictures {rows:2d}: {speed:8.1f} tokens/s in all")
 
 

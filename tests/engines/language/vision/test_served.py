@@ -26,8 +26,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def client(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+def client(address: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def uri(data: bytes, mime: str = "image/png") -> str:
@@ -58,17 +59,14 @@ def test_all_dialects_see_the_same_picture(client: openai.OpenAI, address: str) 
         "media_type": "image/png",
         "data": base64.b64encode(PICTURES[0]).decode(),
     }
-    message = anthropic.Anthropic(base_url=address, api_key="none").messages.create(
-        model="tiny-vision",
-        max_tokens=10,
-        extra_body={"temperature": 0},
-        messages=[
-            {
-                "role": "user",
-                "content": [{"type": "image", "source": source}, {"type": "text", "text": QUESTION}],
-            }
-        ],
-    )
+    content: Any = [{"type": "image", "source": source}, {"type": "text", "text": QUESTION}]
+    with anthropic.Anthropic(base_url=address, api_key="none") as other:
+        message = other.messages.create(
+            model="tiny-vision",
+            max_tokens=10,
+            extra_body={"temperature": 0},
+            messages=[{"role": "user", "content": content}],
+        )
     [block] = message.content
     assert block.type == "text"
     assert block.text == expected
