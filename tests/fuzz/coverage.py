@@ -10,15 +10,16 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["pippin"], enable_loader_override=False):
-    from tests.fuzz.targets import targets
+    from tests.fuzz.targets import everything, targets
 
+EVERYTHING = "everything"
 SLOWEST = 5  # seconds for one input
 MEMORY = 3000  # megabytes
 
 
 def main() -> None:
     name, seconds, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    target = targets()[name]
+    target = everything() if name == EVERYTHING else targets()[name]
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(target.seeds):

@@ -164,6 +164,16 @@ def targets() -> dict[str, Target]:
     }
 
 
+def everything() -> Target:
+    """All targets as one: the first byte chooses."""
+    each = list(targets().values())
+
+    def read(data: bytes) -> None:
+        each[data[0] % len(each) if data else 0].read(data[1:])
+
+    return Target(read, [bytes([n]) + seed for n, target in enumerate(each) for seed in target.seeds])
+
+
 def _picture(kind: str) -> bytes:
     from PIL import Image
 
