@@ -14,9 +14,6 @@ from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
 from pippin.core.tasks import Speak
 
-LONGEST: Final = 32_768
-"""Characters of one text. Longer ones would hold the model for an hour; send them in pieces."""
-
 MEDIA: Final[dict[str, str]] = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
@@ -34,7 +31,7 @@ class VoiceName(Struct):
 
 
 class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
-    input: Annotated[str, Meta(min_length=1, max_length=LONGEST, description="The text to speak.")]
+    input: Annotated[str, Meta(min_length=1, description="The text to speak.")]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     voice: Annotated[
         Name | VoiceName | None, Meta(description="A voice of the model; `default` leaves it to the model.")
@@ -77,9 +74,12 @@ REFUSED: Final = dict.fromkeys(
 CONTRACT: Final = Contract(SpeechRequest, frozenset({"user", "verbose"}), REFUSED)
 
 
-def task_of(fields: SpeechRequest, reference: bytes | None) -> Speak:
+def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Speak:
+    """`longest`: the most characters of `input`, for a text holds the model as long as it takes to speak."""
     if not fields.input.strip():
         raise invalid("input", "must not be empty.")
+    if len(fields.input) > longest:
+        raise invalid("input", f"has {len(fields.input)} characters; send at most {longest} at a time.")
     voice = fields.voice.id if isinstance(fields.voice, VoiceName) else fields.voice
     return Speak(
         text=fields.input,
