@@ -100,7 +100,7 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         fps=fields.video_fps,
         max_frames=fields.video_max_frames,
     )
-    return GenerationRequest(
+    request = GenerationRequest(
         model=fields.model,
         messages=messages_of(fields.messages, media),
         tools=tools,
@@ -111,23 +111,15 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
-        stop_token_ids=fields.stop_token_ids or (),
-        include_stop=bool(fields.include_stop_str_in_output),
-        ignore_eos=bool(fields.ignore_eos),
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
-        min_tokens=fields.min_tokens or 0,
         n=shared.choices_of(fields.n, max_choices),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         thinking=engine.thinking_of(fields),
         template_kwargs=engine.template_kwargs_of(fields),
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
         overflow=engine.overflow_of(fields),
-        adapter=engine.adapter_of(fields),
-        cache_salt=fields.cache_salt,
-        priority=engine.priority_of(fields),
-        timeout=fields.timeout,
-        keep_alive=engine.keep_alive_of(fields),
     )
+    return engine.steered(request, fields)
 
 
 def _check(fields: ChatRequest) -> None:

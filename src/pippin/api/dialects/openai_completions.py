@@ -120,30 +120,22 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, max_choices: int) -> 
         raise invalid("suffix", "needs a text as `prompt`.")
     if fields.max_tokens == 0 and not fields.echo:
         raise invalid("max_tokens", "may only be 0 with `echo`.")
-    return GenerationRequest(
+    request = GenerationRequest(
         model=fields.model,
         prompt=prompt,
         suffix=fields.suffix or None,
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
-        stop_token_ids=fields.stop_token_ids or (),
-        include_stop=bool(fields.include_stop_str_in_output),
-        ignore_eos=bool(fields.ignore_eos),
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
-        min_tokens=fields.min_tokens or 0,
         n=n,
         best_of=fields.best_of,
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),
         overflow=engine.overflow_of(fields),
-        adapter=engine.adapter_of(fields),
-        cache_salt=fields.cache_salt,
-        priority=engine.priority_of(fields),
-        timeout=fields.timeout,
-        keep_alive=engine.keep_alive_of(fields),
     )
+    return engine.steered(request, fields)
 
 
 dialect = CompletionsDialect()
