@@ -43,7 +43,26 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
 
 
+_OF_CONVERSATIONS = (
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "enable_thinking",
+    "max_pixels",
+    "min_pixels",
+    "reasoning",
+    "reasoning_effort",
+    "resize_shape",
+    "thinking_budget",
+    "thinking_end_token",
+    "thinking_start_token",
+    "thinking_token_budget",
+    "tool_parser",
+    "video_fps",
+    "video_max_frames",
+)
 REFUSED = shared.REFUSED | {
+    **dict.fromkeys(_OF_CONVERSATIONS, "raw prompts go to the model as they are; use /v1/chat/completions."),
     "messages": "raw prompts have no messages; use /v1/chat/completions.",
     "tools": "raw prompts have no tools; use /v1/chat/completions.",
     "tool_choice": "raw prompts have no tools; use /v1/chat/completions.",
