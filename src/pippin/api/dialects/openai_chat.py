@@ -8,9 +8,10 @@ from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat_messages import ChatMessage, MediaDefaults, is_prefill, messages_of
+from pippin.api.dialects.chat_messages import ChatMessage, is_prefill, messages_of
 from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
 from pippin.api.dialects.sampling_fields import sampling_of
@@ -93,16 +94,9 @@ class ChatDialect:
 def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
     """What the body asks for, without its way of being answered."""
     tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
-    media = MediaDefaults(
-        min_pixels=fields.min_pixels,
-        max_pixels=fields.max_pixels,
-        resize=engine.resize_of(fields),
-        fps=fields.video_fps,
-        max_frames=fields.video_max_frames,
-    )
     request = GenerationRequest(
         model=fields.model,
-        messages=messages_of(fields.messages, media),
+        messages=with_media_options(messages_of(fields.messages), fields),
         tools=tools,
         toolsets=toolsets,
         tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
