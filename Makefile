@@ -15,6 +15,7 @@ DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
 DEMO_FILE := .cache/demo/SmolLM2-135M-Instruct.Q4_1.gguf
+TEST_MODELS := .cache/.test-models
 DEMO_FOLDER = $(BIN)/pippin show $(DEMO) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
 BENCH := .cache/bench
 LOCK := uv.lock pyproject.toml
@@ -43,11 +44,11 @@ demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 # Checking
 
 .PHONY: test
-test: $(TO_TEST) $(DEMO_FILE) lint ## Run the checks and the tests, in minutes
+test: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
 	$(BIN)/pytest $(ARGS)
 
 .PHONY: test-all
-test-all: $(TO_TEST) $(DEMO_FILE) $(ORACLE) lint ## Run the long tests too
+test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
 
 .PHONY: lint
@@ -97,6 +98,10 @@ $(TO_TEST): $(UV) $(LOCK)
 
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py
+
+$(TEST_MODELS): scripts/fetch_test_models.py | $(UV)
+	@$(BIN)/python scripts/fetch_test_models.py
+	@touch $@
 
 $(ORACLE): $(UV) tests/oracles/requirements.txt
 	@$(PYTHON) -m venv .venv-oracle

@@ -68,9 +68,9 @@ def _mixed(client: int) -> Iterator[Turn]:
 
 
 def _behind(client: int) -> Iterator[Turn]:
-    """One 7k-token prompt, and a short request that arrives while it is computed."""
+    """One prompt of about 6k tokens, and a short request that arrives while it is computed."""
     if client == 0:
-        yield Turn(user(f"Summary of: {text(7000, 5)}"), 8)
+        yield Turn(user(f"Summary of: {text(5000, 5)}"), 8)
     else:
         yield Turn(user(f"Say hello to the {WORDS[client % len(WORDS)]}."), 8, delay=1.5)
 
@@ -134,7 +134,7 @@ SCENARIOS = {
         Scenario("shared", "a system prompt of 1,500 words shared by all", _shared, lambda _: text(1500, 1)),
         Scenario("growing", "six turns of 120 words", _growing),
         Scenario("mixed", "three short streams for each prompt of 3,000 words", _mixed),
-        Scenario("behind", "short requests behind a prompt of 7,000 words", _behind),
+        Scenario("behind", "short requests behind a prompt of 5,000 words", _behind),
         Scenario("agents", "four turns with tools and a long system prompt", _agent, lambda _: text(2500, 2)),
         Scenario("structured", "a JSON schema, 64 new tokens", _structured),
     )

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from pippin.catalog.gguf import import_gguf
+from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.engines.device import accelerate_blas
+from tests.oracles.whisper_from_ctranslate2 import convert
+
+accelerate_blas(
+    ModelOptions(), threads=1
+)  # before any test imports mlx; two threads on a shared machine are slower
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
@@ -37,6 +44,41 @@ def demo_model(demo_gguf: Path) -> Path:
             if error.report.kind != "conflict":  # another test run was quicker
                 raise
     return folder
+
+
+def fetched(name: str) -> Path:
+    """The folder of a small real model that `scripts/fetch_test_models.py` fetches."""
+    folder = CACHE / name
+    if not folder.is_dir():
+        pytest.fail(
+            f"{name} is not at {folder}. Fetch it with `python scripts/fetch_test_models.py`.", pytrace=False
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2 in sentence-transformers' layout."""
+    return fetched("all-minilm-l6-v2")
+
+
+@pytest.fixture(scope="session")
+def whisper_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whisper base in the form that mlx-audio reads."""
+    folder = tmp_path_factory.mktemp("models") / "whisper-base"
+    convert(fetched("faster-whisper-base"), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def oracle_python() -> Path:
+    """The Python of an environment with tests/oracles/requirements.txt."""
+    path = Path(os.environ.get("PIPPIN_ORACLE_PYTHON", CACHE / "oracle" / "bin" / "python"))
+    if not path.is_file():
+        pytest.fail(
+            f"There is no {path}: make it with tests/oracles/requirements.txt installed.", pytrace=False
+        )
+    return path
 
 
 def _importer_version() -> str:

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from pippin.config.model_options import ModelOptions
+from pippin.engines.device import accelerate_blas
 from tests.agents.agents import aider, claude_code, codex, opencode
 from tests.agents.wide_model import wide_model
 from tests.running_server import running_server
 
-from pippin.config.model_options import ModelOptions
-from pippin.engines.device import accelerate_blas
-
 pytestmark = [pytest.mark.long, pytest.mark.model, pytest.mark.timeout(900)]
 
-LINE: Final = re.compile(r"POST /v1/\S+ (\d+) .*?(?: prompt=(\d+) cached=(\d+) completion=(\d+).*)?$", re.MULTILINE)
+LINE: Final = re.compile(
+    r"POST /v1/\S+ (\d+) .*?(?: prompt=(\d+) cached=(\d+) completion=(\d+).*)?$", re.MULTILINE
+)
 LONG_PROMPT: Final = 5_000  # tokens; shorter ones are not of the conversation, but for its title and the like
 
 
@@ -54,6 +56,5 @@ def test_aider_with_the_demo_model(tmp_path: Path, demo_model: Path) -> None:
     with running_server(tmp_path, str(demo_model), "--max-tokens", "64") as server:
         aider(server, "smollm2-135m-instruct", tmp_path, "Who are you?", "And who am I?")
     first, second = answered(tmp_path)
-    print(first, second)
-    # What it adds to the end of each question is not kept in the conversation; all before is the same.
-    assert second[1] > 0.9 * (first[0] - 100), (first, second)
+    # What it adds to the end of each question moves on to the next one; all before that is the same.
+    assert second[1] > 0.6 * first[0], (first, second)

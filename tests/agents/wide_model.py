@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import mlx.core as mx
+
 from tests.engines.tiny_models import tiny_model
 
 WINDOW: Final = 65_536
@@ -15,7 +16,8 @@ BIAS: Final = 8.0  # of the end's logit over all others, which are near 0: it co
 
 TEMPLATE: Final = (
     "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n"
-    '</tools>\nCall one with <tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n{% endif %}'
+    '</tools>\nCall one with <tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call>'
+    "<|im_end|>\n{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
     "{% for call in m.tool_calls or [] %}\n<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -38,7 +40,9 @@ def wide_model(folder: Path, demo_model: Path) -> Path:
     weights = dict(mx.load(str(folder / "model.safetensors")))
     # The first feature is the same large one for all tokens, and speaks for the end alone.
     embeddings, width = weights["model.embed_tokens.weight"], weights["model.embed_tokens.weight"].shape[1]
-    weights["model.embed_tokens.weight"] = mx.concatenate([mx.full((VOCABULARY, 1), 100.0), embeddings[:, 1:]], 1)
+    weights["model.embed_tokens.weight"] = mx.concatenate(
+        [mx.full((VOCABULARY, 1), 100.0), embeddings[:, 1:]], 1
+    )
     head = 0.1 * weights["lm_head.weight"]
     head[END] = mx.zeros(width)
     head[END, 0] = BIAS / width**0.5

@@ -263,6 +263,7 @@ FAMILIES: dict[str, Family] = {
         config={
             "image_token_index": "[IMG]",
             "spatial_merge_size": 2,
+            "tie_word_embeddings": False,
             "text_config": {**TEXT, "model_type": "mistral", "head_dim": 16},
             "vision_config": PIXTRAL,
         },

@@ -18,6 +18,7 @@ from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.prompt import open_preparer
+from pippin.engines.language.vision.clips import Clip
 from pippin.engines.language.weights import load_weights
 from tests.engines.bench import PLAN, watch
 
@@ -94,6 +95,31 @@ class VisionBench:
             given["mask"] = made["attention_mask"]
         found = stream_generate(
             self.model.inner, processor, prompt, max_tokens=tokens, temperature=0.0, **given
+        )
+        *_, last = found
+        answer: list[int] = last.token_ids
+        return answer
+
+    def judged_video(self, text: str, clip: Clip, tokens: int = 12) -> list[int]:
+        """As `judged`, for a video of these frames."""
+        from mlx_vlm.generate import stream_generate
+        from mlx_vlm.utils import VideoMetadata, load_processor
+
+        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
+        prompt = processor.tokenizer.apply_chat_template(
+            [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": text}]}],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        told = VideoMetadata(clip.source_frames, clip.source_fps, clip.indices)
+        found = stream_generate(
+            self.model.inner,
+            processor,
+            prompt,
+            video=[clip.frames],
+            video_metadata=[told],
+            max_tokens=tokens,
+            temperature=0.0,
         )
         *_, last = found
         answer: list[int] = last.token_ids

@@ -33,7 +33,7 @@ class Cancelled(Exception):
 class Call:
     """What a running call may do: emit events, and ask whether anybody still wants them."""
 
-    def __init__(self, id: str, outbox: "queue.SimpleQueue[Emission]") -> None:
+    def __init__(self, id: str, outbox: "queue.SimpleQueue[tuple[Call, Event]]") -> None:
         self.id = id
         self._outbox = outbox
         self._cancelled = threading.Event()
@@ -48,7 +48,7 @@ class Call:
 
     def emit(self, event: Event) -> None:
         self.check()
-        self._outbox.put((self.id, event))
+        self._outbox.put((self, event))
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class BlockingEngine(Generic[Model]):
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self._inbox: queue.SimpleQueue[tuple[BlockingJob[Model], Call] | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Emission] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[Call, Event]] = queue.SimpleQueue()
         self._calls: dict[str, Call] = {}
-        self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._finished = 0
         self._loaded: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, args=(load,), name="model", daemon=True)
@@ -92,14 +92,14 @@ class BlockingEngine(Generic[Model]):
         except Cancelled:
             pass
         except ServerError as error:
-            self._outbox.put((job.id, Failed(error.report)))
+            self._outbox.put((call, Failed(error.report)))
         except Exception:
             logger.exception("request %s failed in its model", job.id)
             report = ErrorReport(
                 kind="internal", message="The model failed on this request; the log says how."
             )
-            self._outbox.put((job.id, Failed(report)))
-        self._ended.put(job.id)
+            self._outbox.put((call, Failed(report)))
+        self._ended.put(call)
 
     def submit(self, job: Job) -> None:
         assert isinstance(job, BlockingJob)
@@ -117,17 +117,19 @@ class BlockingEngine(Generic[Model]):
 
     def step(self) -> list[Emission]:
         """Wait a moment for the running call, then take all that it emitted."""
-        emissions: list[Emission] = []
+        found: list[tuple[Call, Event]] = []
         try:
-            emissions.append(self._outbox.get(timeout=STEP_SECONDS))
+            found.append(self._outbox.get(timeout=STEP_SECONDS))
             while True:
-                emissions.append(self._outbox.get_nowait())
+                found.append(self._outbox.get_nowait())
         except queue.Empty:
             pass
-        wanted = [emission for emission in emissions if emission[0] in self._calls]
+        wanted = [(call.id, event) for call, event in found if self._calls.get(call.id) is call]
         while not self._ended.empty() and self._outbox.empty():
-            self._calls.pop(self._ended.get(), None)
+            ended = self._ended.get()
             self._finished += 1
+            if self._calls.get(ended.id) is ended:  # an id may have come again after a cancel
+                del self._calls[ended.id]
         return wanted
 
     def close(self) -> None:

@@ -48,6 +48,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     wired_limit: int | None  # bytes kept resident (Metal)
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # bytes for weights, rows and prefix cache together
+    sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
 
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
@@ -73,6 +74,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         wired_limit=int(facts.working_set * (1 - HEADROOM)) if facts.accelerator == "metal" else None,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
+        sorts_slowly=on_cpu,
     )
 
 

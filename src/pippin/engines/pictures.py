@@ -46,6 +46,10 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
                 return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     except ServerError:
         raise
+    except Image.DecompressionBombError as error:
+        raise ServerError(
+            "too_large", f"{param} has too many pixels; send at most {most_pixels}.", param
+        ) from error
     # Pillow's readers raise whatever a damaged file leads them to.
     except (
         OSError,
@@ -58,7 +62,7 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
         MemoryError,
     ) as error:
         raise refusal from error
-    except Exception as error:  # zlib.error, struct.error, and Image.DecompressionBombError
+    except Exception as error:  # zlib.error, struct.error and their like
         raise refusal from error
 
 

@@ -29,6 +29,12 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
 
 OPUS_RATE = 48000
 
+READ_ONLY = {
+    "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
+    "protocol_whitelist": "none",
+}
+"""Containers that hold sound themselves: playlists would have FFmpeg open other files and addresses."""
+
 
 def require_av() -> None:
     """Raises `ServerError` where the audio extra is not installed."""
@@ -48,7 +54,7 @@ def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECON
     if not data:
         raise ServerError("invalid_request", f"{param} is empty; send an audio file.", param)
     try:
-        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore") as container:
+        with av.open(io.BytesIO(data), mode="r", metadata_errors="ignore", options=READ_ONLY) as container:
             if not container.streams.audio:
                 raise ServerError("invalid_request", f"{param} holds no audio.", param)
             samples = _read(container, rate, param, longest)

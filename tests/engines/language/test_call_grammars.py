@@ -33,7 +33,7 @@ TOOLS = (
 
 
 def source(form: ToolFormat, *, required: bool = True, parallel: bool = False) -> str:
-    return form.grammar(TOOLS, required=required, parallel=parallel, special=COMPILER.is_special)
+    return form.grammar(TOOLS, required=required, parallel=parallel, special=COMPILER.special_id)
 
 
 def read(form: ToolFormat, text: str) -> CompletedChoice:

@@ -134,7 +134,7 @@ def test_a_constant_that_spells_a_special_token_is_written_as_text(text, compile
 
 
 def test_free_text_holds_no_special_token(compiler, tokenizer):
-    assert compiler.is_special("<tool_call>")
+    assert compiler.special_id("<tool_call>") is not None
     matcher = compiler.compile(Grammar("lark", "start: /(.|\n)*/ <tool_call> /[0-9]/")).matcher()
     call = tokenizer.single("<tool_call>")
     assert matcher.accept(call)

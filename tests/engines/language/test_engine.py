@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
+import msgspec
 import pytest
-from tests.engines.bench import Bench, run_all, watch
+from tests.engines.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import tiny_model
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
+from pippin.engines.language import prompts
+from pippin.engines.language.joint_prefill import compute_together
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 
@@ -188,6 +191,40 @@ def test_some_options_change_while_it_runs_and_others_are_refused(bench: Bench) 
         bench.engine.reconfigure({"kv_bits": 4})
     with pytest.raises(ServerError, match="target_gap_ms"):
         bench.engine.reconfigure({"target_gap_ms": -1})
+
+
+def test_a_smaller_share_of_memory_holds_from_then_on(folder: Path) -> None:
+    bench = Bench(folder, ModelOptions(cache_block_tokens=8))
+    run_all(bench, {"a": (PROMPT, 30), "b": (PROMPT[::-1], 30)})
+    before = bench.engine.stats()
+    share = before.weight_bytes + 256 * 1024
+    bench.engine.reconfigure({"memory_bytes": share})
+    after = bench.engine.stats()
+    assert after.cache.bytes <= after.cache.limit_bytes < before.cache.bytes
+    assert after.kv_limit_bytes + after.cache.limit_bytes <= 256 * 1024
+    with pytest.raises(ServerError, match="MiB"):
+        bench.engine.submit(bench.job("big", PROMPT * 3, 4000))
+    answers, _ = run_all(bench, {"c": (PROMPT[:20], 4)})
+    bench.judge(PROMPT[:20], answers["c", 0])
+
+
+def test_short_prompts_that_come_together_are_computed_in_one_pass(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = msgspec.structs.replace(PLAN, prefill_chunk=256)
+    bench = Bench(folder, ModelOptions(prefix_cache=False), plan)
+    passes: list[list[int]] = []
+
+    def noted(model: object, together: object, counts: list[int], *, wait: bool) -> None:
+        passes.append(counts)
+        compute_together(model, together, counts, wait=wait)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prompts, "compute_together", noted)
+    given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 8) for n in range(6)}
+    answers, _ = run_all(bench, given)
+    assert passes == [[11, 12, 13, 14, 15, 16]]
+    for name, (prompt, _count) in given.items():
+        bench.judge(prompt, answers[name, 0])
 
 
 def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_tool_call_is_a_part_and_the_reason_to_end():
 
 def test_a_required_call_is_the_only_thing_that_can_come():
     form, compiler = tool_format("json_tools"), GrammarCompiler(TOKENIZER)
-    source = form.grammar((TOOL,), required=True, parallel=False, special=compiler.is_special)
+    source = form.grammar((TOOL,), required=True, parallel=False, special=compiler.special_id)
     request = asking(tools=(TOOL,), tool_choice=ToolChoice("required"), parallel_tool_calls=False)
     decoder = RowDecoder(
         job(request, tools=(TOOL,), tool_format=form, grammar=compiler.compile(None, source)), 0, TOKENIZER

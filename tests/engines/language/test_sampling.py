@@ -102,6 +102,21 @@ REFERENCES = {
 }
 
 
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.sampled_from([0.05, 0.5, 0.9, 0.99, 0.9999, 1.0]), min_size=3, max_size=3),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_nucleus_looked_for_among_the_best_is_the_nucleus(seed: int, shares: list[float]) -> None:
+    drawn = np.random.default_rng(seed).normal(size=(3, 5000)).astype(np.float32) * np.array(
+        [[0.1], [3], [8]]
+    )
+    w, p = filters.weights(mx.array(drawn.astype(np.float32))), mx.array(shares)[:, None]
+    kept, wanted = (np.array(narrow(w, p)).sum(axis=-1) for narrow in (filters.top_p_of_best, filters.top_p))
+    # A sum in another order may move the border by tokens of next to no weight.
+    np.testing.assert_allclose(kept, wanted, rtol=2e-4)
+
+
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_filter_keeps_what_its_definition_keeps(name):
     narrow, reference, values = REFERENCES[name]

@@ -29,6 +29,8 @@ class Batch:
         vocabulary: int,
         adapters: Adapters,
         plain_below: int = 0,
+        *,
+        sorts_slowly: bool = False,
     ) -> None:
         """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
         self.rows: list[Row] = []
@@ -37,7 +39,7 @@ class Batch:
         self._groups: dict[GroupName, RowGroup] = {}
         self._tokenizer = tokenizer
         self._adapters = adapters
-        self._sampler = BatchSampler(tokenizer)
+        self._sampler = BatchSampler(tokenizer, sorts_slowly=sorts_slowly)
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []

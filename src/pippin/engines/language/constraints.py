@@ -122,9 +122,9 @@ class GrammarCompiler:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
         return self._compiled(source, lambda error: self._refusal(error, wanted, param))
 
-    def is_special(self, text: str) -> bool:
-        """Whether `text` is one token that grammars name in the special-token syntax."""
-        return grammar_tokens.is_special(self._tokenizer, text)
+    def special_id(self, text: str) -> int | None:
+        """The id of `text` where it is one token that grammars name in the special-token syntax."""
+        return grammar_tokens.special_id(self._tokenizer, text)
 
     def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
         match wanted:

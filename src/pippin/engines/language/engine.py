@@ -13,6 +13,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, PromptEcho
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
+from pippin.engines.device import MemoryShares
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.job import LanguageJob
@@ -21,7 +22,6 @@ from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prompts import Prompts, progress_of
 from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
-from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import Prompt, Request, Row
 from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
@@ -30,7 +30,7 @@ from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.sight import Sight, Viewing
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
-CHANGEABLE = {"target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
+CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
 
 
 class LanguageEngine:
@@ -43,8 +43,8 @@ class LanguageEngine:
         *,
         options: ModelOptions,
         limits: Limits,
-        new_group: Callable[[int], RowGroup],
-        vocabulary: int,
+        share: Callable[[int], MemoryShares],
+        batch: Batch,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
         sight: Sight | None = None,
@@ -53,10 +53,9 @@ class LanguageEngine:
         self._model = model
         self._tokenizer = tokenizer
         self._options = options
+        self._share = share
         self._scheduler = Scheduler(limits)
-        self._batch = Batch(
-            new_group, tokenizer, vocabulary, adapters, options.quantized_kv_start if options.kv_bits else 0
-        )
+        self._batch = batch
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
         self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)
@@ -358,6 +357,11 @@ class LanguageEngine:
             raise ServerError(
                 "invalid_request", f"An option has a value that it cannot have: {error}."
             ) from error
+        if merged.memory_bytes is not None and "memory_bytes" in options:
+            shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
+            self._scheduler.limits.memory = shares.rows
+            if self._prefixes is not None:
+                self._prefixes.tree.resize(shares.prefixes)
         self._options = merged
         self._scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self._scheduler.limits.queue_size = merged.queue_size

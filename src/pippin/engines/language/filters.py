@@ -7,6 +7,7 @@ kept too.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pippin.core.requests import Sampling
 
 OUT = -math.inf
+BEST = 1024  # tokens that a nucleus is looked for in first
 
 
 def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
@@ -63,6 +65,24 @@ def top_p(w: mx.array, p: mx.array) -> mx.array:
     outside = mx.sum(mass <= (1 - mx.maximum(p, 1e-6)) * mass[:, -1:], axis=-1, keepdims=True)
     floor = mx.take_along_axis(ordered, mx.minimum(outside, w.shape[-1] - 1), axis=-1)
     return w * ((w >= floor) | (p >= 1))
+
+
+def top_p_of_best(w: mx.array, p: mx.array) -> mx.array:
+    """`top_p` that sorts the `BEST` tokens alone, for rows whose nucleus lies within them. Waits for the device."""
+    if w.shape[-1] <= 2 * BEST:
+        return top_p(w, p)
+    ordered = mx.sort(mx.topk(w, BEST, axis=-1), axis=-1)
+    total = mx.sum(w, axis=-1, keepdims=True)
+    allowed = (1 - mx.maximum(p, 1e-6)) * total  # mass that may be left out
+    mass = total - mx.sum(ordered, axis=-1, keepdims=True) + mx.cumsum(ordered, axis=-1)
+    outside = mx.sum(mass <= allowed, axis=-1, keepdims=True)
+    floor = mx.take_along_axis(ordered, mx.minimum(outside, BEST - 1), axis=-1)
+    kept = w * ((w >= floor) | (p >= 1))
+    wide = np.flatnonzero(np.array((outside == 0) & (p < 1))[:, 0])
+    if wide.size:  # the nucleus goes on beyond the best: look at these rows whole
+        rows = mx.array(wide)
+        kept[rows] = top_p(w[rows], p[rows])
+    return kept
 
 
 def min_p(w: mx.array, p: mx.array) -> mx.array:
@@ -137,9 +157,15 @@ class Filters:
             chances,
         )
 
-    def narrow(self, x: mx.array, chance: NDArray[np.float32], protected: mx.array | None) -> mx.array:
+    def narrow(
+        self,
+        x: mx.array,
+        chance: NDArray[np.float32],
+        protected: mx.array | None,
+        top_p: Callable[[mx.array, mx.array], mx.array],
+    ) -> mx.array:
         """The weights that are left of `x` [R, N], scaled; `chance` [R] decides on XTC, `protected` [R, N] is as
-        there."""
+        there, `top_p` is one of the two above."""
         if self.top_n_sigma is not None:
             x = top_n_sigma(x, self.top_n_sigma)
         if self.top_k is not None:

@@ -10,10 +10,10 @@ from pippin.engines.language.literals import NAME, encode_text, renamed_twin
 from pippin.engines.language.tokenizer import Tokenizer
 
 
-def is_special(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether grammars name `text` in the special-token syntax: free text can't hold it then."""
+def special_id(tokenizer: Tokenizer, text: str) -> int | None:
+    """The token that grammars name instead of `text`, if it is one: free text can't hold it then."""
     token = tokenizer.single(text)
-    return token is not None and token in _special(tokenizer)
+    return token if token is not None and token in _special(tokenizer) else None
 
 
 def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import mlx.nn as nn
@@ -13,6 +14,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
 from pippin.engines.language.arenas import BatchShape
+from pippin.engines.language.batch import Batch
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
 from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
@@ -27,6 +29,7 @@ from pippin.engines.language.speculation import DraftModel, PromptLookup, Propos
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.sight import Sight
+from pippin.engines.language.vision.trial import is_faithful
 from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
@@ -41,6 +44,8 @@ def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
+    if isinstance(model, VisionModel):
+        preparer.try_media(partial(is_faithful, model))
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
@@ -80,8 +85,15 @@ def build_engine(
             row_bytes=measure_rows(model, options.kv_bits, options.kv_group_size),
             memory=shares.rows,
         ),
-        new_group=batching.new_group,
-        vocabulary=batching.vocabulary,
+        share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
+        batch=Batch(
+            batching.new_group,
+            tokenizer,
+            batching.vocabulary,
+            adapters,
+            options.quantized_kv_start if options.kv_bits else 0,
+            sorts_slowly=plan.sorts_slowly,
+        ),
         prefixes=prefixes,
         adapters=adapters,
         sight=Sight(model, options.vision_cache_size) if isinstance(model, VisionModel) else None,

@@ -129,6 +129,11 @@ class PrefixTree:
             held.pop(0).pinned = False
             covered = {each for pinned in held for each in _ancestors(pinned)}
 
+    def resize(self, limit: int) -> None:
+        """From now on hold at most `limit` bytes: what was used least recently goes."""
+        self.limit = limit
+        self._make_room(0, set())
+
     def clear(self) -> None:
         self._roots.clear()
         self._nodes.clear()

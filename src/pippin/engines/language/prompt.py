@@ -1,10 +1,13 @@
 """Requests to jobs: what is done before the engine sees a request, beside the step loop."""
 
 import hashlib
+import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import msgspec
@@ -21,11 +24,16 @@ from pippin.engines.language.constraints import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.rendering import Prompt, PromptRenderer, overflow
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.vision.media import Medium
 from pippin.engines.language.vision.opening import open_media
-from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_WINDOW = 1 << 20
 RESERVED_FOR_ANSWER = 4  # with the policy `truncate`, this fraction of the window at most is kept free
@@ -36,7 +44,7 @@ MOST_DETOKENIZED = 1 << 20
 class LanguagePreparer:
     """Safe for use from several threads at once."""
 
-    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: MediaProcessor | None = None) -> None:
+    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: "MediaProcessor | None" = None) -> None:
         """`tokenizer` as it was loaded, with the chat templates to use. Raises `ServerError` for a broken one. `media`
         is there for models that take more than text."""
         self.options = msgspec.convert(spec.options, ModelOptions)
@@ -97,6 +105,16 @@ class LanguagePreparer:
                     f"The model {self.info.id!r} generates text; it can't do this. Name a model of the right kind.",
                     "model",
                 )
+
+    def try_media(self, is_faithful: Callable[[Medium], bool]) -> None:
+        """Keep to the media that the model, now that it is loaded, is right with."""
+        if self._media is None:
+            return
+        for kind, sample in self._media.samples.items():
+            if kind in self._media.placeholders and not is_faithful(sample):
+                log.warning("%s is served without %s: this family's are not supported", self.info.id, kind)
+                self._media.refused.add(kind)
+        self.info = self._described(self.info)
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         limits.check(request, self.tokenizer)
@@ -184,7 +202,7 @@ class LanguagePreparer:
                     offered,
                     required=required or wanted is not None,
                     parallel=request.parallel_tool_calls,
-                    special=self._grammars.is_special,
+                    special=self._grammars.special_id,
                 )
         if wanted is None and calls is None:
             return None
@@ -211,7 +229,7 @@ class LanguagePreparer:
     def _described(self, info: ModelInfo) -> ModelInfo:
         """What is known of the model now that its tokenizer and template are read."""
         chat = bool(self.tokenizer.chat_templates)
-        kinds = self._media.placeholders if self._media is not None and chat else {}
+        kinds = self._media.kinds if self._media is not None and chat else frozenset()
         capabilities = msgspec.structs.replace(
             info.capabilities or Capabilities(),
             chat=chat,

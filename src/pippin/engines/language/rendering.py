@@ -1,7 +1,7 @@
 """A request's prompt: rendered, tokenized, and made to fit the context window."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,9 +15,11 @@ from pippin.engines.language.template import ChatTemplate, TemplateRefusal, Temp
 from pippin.engines.language.template_traits import probe
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
-from pippin.engines.language.vision.processing import MediaProcessor
 from pippin.engines.language.vision.writing import media_parts, style_of, written_out
 from pippin.output.tool_format import History
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
 
 RESERVED = frozenset(
     "messages conversation tools add_generation_prompt continue_final_message chat_template tokenize return_dict "
@@ -52,7 +54,7 @@ class PromptRenderer:
         sources: dict[str, str],
         history: History,
         defaults: dict[str, Any],
-        media: MediaProcessor | None = None,
+        media: "MediaProcessor | None" = None,
     ) -> None:
         """`sources` are the chat templates by name; `defaults` the variables that the model's options set; `media` is
         there for models that take more than text."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.core.requests import Sampling
-from pippin.engines.language.filters import Filters, draw, mask
+from pippin.engines.language.filters import Filters, draw, mask, top_p, top_p_of_best
 from pippin.engines.language.penalties import History, Penalties
 from pippin.engines.language.sampled import Choice, Sampled, best, score
 from pippin.engines.language.tokenizer import Tokenizer
@@ -90,8 +90,10 @@ class BatchSampler:
     A temperature of None is greedy, as is 0; everything else that is None is off.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, sorts_slowly: bool = False) -> None:
+        """`sorts_slowly`: the device had better look at the best tokens alone, though the host must wait for it."""
         self._tokenizer = tokenizer
+        self._top_p = top_p_of_best if sorts_slowly else top_p
         self._rows: list[_Row] = []
         self._positions = np.zeros(0, np.uint64)
         self._history = History.empty()
@@ -226,7 +228,7 @@ class BatchSampler:
         protected = self._protected_tokens(logits.shape[-1]) if group.xtc_threshold is not None else None
         if protected is not None:
             protected = protected[None] if ids is None else protected[ids]
-        left = group.narrow(x / group.temperature, uniform(seeds, places, 1), protected)
+        left = group.narrow(x / group.temperature, uniform(seeds, places, 1), protected, self._top_p)
         column = draw(left, mx.array(uniform(seeds, places, 0))[:, None])
         if ids is not None:
             column = mx.take_along_axis(ids, column[:, None], axis=-1)[:, 0]

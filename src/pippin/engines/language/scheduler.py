@@ -79,8 +79,8 @@ class Scheduler:
         if need > limits.memory:
             raise ServerError(
                 "context_length_exceeded",
-                f"This request has {ticket.length} prompt tokens and needs {need / 2**20:.0f} MiB of KV cache, and "
-                f"the server has {limits.memory / 2**20:.0f} MiB for it: shorten the prompt or ask for fewer choices.",
+                f"This request has {ticket.length} prompt tokens and needs {need / 2**20:.1f} MiB of KV cache, and "
+                f"the server has {limits.memory / 2**20:.1f} MiB for it: shorten the prompt or ask for fewer choices.",
                 "messages",
             )
         waiting = self.phase("waiting")

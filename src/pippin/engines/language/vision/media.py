@@ -6,7 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pippin.core.conversation import Audio, Image, Video
+
 MediaKind = Literal["image", "video", "audio"]
+MediaPart = Image | Audio | Video
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,3 +71,13 @@ def place(media: Sequence[Medium], tokens: Sequence[int], marks: Iterable[int]) 
         placed.append(Placed(medium, tuple(found[start:stop])))
         start = stop
     return PromptMedia(tuple(placed))
+
+
+def kind_of(part: MediaPart) -> MediaKind:
+    match part:
+        case Image():
+            return "image"
+        case Audio():
+            return "audio"
+        case Video():
+            return "video"

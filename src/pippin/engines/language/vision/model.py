@@ -95,7 +95,10 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if isinstance(layer, (AttentionArena, StateArena)):
             positions = layer.window.shifted_positions()
         else:
-            positions = (mx.arange(tokens.shape[1]) + (layer.offset + shift))[None]
+            starts = mx.array(layer.offset).reshape(
+                -1, 1
+            )  # of one row, or of several prompts computed together
+            positions = mx.arange(tokens.shape[1]) + starts + shift
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
     def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> Positions:
@@ -113,7 +116,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
     def encode(self, medium: Medium) -> Features:
         """Run a medium through its tower, by itself."""
         tokens = mx.array([medium.tokens])
-        arrays = {name: _on_device(value) for name, value in medium.arrays.items()}
+        arrays = {name: on_device(value) for name, value in medium.arrays.items()}
         found = self.inner.get_input_embeddings(
             tokens, arrays.pop("pixel_values", None), mask=mx.ones_like(tokens), **arrays
         )
@@ -155,12 +158,13 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return Inputs(embeddings=embeddings, positions=positions, extra=extra)
 
 
-def _on_device(value: Any) -> Any:
+def on_device(value: Any) -> Any:
+    """A processor's array, or list of such, as MLX's."""
     match value:
         case np.ndarray():
             return mx.array(value)
         case list():
-            return [_on_device(item) for item in value]
+            return [on_device(item) for item in value]
         case _:
             return value
 

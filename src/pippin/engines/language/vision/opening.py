@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.nn as nn
 
@@ -16,7 +16,9 @@ from pippin.engines.language.vision.checkpoint import (
     takes_media,
 )
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ def is_vision(folder: Path) -> bool:
     return takes_media(config) and has_extra() and is_known(config)
 
 
-def open_media(info: ModelInfo, options: ModelOptions) -> MediaProcessor | None:
+def open_media(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
     """The processor of a model that takes more than text; without one it is served for text."""
     folder = Path(info.path or "")
     if not takes_media(read_config(folder)):
@@ -40,6 +42,8 @@ def open_media(info: ModelInfo, options: ModelOptions) -> MediaProcessor | None:
             "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
         )
         return None
+    from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
+
     try:
         return MediaProcessor(folder, options)
     except (*FAILURES, ImportError) as error:

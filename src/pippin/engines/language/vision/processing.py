@@ -1,6 +1,7 @@
 """The model's own processor: media to arrays, and to the text that stands for them in a prompt."""
 
 import hashlib
+import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,22 +15,25 @@ from PIL import Image as Pictures
 from pippin.config.model_options import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
+from pippin.engines import sound
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import marks, read_config
-from pippin.engines.language.vision.media import MediaKind, Medium, PromptMedia, place
+from pippin.engines.language.vision.clips import Clip, FrameRate, read_clip
+from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, PromptMedia, kind_of, place
 from pippin.engines.language.vision.pictures import LOW_DETAIL, decode_picture, resized
-
-MediaPart = Image | Audio | Video
 
 BESIDE = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "num_crops"})
 """What processors give that belongs to their text."""
 
-PLACEHOLDERS: dict[MediaKind, tuple[str, ...]] = {
-    "image": ("boi_token", "image_token"),
-    "video": ("video_token",),
-    "audio": ("boa_token", "audio_token"),
+PLACEHOLDERS: dict[MediaKind, tuple[tuple[str, ...], ...]] = {
+    "image": (("boi_token",), ("image_token",)),
+    "video": (("vision_start_token", "video_token", "vision_end_token"), ("video_token",)),
+    "audio": (("boa_token",), ("audio_token",)),
 }
-"""Attributes of processors that hold what a medium is called in a prompt; the first that works counts."""
+"""Attributes of processors that hold, one after the other, what a medium is called in a prompt; the first that work
+count. Where a video's frames stand apart, the marks around it are repeated for each."""
+
+MOST_AUDIO_SECONDS = 30 * 60.0
 
 FAILURES = (
     ValueError,
@@ -80,23 +84,38 @@ class MediaProcessor:
         self._kept: OrderedDict[bytes, Medium] = OrderedDict()
         self._marks = marks(config)
         self._sizes_itself = "max_pixels" in vars(self._processor.image_processor)
+        self._parameters = frozenset(inspect.signature(self._processor.__call__).parameters)
+        sampling = mlx_vlm.utils.resolve_video_sampling(self._processor, {})
+        self._rate = FrameRate(fps=sampling.fps, least=sampling.min_frames, most=sampling.max_frames)
         self._tokenizer: Tokenizer | None = None
         self.placeholders: dict[MediaKind, str] = {}
+        self.samples: dict[MediaKind, Medium] = {}  # small ones, to try the model with
+        self.refused: set[MediaKind] = set()  # kinds that the model turned out to get wrong
+
+    @property
+    def kinds(self) -> frozenset[MediaKind]:
+        return frozenset(self.placeholders) - self.refused
 
     def use(self, tokenizer: Tokenizer) -> None:
         """Find out, by trying, which media the processor takes and what it calls them."""
         self._tokenizer = tokenizer
         trials: dict[MediaKind, Callable[[], dict[str, Any]]] = {
             "image": lambda: {"images": [Pictures.new("RGB", (64, 64), "grey")]},
+            "video": lambda: self._filmed(_still()),
+            "audio": lambda: self._heard(np.zeros(self._audio_rate, np.float32)),
         }
         for kind, trial in trials.items():
-            for attribute in PLACEHOLDERS[kind]:
-                name = getattr(self._processor, attribute, None)
-                if not isinstance(name, str) or tokenizer.single(name) is None or not self._marks[kind]:
+            for attributes in PLACEHOLDERS[kind]:
+                names = [getattr(self._processor, attribute, None) for attribute in attributes]
+                known = [
+                    name for name in names if isinstance(name, str) and tokenizer.single(name) is not None
+                ]
+                if len(known) < len(names) or not self._marks[kind]:
                     continue
                 try:
-                    if self._made(kind, b"", name, trial()).places:
-                        self.placeholders[kind] = name
+                    sample = self._made(kind, b"", "".join(known), trial())
+                    if sample.places:
+                        self.placeholders[kind], self.samples[kind] = "".join(known), sample
                         break
                 except FAILURES:
                     continue
@@ -107,7 +126,7 @@ class MediaProcessor:
     def process(self, part: MediaPart, param: str) -> Medium:
         """Raises `ServerError` naming `param`."""
         kind = kind_of(part)
-        if kind not in self.placeholders:
+        if kind not in self.kinds:
             raise ServerError(
                 "unsupported",
                 f"This model takes no {kind}, and '{param}' is one. Leave it out, or choose a model that takes it.",
@@ -146,8 +165,36 @@ class MediaProcessor:
         match part:
             case Image():
                 return self._picture(part, data, param)
-            case _:
-                raise ServerError("unsupported", f"This model can't take '{param}'.", param)
+            case Video():
+                rate = FrameRate(
+                    fps=part.fps or self._rate.fps,
+                    least=min(self._rate.least, part.max_frames or self._rate.most),
+                    most=min(part.max_frames or self._rate.most, self._rate.most),
+                )
+                return self._filmed(read_clip(data, rate, param))
+            case Audio():
+                heard = sound.decode(data, self._audio_rate, param=param, longest=MOST_AUDIO_SECONDS)
+                return self._heard(heard)
+
+    @property
+    def _audio_rate(self) -> int:
+        """Samples in a second that the model hears."""
+        return int(self._processor.feature_extractor.sampling_rate)
+
+    def _heard(self, samples: sound.Samples) -> dict[str, Any]:
+        return {("audios" if "audios" in self._parameters else "audio"): [samples]}
+
+    def _filmed(self, clip: Clip) -> dict[str, Any]:
+        from mlx_vlm.utils import VideoMetadata
+
+        told: dict[str, Any] = {
+            "fps": [clip.fps],
+            "video_metadata": [VideoMetadata(clip.source_frames, clip.source_fps, clip.indices)],
+        }
+        return {
+            "videos": [clip.frames],
+            **{name: value for name, value in told.items() if name in self._parameters},
+        }
 
     def _picture(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
         least = part.min_pixels or self._options.min_pixels
@@ -188,14 +235,11 @@ class MediaProcessor:
         )
 
 
-def kind_of(part: MediaPart) -> MediaKind:
-    match part:
-        case Image():
-            return "image"
-        case Audio():
-            return "audio"
-        case Video():
-            return "video"
+def _still() -> Clip:
+    """A clip to try a processor with."""
+    return Clip(
+        frames=np.full((4, 3, 64, 64), 128, np.uint8), indices=[0, 1, 2, 3], source_frames=4, source_fps=2.0
+    )
 
 
 def _manner(part: MediaPart) -> tuple[Any, ...]:

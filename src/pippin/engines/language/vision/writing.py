@@ -8,8 +8,7 @@ from typing import Any
 from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template import ChatTemplate, TemplateRefusal
-from pippin.engines.language.vision.media import MediaKind, Medium
-from pippin.engines.language.vision.processing import MediaPart, kind_of
+from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, kind_of
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Runs the storm and prints what came of it; the exit status is 1 where something happened that never should."""
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.faults import ACTS
+from tests.chaos.ledger import Ledger
+from tests.chaos.phases import PHASES, phase
+from tests.chaos.storm import Report, storm
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of mixed load and faults (default 10)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--only", action="append", choices=[*ACTS, *PHASES], help="this alone; may be given again"
+    )
+    parser.add_argument("--folder", type=Path, help="where the server's files and log stay")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="pippin-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    broken: list[str] = []
+    acts = [name for name in given.only or ACTS if name in ACTS]
+    if acts:
+        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts))
+        show(report)
+        broken += told(report.ledger)
+    for name in [name for name in given.only or PHASES if name in PHASES]:
+        (folder / name.replace(" ", "-")).mkdir(exist_ok=True)
+        ledger = asyncio.run(phase(name, folder / name.replace(" ", "-")))
+        print(f"\n{name}: " + ", ".join(f"{key} {count}" for key, count in sorted(ledger.outcomes.items())))
+        broken += told(ledger)
+    print(
+        f"\n{'Nothing was broken.' if not broken else f'{len(broken)} invariants were broken.'} Files: {folder}"
+    )
+    return 1 if broken else 0
+
+
+def told(ledger: Ledger) -> list[str]:
+    for text in ledger.broken:
+        print(f"BROKEN  {text}")
+    return ledger.broken
+
+
+def show(report: Report) -> None:
+    print(
+        f"{report.seconds:.0f} s of load and faults; load of the machine {report.load[0]:.1f} on {os.cpu_count()} cores"
+    )
+    print("faults:   " + ", ".join(f"{name} {count}" for name, count in report.ledger.faults.items()))
+    for outcome, count in sorted(report.ledger.outcomes.items()):
+        print(f"  {count:8} {outcome}")
+    print(f"before:   {report.before}\nafter:    {report.after}")
+    print(f"/health:  {health_line(report)}")
+
+
+def health_line(report: Report) -> str:
+    up = [ms for at, ms, _ in report.health if ms >= 0 and not was_down(report, at)]
+    late = [late for _, _, late in report.health]
+    if len(up) < 2:
+        return "no answers"
+    cuts = statistics.quantiles(up, n=100)
+    own = statistics.quantiles(late, n=100)
+    over = sum(ms > 100 for ms in up)
+    return (
+        f"{len(up)} answers, p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, longest {max(up):.1f} ms, "
+        f"{over} over 100 ms; "
+        f"the prober itself was woken late by p50 {own[49]:.1f} ms, p99 {own[98]:.1f} ms, at most {max(late):.1f} ms"
+    )
+
+
+def was_down(report: Report, at: float) -> bool:
+    return any(start - 5 <= at <= end + 0.5 for start, end in report.ledger.down)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Clients that know what they must be told: each asks for words of its own, in every dialect, streamed and whole."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from tests.chaos.ledger import Ledger
+
+SECONDS = 60.0  # after which a request counts as unanswered
+EXCUSED = frozenset({408, 424, 429, 499, 500, 503, 529})
+"""Statuses that faults excuse; 500 only with the kind that says that a worker died."""
+DIED = ("worker", "died", "ended", "fail", "killed", "lost")
+
+
+class Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Broken(Exception):
+    """The answer is no answer: the text says how."""
+
+
+class Client:
+    def __init__(self, address: str, models: list[str], ledger: Ledger, seed: int) -> None:
+        self._address, self._models, self._ledger = address, models, ledger
+        self._random = random.Random(seed)
+        self._seed, self._count = seed, 0
+        self.done = asyncio.Event()
+
+    async def run(self) -> None:
+        limits = httpx.Limits(max_keepalive_connections=4)
+        async with httpx.AsyncClient(base_url=self._address, timeout=SECONDS, limits=limits) as http:
+            while not self.done.is_set():
+                await self._once(http)
+                await asyncio.sleep(self._random.expovariate(20))
+
+    async def _once(self, http: httpx.AsyncClient) -> None:
+        self._count += 1
+        words = f"client {self._seed} asks {self._count} " + " ".join(
+            self._random.choices(
+                ["ash", "oak", "elm", "yew", "fir", "bay"], k=self._random.choice([3, 30, 120])
+            )
+        )
+        model = self._random.choice(self._models)
+        ask = self._random.choice([chat, chat_stream, completion, message_stream, response, response_stream])
+        began = time.monotonic()
+        name = ask.__name__
+        try:
+            said = await ask(http, model, words)
+        except Refused as error:
+            self._judge_refusal(error, name)
+            await asyncio.sleep(0.2)
+        except Broken as error:
+            self._unless_down(began, f"{name}: {error}")
+        except httpx.TimeoutException:
+            self._unless_down(began, f"{name}: no answer within {SECONDS:g} s")
+        except (httpx.HTTPError, OSError) as error:
+            self._unless_down(began, f"{name}: {type(error).__name__} {error}")
+        else:
+            if said == words:
+                self._ledger.answered(name)
+            else:
+                self._ledger.violation(f"{name}: asked {words[:60]!r}, was told {said[:60]!r}")
+
+    def _judge_refusal(self, error: Refused, name: str) -> None:
+        text = str(error)
+        plain = error.status in EXCUSED and text
+        if error.status == 500:
+            plain = plain and any(word in text.lower() for word in DIED)
+        if plain:
+            self._ledger.refused(error.status, name)
+        else:
+            self._ledger.violation(f"{name}: {error.status} {text[:200]}")
+
+    def _unless_down(self, began: float, text: str) -> None:
+        if self._ledger.was_down(began):
+            self._ledger.outcomes["lost with the server"] += 1
+        else:
+            self._ledger.violation(text)
+
+
+def refusal(reply: httpx.Response) -> Refused:
+    try:
+        message = json.loads(reply.content)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        raise Broken(f"{reply.status_code} without an error object: {reply.content[:100]!r}") from None
+    return Refused(reply.status_code, message)
+
+
+async def whole(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
+    reply = await http.post(path, json=body)
+    if reply.status_code != 200:
+        raise refusal(reply)
+    return json.loads(reply.content)
+
+
+async def events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """The stream's objects; an error in it is raised as a refusal."""
+    async with http.stream("POST", path, json=body | {"stream": True}) as reply:
+        if reply.status_code != 200:
+            await reply.aread()
+            raise refusal(reply)
+        async for line in reply.aiter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                error = event.get("error") or (event.get("response") or {}).get("error")
+                if error:
+                    raise Refused(500, error["message"])
+                yield event
+
+
+def user(words: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": words}]
+
+
+async def chat(http: httpx.AsyncClient, model: str, words: str) -> str:
+    answer = await whole(http, "/v1/chat/completions", {"model": model, "messages": user(words)})
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def chat_stream(http: httpx.AsyncClient, model: str, words: str) -> str:
+    text, reason = "", None
+    async for event in events(http, "/v1/chat/completions", {"model": model, "messages": user(words)}):
+        for choice in event["choices"]:
+            text += choice["delta"].get("content") or ""
+            reason = choice["finish_reason"] or reason
+    if reason is None:
+        raise Broken("the stream ended without a reason")
+    return text
+
+
+async def completion(http: httpx.AsyncClient, model: str, words: str) -> str:
+    answer = await whole(http, "/v1/completions", {"model": model, "prompt": words, "max_tokens": 4000})
+    return str(answer["choices"][0]["text"])
+
+
+async def message_stream(http: httpx.AsyncClient, model: str, words: str) -> str:
+    text, ended = "", False
+    body = {"model": model, "messages": user(words), "max_tokens": 4000}
+    async for event in events(http, "/v1/messages", body):
+        text += event.get("delta", {}).get("text", "")
+        ended = event["type"] == "message_stop"
+    if not ended:
+        raise Broken("the stream ended without message_stop")
+    return text
+
+
+async def response(http: httpx.AsyncClient, model: str, words: str) -> str:
+    answer = await whole(http, "/v1/responses", {"model": model, "input": words})
+    return str(answer["output"][0]["content"][0]["text"])
+
+
+async def response_stream(http: httpx.AsyncClient, model: str, words: str) -> str:
+    text, ended = "", False
+    async for event in events(http, "/v1/responses", {"model": model, "input": words, "store": False}):
+        text += event["delta"] if event["type"] == "response.output_text.delta" else ""
+        ended = event["type"] == "response.completed"
+    if not ended:
+        raise Broken("the stream ended without response.completed")
+    return text

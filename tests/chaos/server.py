@@ -1,0 +1,147 @@
+"""The real server as a process that can be killed, started again, and measured from outside."""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 60.0
+CLOCK = """
+import os, time
+_real = time.time
+def _shifted():
+    try:
+        with open(os.environ["CHAOS_CLOCK"]) as file:
+            return _real() + float(file.read() or 0)
+    except (OSError, ValueError):
+        return _real()
+time.time = _shifted
+"""
+"""A `sitecustomize` for the server and its workers: wall time is off by what a file says."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the server takes of the machine."""
+
+    descriptors: int
+    threads: int
+    megabytes: float
+    processes: int
+
+
+@dataclass
+class ServerProcess:
+    folder: Path
+    flags: list[str]
+    file_limit: int | None = None  # bytes that a file may grow to: the disk that is full
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    spawned: set[int] = field(default_factory=set)  # every process that was ever a worker
+
+    def __post_init__(self) -> None:
+        (self.folder / "site").mkdir(exist_ok=True)
+        (self.folder / "site" / "sitecustomize.py").write_text(CLOCK)
+        self.shift_clock(0)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def shift_clock(self, seconds: float) -> None:
+        path = self.folder / "clock"
+        path.with_suffix(".new").write_text(str(seconds))
+        path.with_suffix(".new").rename(path)
+
+    async def start(self) -> None:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "PYTHONPATH": f"{self.folder / 'site'}{os.pathsep}{ROOT / 'src'}",
+            "CHAOS_CLOCK": str(self.folder / "clock"),
+        }
+        command = [sys.executable, "-m", "pippin", "serve", *self.flags, "--port", str(self.port)]
+        with self.log.open("ab") as file:
+            self.process = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                preexec_fn=self._limit_files if self.file_limit else None,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        async with httpx.AsyncClient() as client:
+            while True:
+                try:
+                    if (await client.get(f"{self.address}/health", timeout=1)).status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("The server did not start:\n" + self.log.read_text()[-3000:])
+                await asyncio.sleep(0.05)
+
+    def _limit_files(self) -> None:
+        """Only the first writes to a file succeed; SIGXFSZ is ignored by Python, so it is an `OSError`."""
+        assert self.file_limit is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_limit, self.file_limit))
+
+    def workers(self) -> list[psutil.Process]:
+        assert self.process is not None
+        try:
+            found = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self.spawned |= {process.pid for process in found}
+        return found
+
+    def reading(self) -> Reading:
+        assert self.process is not None
+        process = psutil.Process(self.process.pid)
+        return Reading(
+            descriptors=process.num_fds(),
+            threads=process.num_threads(),
+            megabytes=process.memory_info().rss / (1 << 20),
+            processes=1 + len(self.workers()),
+        )
+
+    async def stop(self, number: signal.Signals, patience: float = 30.0) -> list[int]:
+        """End it; the workers that outlived it."""
+        assert self.process is not None
+        workers = self.workers()
+        self.process.send_signal(number)
+        deadline = time.monotonic() + patience
+        while self.process.poll() is None:
+            if time.monotonic() > deadline:
+                self.process.kill()
+                self.process.wait()
+                raise RuntimeError(f"The server did not leave within {patience:g} s of {number.name}.")
+            await asyncio.sleep(0.02)
+        deadline = time.monotonic() + 5
+        while any(worker.is_running() for worker in workers) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        return [worker.pid for worker in workers if worker.is_running()]
+
+    async def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        async with httpx.AsyncClient(timeout=180) as client:
+            reply = await client.request(method, self.address + path, json=body)
+            return json.loads(reply.content)

@@ -1,0 +1,165 @@
+"""One run: a calm start, a storm of faults under load, a calm end that must look like the start."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.clients import Client
+from tests.chaos.faults import ACTS, Stage
+from tests.chaos.ledger import Ledger
+from tests.chaos.server import ROOT, Reading, ServerProcess
+
+CLIENTS = 12
+SETTLE = 15.0  # seconds in which everything must come back to the start
+MEGABYTES = 80.0  # that the API server may have grown: Python keeps freed memory for itself
+LIMITS = ["--max-body-mb", "2", "--max-concurrent", "128", "--drain-timeout", "2", "--body-timeout", "5"]
+
+
+@dataclass
+class Report:
+    ledger: Ledger
+    seconds: float = 0.0
+    before: Reading | None = None
+    after: Reading | None = None
+    health: list[tuple[float, float, float]] = field(default_factory=list)
+    load: tuple[float, float, float] = (0, 0, 0)
+
+
+def write_models(folder: Path) -> list[str]:
+    (folder / "alpha.script.json").write_text('{"gap": 0.0005, "context_window": 65536}')
+    (folder / "beta.script.json").write_text('{"gap": 0.002, "context_window": 65536, "load_seconds": 0.2}')
+    (folder / "gamma.script.json").write_text("{}")
+    return ["alpha", "beta"]
+
+
+async def storm(folder: Path, seconds: float, seed: int, acts: list[str] | None = None) -> Report:
+    """All acts once at least, in random order, spread over the time."""
+    ledger = Ledger()
+    models = write_models(folder)
+    flags = ["alpha.script.json", "beta.script.json", "gamma.script.json", *LIMITS]
+    server = ServerProcess(folder, flags)
+    report = Report(ledger)
+    stage = Stage(server, models, ledger, random.Random(seed))
+    await server.start()
+    try:
+        async with probing(server, report):
+            await calm(server, models, ledger)
+            report.before = server.reading()
+            began = time.monotonic()
+            async with clients(server, models, ledger, seed):
+                await act(stage, began + seconds, acts or list(ACTS))
+            report.seconds = time.monotonic() - began
+            await calm(server, models, ledger)
+            report.after = await settled(server, report.before, ledger)
+        report.load = os.getloadavg()
+    finally:
+        left = await server.stop(signal.SIGTERM)
+    if left:
+        ledger.violation(f"workers outlived the server: {left}")
+    judge_log(server, ledger)
+    return report
+
+
+async def act(stage: Stage, until: float, names: list[str]) -> None:
+    count = 0
+    while time.monotonic() < until or count < len(names):
+        order = stage.random.sample(names, len(names))
+        for name in order:
+            if time.monotonic() >= until and count >= len(names):
+                return
+            stage.ledger.faults[name] += 1
+            await ACTS[name](stage)
+            count += 1
+            await asyncio.sleep(stage.random.uniform(0.1, 0.6))
+
+
+@asynccontextmanager
+async def clients(server: ServerProcess, models: list[str], ledger: Ledger, seed: int) -> AsyncIterator[None]:
+    started = [Client(server.address, models, ledger, seed * 1000 + number) for number in range(CLIENTS)]
+    tasks = [asyncio.create_task(client.run()) for client in started]
+    try:
+        yield
+    finally:
+        for client in started:
+            client.done.set()
+        await asyncio.gather(*tasks)
+
+
+@asynccontextmanager
+async def probing(server: ServerProcess, report: Report) -> AsyncIterator[None]:
+    """Ask for the server's health from a process of its own meanwhile."""
+    output = server.folder / "health.txt"
+    with output.open("w") as file:
+        prober = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
+            [sys.executable, "-m", "tests.chaos.health", str(server.port)], stdout=file, cwd=ROOT
+        )
+    try:
+        yield
+    finally:
+        prober.kill()
+        prober.wait()
+        lines = [line.split() for line in output.read_text().splitlines()]
+        report.health = [
+            (float(a), float(b), float(c)) for a, b, c in (line for line in lines if len(line) == 3)
+        ]
+
+
+async def calm(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
+    """Each model answers once more, alone."""
+    for model in models:
+        for _ in range(3):
+            body = {"model": model, "messages": [{"role": "user", "content": "calm"}]}
+            answer = await server.ask("/v1/chat/completions", "POST", body)
+            if "choices" in answer:
+                break
+        else:
+            ledger.violation(f"{model} does not answer in the calm: {answer}")
+    with contextlib.suppress(KeyError):
+        await server.ask("/v1/models/unload", "POST", {"model": "gamma"})
+
+
+async def settled(server: ServerProcess, before: Reading, ledger: Ledger) -> Reading:
+    """Wait until nothing runs and nothing is held more than at the start; what stays is a leak."""
+    deadline = time.monotonic() + SETTLE
+    while True:
+        status = await server.ask("/v1/status")
+        health = await server.ask("/health")
+        after = server.reading()
+        wrong = leaks(before, after)
+        if status["num_running"] or status["num_waiting"] or health["active_requests"] or status["requests"]:
+            wrong.append(f"requests are still there: {status['requests'][:3]} {health['active_requests']}")
+        if status["kv"]["bytes"]:
+            wrong.append(f"{status['kv']['bytes']} bytes of KV cache are still held")
+        if not wrong or time.monotonic() > deadline:
+            for text in wrong:
+                ledger.violation(f"leak: {text}")
+            return after
+        await asyncio.sleep(0.3)
+
+
+def leaks(before: Reading, after: Reading) -> list[str]:
+    found = []
+    if after.descriptors > before.descriptors + 3:
+        found.append(f"{before.descriptors} descriptors before, {after.descriptors} after")
+    if after.processes > before.processes:
+        found.append(f"{before.processes} processes before, {after.processes} after")
+    if after.megabytes > before.megabytes + MEGABYTES:
+        found.append(f"{before.megabytes:.0f} MB before, {after.megabytes:.0f} MB after")
+    return found
+
+
+def judge_log(server: ServerProcess, ledger: Ledger) -> None:
+    text = server.log.read_text(errors="replace")
+    for sign in ("Traceback (most recent call last)", "was never retrieved", "was never awaited"):
+        if sign in text:
+            place = text.index(sign)
+            ledger.violation(f"in the log: {text[max(0, place - 300) : place + 1500]}")

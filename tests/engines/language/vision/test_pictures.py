@@ -1,0 +1,116 @@
+"""Pictures that strangers send: what is read, and what is refused with a sentence."""
+
+import io
+import struct
+import zlib
+
+import pytest
+from PIL import Image as Pictures
+from tests.engines.tiny_vision_models import picture
+
+from pippin.core.conversation import Image, Inline
+from pippin.core.errors import ServerError
+from pippin.engines.language.vision.pictures import MOST_PIXELS, decode_picture, resized
+
+WHERE = "messages[0].content[1]"
+
+
+def encoded(image: Pictures.Image, format: str, **settings: object) -> bytes:
+    written = io.BytesIO()
+    image.save(written, format, **settings)
+    return written.getvalue()
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds next to nothing."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 64))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_usual_formats_are_read(format: str) -> None:
+    image = decode_picture(picture(30, 20, 1, format), WHERE)
+    assert (image.size, image.mode) == ((30, 20), "RGB")
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "LA", "I;16"])
+def test_all_kinds_of_colour_become_rgb(mode: str) -> None:
+    image = Pictures.new("L", (8, 6), 200).convert("I").convert(mode) if mode == "I;16" else None
+    image = image or Pictures.new("RGB", (8, 6), (200, 100, 50)).convert(mode)
+    assert decode_picture(encoded(image, "PNG"), WHERE).mode == "RGB"
+
+
+def test_cmyk_becomes_rgb() -> None:
+    red = Pictures.new("CMYK", (8, 8), (0, 255, 255, 0))
+    found = decode_picture(encoded(red, "JPEG"), WHERE).getpixel((4, 4))
+    assert isinstance(found, tuple)
+    assert found[0] > 200
+    assert found[1] < 60
+
+
+def test_a_picture_taken_sideways_stands_upright() -> None:
+    exif = Pictures.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    assert decode_picture(encoded(Pictures.new("RGB", (30, 20)), "JPEG", exif=exif), WHERE).size == (20, 30)
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG"])
+def test_of_animations_the_first_frame_is_taken(format: str) -> None:
+    frames = [Pictures.new("RGB", (8, 8), colour) for colour in ("red", "blue", "lime")]
+    moving = encoded(frames[0], format, save_all=True, append_images=frames[1:])
+    found = decode_picture(moving, WHERE).getpixel((3, 3))
+    assert isinstance(found, tuple)
+    assert found[0] > 200
+    assert found[2] < 60
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "empty"),
+        (b"not a picture at all", "no picture of a kind"),
+        (b"%PDF-1.7\n1 0 obj", "no picture of a kind"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture of a kind"),
+        (encoded(Pictures.new("RGB", (9, 9)), "TIFF"), "no picture of a kind"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture of a kind"),
+        (picture(300, 300, 1, "JPEG")[:2000], "damaged or cut off"),
+        (picture(300, 300, 1, "PNG")[:2000], "damaged or cut off"),
+        (picture(64, 64, 1, "WEBP")[:-40], "damaged or cut off"),
+        (png_of(50, 50), "damaged or cut off"),
+        (png_of(0, 0), ""),
+        (png_of(20_000, 20_000), "too many pixels"),
+        (png_of(65_000, 65_000), "too many pixels"),
+        (png_of(10_000, 9_000), "too many pixels"),
+        (png_of(70_000, 1), "too many pixels"),
+    ],
+)
+def test_what_is_no_whole_picture_is_refused_by_name(data: bytes, words: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        decode_picture(data, WHERE)
+    report = caught.value.report
+    assert (report.kind, report.param) == ("invalid_request", WHERE)
+    assert words in report.message
+    assert WHERE in report.message
+
+
+def test_pictures_are_resized_as_asked() -> None:
+    image = decode_picture(picture(100, 40), WHERE)
+    source = Inline(b"")
+    assert resized(image, Image(source, resize=(30, 50)), None, None, WHERE).size == (50, 30)
+    smaller = resized(image, Image(source), None, 1000, WHERE)
+    assert smaller.size == (50, 20)
+    larger = resized(image, Image(source), 16_000, None, WHERE)
+    assert larger.size == (200, 80)
+    with pytest.raises(ServerError, match="too many pixels"):
+        resized(image, Image(source, resize=(MOST_PIXELS, 2)), None, None, WHERE)
+    with pytest.raises(ServerError, match="resized to nothing"):
+        resized(image, Image(source, resize=(0, 2)), None, None, WHERE)

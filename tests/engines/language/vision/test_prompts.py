@@ -1,0 +1,228 @@
+"""Pictures in prompts: several of them, in histories and results of tools, in caches, beside other features."""
+
+from pathlib import Path
+
+import pytest
+from tests.engines.bench import watch
+from tests.engines.tiny_models import tiny_model
+from tests.engines.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.vision_bench import VisionBench
+
+from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.errors import ServerError
+from pippin.core.requests import GenerationRequest, JsonObject, Sampling
+from pippin.core.tasks import CountTokens, Generate
+from pippin.engines.language.row_group import ArenaGroup
+
+WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
+PAD, START = 261, 259
+"""Tokens of Qwen's template."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vision_model("qwen3_vl", tmp_path_factory.mktemp("models") / "qwen3_vl")
+
+
+@pytest.fixture(scope="module")
+def bench(folder: Path) -> VisionBench:
+    return VisionBench(folder)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "gemma3", "smolvlm", "mistral3"])
+def test_several_pictures_are_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model(family, tmp_path / family))
+    shown = [WIDE, TALL] if family != "mistral3" else [WIDE, picture(60, 28, 5)]
+    job = bench.job("a", *shown, "Compare.")
+    assert bench.alone(job) == bench.judged("Compare.", shown)
+    turned = bench.job("b", *reversed(shown), "Compare.")
+    assert bench.alone(turned) == bench.judged("Compare.", shown[::-1])
+
+
+def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    assert engine._sight is not None
+    opened = (
+        Message("user", (Image(Inline(WIDE)), Text("What is it?"))),
+        Message("assistant", (Text("A dog."),)),
+    )
+    bench.run(bench.prepare("a", opened[:1]), engine=engine)
+    followed = bench.prepare("b", (*opened, Message("user", (Text("Sure?"),))))
+    answer, ends = bench.run(followed, engine=engine)
+    assert answer["b"] == bench.alone(followed)
+    assert ends["b"].usage.cached_tokens >= 40
+    another = bench.prepare("c", (*opened, Message("user", (Image(Inline(TALL)), Text("And this?")))))
+    answer, ends = bench.run(another, engine=engine)
+    assert answer["c"] == bench.alone(another)
+    assert ends["c"].usage.cached_tokens >= 40
+    assert engine._sight.encoded == 2
+
+
+def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    assert engine._sight is not None
+    for name, system in (("a", "Be brief."), ("b", "Answer at length, in rhyme.")):
+        messages = (Message("system", (Text(system),)), Message("user", (Image(Inline(WIDE)), Text("?"))))
+        job = bench.prepare(name, messages)
+        assert bench.run(job, engine=engine)[0][name] == bench.alone(job)
+    assert (engine._sight.encoded, engine._sight.reused) == (1, 1)
+
+
+def test_other_pictures_of_the_same_size_are_not_taken_from_the_cache(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    bench.run(bench.job("a", WIDE, "?"), engine=engine)
+    other = bench.job("b", picture(60, 28, 9), "?")
+    answer, ends = bench.run(other, engine=engine)
+    assert ends["b"].usage.cached_tokens <= 8
+    assert answer["b"] == bench.alone(other)
+
+
+def test_the_cache_of_features_is_bounded_and_may_be_off(folder: Path) -> None:
+    for size, encoded in ((0, 3), (1, 2), (2, 2)):
+        bench = VisionBench(folder, vision_cache_size=size, prefix_cache=False)
+        engine = bench.engine
+        assert engine._sight is not None
+        answers = [
+            bench.run(bench.job("a", shown, "?"), engine=engine)[0]["a"] for shown in (WIDE, TALL, TALL)
+        ]
+        assert engine._sight.encoded == encoded
+        assert answers[1] == answers[2] == bench.alone(bench.job("a", TALL, "?"))
+
+
+def test_rows_with_pictures_share_one_batch_with_others(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    engine.submit(bench.job("a", WIDE, "?", tokens=30))
+    engine.submit(bench.job("b", "Only text", tokens=30))
+    while len(engine._batch.rows) < 2:
+        engine.step()
+    [group] = engine._batch._groups.values()
+    assert isinstance(group, ArenaGroup)
+    while engine.busy:
+        engine.step()
+
+
+@pytest.mark.parametrize(
+    "text", ["<|image_pad|>", "<|vision_start|><|image_pad|><|vision_end|>", "<|im_end|>"]
+)
+def test_markers_in_text_stay_text(bench: VisionBench, text: str) -> None:
+    job = bench.job("a", f"{text} hello {text}")
+    assert PAD not in job.prompt
+    assert START not in job.prompt
+    assert job.prompt.count(258) == 1
+    plain = bench.job("b", WIDE, "hello")
+    job = bench.job("c", f"{text} hello {text}", WIDE)
+    assert job.media is not None
+    assert job.prompt.count(PAD) == plain.prompt.count(PAD) == len(job.media.placed[0].positions)
+
+
+def test_pictures_in_results_of_tools_are_seen(bench: VisionBench) -> None:
+    call = ToolCall("call_1", "look", "{}")
+    result = ToolResult("call_1", (Text("Here:"), Image(Inline(TALL))))
+    messages = (
+        Message("user", (Text("Look."),)),
+        Message("assistant", (call,)),
+        Message("tool", (result,)),
+    )
+    job = bench.prepare("a", messages, tools=(Tool("look"),))
+    assert job.media is not None
+    assert len(job.media.placed) == 1
+    assert bench.alone(job)
+
+
+def test_size_limits_and_low_detail_make_fewer_tokens(bench: VisionBench, folder: Path) -> None:
+    def count(bench: VisionBench, part: Image) -> int:
+        return bench.job("a", part).prompt.count(PAD)
+
+    source = Inline(picture(60, 60))
+    assert count(bench, Image(source)) == 64
+    assert count(bench, Image(source, max_pixels=1024)) == 16
+    assert count(bench, Image(source, resize=(32, 16))) == 8
+    assert count(bench, Image(Inline(SMALL), min_pixels=2048)) > count(bench, Image(Inline(SMALL)))
+    assert count(VisionBench(folder, max_pixels=1024), Image(source)) == 16
+    large = Inline(picture(1200, 900))
+    assert count(bench, Image(large, max_pixels=10**6)) > count(
+        bench, Image(large, detail="low", max_pixels=10**6)
+    )
+    with pytest.raises(ServerError, match="at least and"):
+        bench.job("a", Image(source, min_pixels=2048, max_pixels=1024))
+
+
+def test_tokens_of_pictures_are_counted(bench: VisionBench) -> None:
+    request = GenerationRequest(model="tiny", messages=(Message("user", (Image(Inline(WIDE)), Text("?"))),))
+    [counted] = bench.preparer.prepare("a", CountTokens(request))  # type: ignore[misc]
+    assert counted.tokens == len(bench.job("b", WIDE, "?").prompt)
+
+
+def test_pictures_go_with_speculation(folder: Path, bench: VisionBench) -> None:
+    looking = VisionBench(folder, prompt_lookup=True)
+    question = "one two one two one two one two"
+    for shown in (WIDE, TALL):
+        answers, ends = looking.run(looking.job("a", shown, question, tokens=24))
+        assert answers["a"] == bench.alone(bench.job("a", shown, question, tokens=24))
+        assert ends["a"].usage.draft_tokens > 0
+
+
+def test_choices_and_structure_go_with_pictures(bench: VisionBench) -> None:
+    sampling = Sampling(temperature=1.0, seed=4)
+    answers, ends = bench.run(
+        bench.job("a", WIDE, "?", n=2, sampling=sampling),
+        bench.job("b", TALL, "?", output_format=JsonObject()),
+    )
+    assert set(answers) == {"a", "b"}
+    assert bytes(token for token in answers["b"] if token < 256)
+    assert ends["b"].reason in ("stop", "length")
+
+
+def test_a_preempted_row_goes_on_as_it_would_have(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    job = bench.job("a", WIDE, "?", tokens=20)
+    expected = bench.alone(job)
+    watched = watch(engine)
+    engine.submit(job)
+    while len(watched.get(("a", 0), [])) < 9:
+        engine.step()
+    engine._suspend(engine._batch.rows[0])
+    if engine._prefixes is not None:
+        engine._prefixes.clear(disk=False)
+    while engine.busy:
+        engine.step()
+    assert watched["a", 0] == expected
+
+
+def test_the_prompts_own_logprobs_go_with_pictures(bench: VisionBench) -> None:
+    job = bench.job("a", WIDE, "?", tokens=1, prompt_logprobs=1)
+    assert bench.run(job)[0]["a"] == bench.alone(bench.job("b", WIDE, "?", tokens=1))
+
+
+def test_what_a_model_does_not_take_is_refused_by_name(bench: VisionBench, tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="takes no audio") as caught:
+        bench.job("a", Audio(Inline(b"RIFF")), "?")
+    assert caught.value.report.param == "messages[0].content[0]"
+    with pytest.raises(ServerError, match=r"messages\[0\]\.content\[1\] is no picture"):
+        bench.job("a", "Look:", b"no picture")
+    with pytest.raises(ServerError, match="can't be prepared for this model"):
+        bench.job("a", picture(4000, 4))
+    blind = VisionBench(tiny_model("qwen3", tmp_path / "qwen3"))
+    with pytest.raises(ServerError, match="takes text only"):
+        blind.job("a", WIDE, "?")
+    assert blind.preparer.info.capabilities.images is False
+
+
+def test_an_overlong_conversation_loses_its_oldest_pictures(folder: Path) -> None:
+    bench = VisionBench(folder, context_length=150)
+    turns = tuple(
+        message
+        for shown in (WIDE, TALL, SMALL)
+        for message in (
+            Message("user", (Image(Inline(shown)), Text("What is this, then?"))),
+            Message("assistant", (Text("No idea."),)),
+        )
+    )
+    asked = GenerationRequest(
+        model="tiny", messages=(*turns, Message("user", (Text("Why?"),))), max_tokens=8, overflow="truncate"
+    )
+    job = bench.preparer.prepare("a", Generate(asked))
+    assert not isinstance(job, tuple)
+    assert job.accepted.dropped_messages > 0
+    assert job.media is not None
+    assert 0 < len(job.media.placed) < 3

@@ -1,0 +1,89 @@
+"""Batches of sequences across requests, over an encoder that is a plain function."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pippin.core.events import Accepted, Embedded
+from pippin.engines.encoding import EncodingEngine, EncodingJob, Floats, TokenRow
+from tests.engines.driving import run
+
+
+class Sums:
+    """Each row is the sum of its tokens; remembers the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[TokenRow]] = []
+
+    def __call__(self, batch: list[TokenRow]) -> Floats:
+        self.batches.append(list(batch))
+        return np.array([[sum(row.tokens)] for row in batch], dtype=np.float32)
+
+
+def job(id: str, *rows: tuple[int, ...]) -> EncodingJob:
+    def answer(found: Floats) -> Embedded:
+        return Embedded(found.tobytes(), 1, 0)
+
+    return EncodingJob(id, Accepted(0), tuple(TokenRow(row) for row in rows), answer)
+
+
+def values(event: object) -> list[float]:
+    assert isinstance(event, Embedded)
+    return [float(value) for value in np.frombuffer(event.vectors, "<f4")]
+
+
+def test_rows_of_several_requests_share_a_batch_and_keep_their_order() -> None:
+    sums = Sums()
+    found = run(EncodingEngine(sums), job("a", (1, 2), (3, 4)), job("b", (5, 6)))
+    assert (values(found["a"][0]), values(found["b"][0])) == ([3, 7], [11])
+    assert len(sums.batches) == 1
+
+
+def test_sequences_of_unlike_length_are_not_padded_to_each_other() -> None:
+    sums = Sums()
+    run(EncodingEngine(sums), job("a", (1,) * 10, (1,) * 400, (1,) * 11))
+    assert sorted(len(batch) for batch in sums.batches) == [1, 2]
+
+
+def test_a_cancelled_request_is_not_computed_and_says_nothing() -> None:
+    sums = Sums()
+    engine = EncodingEngine(sums)
+    engine.submit(job("a", (1,)))
+    engine.submit(job("b", (2,)))
+    engine.cancel("a")
+    engine.cancel("unknown")
+    found = run(engine)
+    assert list(found) == ["b"]
+    assert [len(batch) for batch in sums.batches] == [1]
+
+
+def test_the_oldest_row_is_always_in_the_next_batch() -> None:
+    sums = Sums()
+    engine = EncodingEngine(sums, batch_tokens=8)
+    engine.submit(job("long", (9,) * 100))
+    engine.submit(job("short", *[(1,)] * 6))
+    engine.step()
+    assert len(sums.batches[0][0].tokens) == 100
+
+
+@given(st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=8), min_size=1, max_size=8))
+def test_every_row_is_computed_once_within_the_bounds(requests: list[list[int]]) -> None:
+    sums = Sums()
+    engine = EncodingEngine(sums, batch_tokens=512)
+    jobs = [
+        job(str(number), *[(number,) * length for length in lengths])
+        for number, lengths in enumerate(requests)
+    ]
+    found = run(engine, *jobs)
+    for number, lengths in enumerate(requests):
+        assert values(found[str(number)][0]) == [number * length for length in lengths]
+    assert sum(len(batch) for batch in sums.batches) == sum(map(len, requests))
+    for batch in sums.batches:
+        longest = max(len(row.tokens) for row in batch)
+        assert len(batch) == 1 or longest * len(batch) <= 512
+
+
+def test_options_of_an_encoder_need_a_restart() -> None:
+    with pytest.raises(Exception, match="restart"):
+        EncodingEngine(Sums()).reconfigure({"dtype": "float16"})

@@ -1,0 +1,154 @@
+"""Sound from clients is decoded within limits or refused, and speech is encoded so that it can be decoded."""
+
+import io
+import wave
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pippin.core.errors import ServerError
+from pippin.engines import sound
+
+SPEECH = Path(__file__).parent.parent / "data" / "speech.flac"
+
+
+def tone(seconds: float, rate: int = 16000) -> sound.Samples:
+    return (0.5 * np.sin(2 * np.pi * 440 * np.arange(int(seconds * rate)) / rate)).astype(np.float32)
+
+
+def wav(samples: sound.Samples, rate: int = 16000, channels: int = 1) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(channels)
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        out.writeframes((np.repeat(samples, channels) * 32767).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def encoded(format: str, codec: str, samples: sound.Samples) -> bytes:
+    """A file as other programs write it."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=format) as container:
+        stream = container.add_stream(codec, rate=48000)
+        assert isinstance(stream, av.AudioStream)
+        stream.layout = "mono"
+        resampler = av.AudioResampler(format=stream.format, layout="mono", rate=48000)
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="flt", layout="mono")
+        frame.sample_rate = 16000
+        for piece in [*resampler.resample(frame), *resampler.resample(None)]:
+            container.mux(stream.encode(piece))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def status_of(data: bytes) -> int:
+    """As a client would see it."""
+    try:
+        sound.decode(data, 16000, param="file")
+    except ServerError as error:
+        return error.report.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    ("format", "codec"),
+    [
+        ("wav", "pcm_s16le"),
+        ("mp3", "libmp3lame"),
+        ("flac", "flac"),
+        ("ogg", "libopus"),
+        ("ipod", "aac"),
+        ("webm", "libopus"),
+    ],
+)
+def test_common_files_are_decoded_to_mono_at_the_rate_asked_for(format: str, codec: str) -> None:
+    found = sound.decode(encoded(format, codec, tone(1.0)), 16000, param="file")
+    assert abs(found.size - 16000) < 2500
+    spectrum = np.abs(np.fft.rfft(found[2000:10000]))
+    assert abs(int(spectrum.argmax()) * 16000 / 8000 - 440) < 5
+
+
+def test_stereo_becomes_mono_at_the_same_pitch() -> None:
+    found = sound.decode(wav(tone(0.5, 44100), 44100, channels=2), 16000, param="file")
+    assert abs(found.size - 8000) < 50
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"RIFF",
+        b"not a sound at all" * 50,
+        b"\x89PNG\r\n\x1a\n" + bytes(200),
+        b"ID3\x04\x00\x00\x00\x00\x00\x00",
+        b"OggS" + b"\xff" * 300,
+        wav(tone(0.0)),
+        wav(tone(0.1))[:40],
+        b"#EXTM3U\nhttp://127.0.0.1/secret\n",
+        b"ffconcat version 1.0\nfile /etc/passwd\n",
+    ],
+)
+def test_what_is_no_sound_is_refused(data: bytes) -> None:
+    with pytest.raises(ServerError) as caught:
+        sound.decode(data, 16000, param="file")
+    assert (caught.value.report.status, caught.value.report.param) == (400, "file")
+
+
+def test_a_cut_file_is_refused() -> None:
+    whole = SPEECH.read_bytes()
+    assert {status_of(whole[:end]) for end in (10, 100, 1000, 20000, 60000)} == {400}
+
+
+def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
+    """FFmpeg would follow it to any file or address."""
+    (tmp_path / "secret.flac").write_bytes(SPEECH.read_bytes())
+    target = tmp_path / "secret.flac"
+    playlists = (
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile://{target}\n#EXT-X-ENDLIST\n",
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{target}\n#EXT-X-ENDLIST\n",
+        f"ffconcat version 1.0\nfile '{target}'\n",
+    )
+    assert [status_of(playlist.encode()) for playlist in playlists] == [400, 400, 400]
+
+
+def test_a_sound_that_lasts_too_long_is_refused_before_it_is_all_decoded() -> None:
+    with pytest.raises(ServerError, match="longer than 2 seconds") as caught:
+        sound.decode(wav(tone(5.0)), 16000, param="file", longest=2.0)
+    assert caught.value.report.kind == "too_large"
+
+
+def test_a_header_that_claims_days_is_not_believed() -> None:
+    data = bytearray(wav(tone(0.2)))
+    data[40:44] = (0x7FFFFFF0).to_bytes(4, "little")
+    assert sound.decode(bytes(data), 16000, param="file").size <= 3200
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_damaged_files_never_crash(data: st.DataObject) -> None:
+    whole = bytearray(SPEECH.read_bytes()[:8000])
+    for _ in range(data.draw(st.integers(1, 8))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    assert status_of(bytes(whole)) in (200, 400, 413)
+
+
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
+def test_speech_that_comes_in_pieces_is_one_file(format: sound.SpeechFormat) -> None:
+    encoder = sound.SpeechEncoder(format, 24000)
+    spoken = tone(1.0, 24000)
+    data = b"".join(encoder.feed(piece) for piece in np.array_split(spoken, 7)) + encoder.finish()
+    found = sound.decode(data, 24000, param="file")
+    assert abs(found.size - 24000) < 4000
+    middle = found[6000:18000]
+    assert abs(int(np.abs(np.fft.rfft(middle)).argmax()) * 24000 / 12000 - 440) < 5
+
+
+def test_pcm_is_the_samples_themselves() -> None:
+    encoder = sound.SpeechEncoder("pcm", 24000)
+    data = encoder.feed(np.array([0.0, 1.0, -1.0, 2.0], dtype=np.float32)) + encoder.finish()
+    assert np.frombuffer(data, "<i2").tolist() == [0, 32767, -32767, 32767]

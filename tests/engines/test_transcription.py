@@ -1,0 +1,96 @@
+"""Whisper base hears the words of synthesised speech, and other implementations hear the same."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pippin.catalog.info import read_info
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, Progress, Segment, Transcribed
+from pippin.core.models import WorkerSpec
+from pippin.core.tasks import Speak, Transcribe
+from pippin.engines import transcription
+from pippin.engines.blocking import BlockingEngine
+from pippin.engines.transcription.engine import RATE, TranscriptionPreparer, windows
+from tests.engines.driving import no_progress, run
+
+SPEECH = (Path(__file__).parent.parent / "data" / "speech.flac").read_bytes()
+"""espeak-ng says: The quick brown fox jumps over the lazy dog. Pippin serves many models on one machine."""
+
+HEARD = "The quick brown fox jump over the lazy dog. Bippin' serves many models on one machine."
+"""What faster-whisper 1.2.1 hears in it with the same weights, greedy, in float32."""
+
+Loaded = tuple[TranscriptionPreparer, BlockingEngine[Any]]
+
+
+@pytest.fixture(scope="module")
+def loaded(whisper_base: Path) -> Iterator[Loaded]:
+    spec = WorkerSpec(info=read_info(whisper_base), threads=1)
+    preparer = transcription.open_preparer(spec)
+    engine = transcription.open_engine(spec, preparer, no_progress)
+    yield preparer, engine
+    engine.close()
+
+
+def hear(loaded: Loaded, **fields: Any) -> list[Event]:
+    preparer, engine = loaded
+    job = preparer.prepare("one", Transcribe(audio=SPEECH, **fields))
+    assert not isinstance(job, tuple)
+    assert job.accepted.prompt_tokens == 65
+    return run(engine, job)["one"]
+
+
+@pytest.mark.model
+def test_speech_is_heard_as_another_implementation_hears_it(loaded: Loaded) -> None:
+    events = hear(loaded, words=True)
+    done = events[-1]
+    assert isinstance(done, Transcribed)
+    assert (done.text, done.language) == (HEARD, "en")
+    assert abs(done.duration - 6.487) < 0.01
+    segments = [event for event in events if isinstance(event, Segment)]
+    assert "".join(segment.text for segment in segments).strip() == HEARD
+    words = [word for segment in segments for word in segment.words]
+    assert [word.text.strip() for word in words] == HEARD.split()
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert times[-1] < 6.6
+    assert any(isinstance(event, Progress) for event in events)
+
+
+@pytest.mark.model
+def test_a_language_that_the_model_does_not_know_is_refused(loaded: Loaded) -> None:
+    [failed] = hear(loaded, language="tlh")
+    assert "language is 'tlh'; this model knows" in str(failed)
+
+
+@pytest.mark.model
+def test_what_is_not_audio_is_refused_before_the_model(loaded: Loaded) -> None:
+    with pytest.raises(ServerError, match="can't be decoded"):
+        loaded[0].prepare("a", Transcribe(audio=b"hello" * 100))
+    with pytest.raises(ServerError, match="speech into text"):
+        loaded[0].prepare("a", Speak(text="hello"))
+
+
+@pytest.mark.model
+def test_a_cancelled_transcription_stops_and_the_next_one_runs(loaded: Loaded) -> None:
+    preparer, engine = loaded
+    job = preparer.prepare("gone", Transcribe(audio=SPEECH))
+    assert not isinstance(job, tuple)
+    engine.submit(job)
+    engine.cancel("gone")
+    assert engine.step() == []
+    assert not engine.busy
+
+
+def test_a_stream_is_cut_where_it_is_quiet() -> None:
+    noise = np.random.default_rng(1).normal(size=75 * RATE).astype(np.float32)
+    noise[25 * RATE : 26 * RATE] = 0
+    noise[50 * RATE : 51 * RATE] = 0
+    pieces = windows(noise)
+    assert [piece.size / RATE for piece in pieces[:2]] == pytest.approx([25.5, 25], abs=0.6)
+    assert sum(piece.size for piece in pieces) == noise.size
+    assert all(piece.size <= 30 * RATE for piece in pieces)
+    assert np.array_equal(np.concatenate(pieces), noise)
