@@ -189,6 +189,20 @@ def test_a_request_cannot_name_a_folder_that_the_operator_did_not_give(
     assert catalog.resolve(str(folder), by_operator=True).id == "secret"
 
 
+def test_the_operator_is_told_what_is_wrong_with_a_path(tmp_path: Path, roots: CatalogRoots) -> None:
+    catalog = Catalog(ServerOptions(), roots)
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    for path, told in (
+        (str(file), f"`pippin import {file}`"),
+        (str(tmp_path / "other.gguf"), "is not there"),
+        ("./no-folder", "is not there"),
+    ):
+        with pytest.raises(ServerError) as raised:
+            catalog.resolve(path, by_operator=True)
+        assert told in raised.value.report.message
+
+
 def test_a_request_may_name_a_path_as_the_operator_wrote_it(tmp_path: Path, roots: CatalogRoots) -> None:
     served = write_model(tmp_path / "served")
     write_model(tmp_path / "secret")

@@ -116,11 +116,12 @@ async def probing(server: ServerProcess, report: Report) -> AsyncIterator[None]:
 async def calm(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
     """Each model answers once more, alone."""
     for model in models:
-        for _ in range(3):
+        for _ in range(20):
             body = {"model": model, "messages": [{"role": "user", "content": "calm"}]}
             answer = await server.ask("/v1/chat/completions", "POST", body)
             if "choices" in answer:
                 break
+            await asyncio.sleep(1)  # a load that was killed is not tried again at once
         else:
             ledger.violation(f"{model} does not answer in the calm: {answer}")
     with contextlib.suppress(KeyError):

@@ -10,6 +10,7 @@ from pippin.config.errors import ConfigError
 from pippin.config.flags import POSITIONAL
 from pippin.config.load import load
 from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.worker_environment import blas_threads
 
 
 def given(*flags: str) -> tuple[GivenFlag, ...]:
@@ -215,3 +216,12 @@ def test_a_variable_of_a_list_may_be_singular_and_the_plural_wins() -> None:
     assert settings(variables={"PIPPIN_API_KEY": "a"}).server.api_keys == ("a",)
     both = {"PIPPIN_API_KEY": "a", "PIPPIN_API_KEYS": "b,c"}
     assert settings(variables=both).server.api_keys == ("b", "c")
+
+
+@pytest.mark.parametrize(("given", "threads"), [("1", 1), ("3", 3), ("", 4), ("none", 4)])
+def test_threads_of_linear_algebra_are_the_operators_or_a_share_of_the_cores(
+    given: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert blas_threads(residents=2) == threads

@@ -194,6 +194,42 @@ FAMILIES: dict[str, Family] = {
         preprocessor={"image_processor_type": "Qwen2VLImageProcessorFast", **QWEN_PIXELS},
         processor={"processor_class": "Qwen3VLProcessor"},
     ),
+    "qwen3_5": Family(
+        tokens=QWEN_TOKENS,
+        config={
+            **QWEN_IDS,
+            "text_config": {
+                **TEXT,
+                "model_type": "qwen3_5_text",
+                "head_dim": 16,
+                "full_attention_interval": 2,
+                "linear_num_value_heads": 4,
+                "linear_num_key_heads": 2,
+                "linear_key_head_dim": 32,
+                "linear_value_head_dim": 16,
+                "linear_conv_kernel_dim": 4,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "mrope_interleaved": True,
+                    "mrope_section": [2, 1, 1],
+                    "rope_theta": 10000.0,
+                    "partial_rotary_factor": 0.5,
+                },
+            },
+            "vision_config": {
+                **QWEN_VISION,
+                "model_type": "qwen3_5",
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "out_hidden_size": HIDDEN,
+                "num_position_embeddings": 64,
+                "deepstack_visual_indexes": [],
+            },
+        },
+        template=QWEN_TEMPLATE,
+        preprocessor={"image_processor_type": "Qwen2VLImageProcessorFast", **QWEN_PIXELS},
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
     "gemma3": Family(
         tokens=("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
         config={

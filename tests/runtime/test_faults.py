@@ -257,8 +257,13 @@ link.recv(1)
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xff\xff\xff\xff", b"\x00\x00\x00\x05hello", b"\x00\x00\x00\x01\xc1"],
-    ids=["size", "text", "never"],
+    [
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x05hello",
+        b"\x00\x00\x00\x01\xc1",
+        b"\x00\x00\x00\x05\x81\xa1a\xa1\xff",
+    ],
+    ids=["size", "text", "never", "bytes"],
 )
 def test_a_worker_that_sends_rubbish_is_ended(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     real = asyncio.create_subprocess_exec

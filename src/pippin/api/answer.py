@@ -54,12 +54,14 @@ class Answer:
         """`timeout`: seconds from now until the request is ended with an error."""
         self.ids = ids
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0  # as far as it got
+        self.start_ms: float | None = None  # until it was accepted: a load, and the reading of the prompt
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
         self._presence = presence
         self._observer = observer
         self._on_close = on_close
         self._runs: Runs | None = None
+        self._opened = asyncio.get_running_loop().time()
         self._closed = False
         self._starting = asyncio.create_task(
             start_runs(service, tasks, model=model, ids=ids, client=client), name=f"start {ids[0]}"
@@ -97,6 +99,7 @@ class Answer:
             self._runs = self._starting.result()
         except ServerError as error:
             raise self._fail(error.report) from None
+        self.start_ms = (asyncio.get_running_loop().time() - self._opened) * 1000
         self._observer.accepted(self._runs.accepted)
         if self.failure is not None:  # ended in the same turn of the loop
             self._runs.fail(self.failure)

@@ -28,6 +28,7 @@ from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
 from pippin.api.schema import schema_routes
 from pippin.api.tool_offers import ToolOffers
+from pippin.api.tracing import traced
 from pippin.config.mcp_file import McpSettings
 from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
@@ -49,7 +50,8 @@ def create_app(
     live = live or LiveSettings(settings, service)
     options = live.options
     keyring = load_keyring(options)
-    observer = _observer_of(options)
+    counting = _observer_of(options)
+    observer = traced(counting)
     limits = Limits(
         Allowance(options.rate_limit, options.token_rate_limit), keyring.allowances, options.max_concurrent
     )
@@ -66,7 +68,7 @@ def create_app(
         handler=handler,
         dialects=dialects,
         errors=errors,
-        observer=observer,
+        observer=counting,
         store=open_store(options),
         media=media,
         tool_servers=tools.servers,

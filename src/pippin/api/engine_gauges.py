@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from pippin.api.engine_totals import hit_ratio, utilization
 from pippin.core.models import CacheStats, EngineStats, ModelState
+from pippin.mcp import ToolServers
 
 Stats = TypeVar("Stats")
 Figures = tuple[tuple[str, str, Callable[[Stats], float]], ...]
@@ -33,6 +34,8 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
     memory = GaugeMetricFamily("pippin_model_footprint_bytes", "Memory it takes.", labels=["model"])
     load = GaugeMetricFamily("pippin_model_load_seconds", "Seconds its last load took.", labels=["model"])
     restarts = CounterMetricFamily("pippin_worker_restarts", "Starts after a death.", labels=["model"])
+    loads = CounterMetricFamily("pippin_model_loads", "Loads that succeeded.", labels=["model"])
+    evictions = CounterMetricFamily("pippin_model_evictions", "Unloads to make room.", labels=["model"])
     where = GaugeMetricFamily("pippin_model_state", "1 for the state it is in.", labels=["model", "state"])
     for state in states:
         loaded.add_metric([state.id], float(state.state == "loaded"))
@@ -40,9 +43,11 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
         memory.add_metric([state.id], state.footprint)
         load.add_metric([state.id], state.load_seconds or 0.0)
         restarts.add_metric([state.id], state.restarts)
+        loads.add_metric([state.id], state.loads)
+        evictions.add_metric([state.id], state.evictions)
         for name in STATES:
             where.add_metric([state.id, name], float(state.state == name))
-    return loaded, active, memory, load, restarts, where
+    return loaded, active, memory, load, restarts, loads, evictions, where
 
 
 def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
@@ -54,6 +59,8 @@ def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
         ("kv_bytes", "KV cache of live rows.", lambda each: each.kv_bytes),
         ("kv_limit_bytes", "The most it may take.", lambda each: each.kv_limit_bytes),
         ("weight_bytes", "Weights.", lambda each: each.weight_bytes),
+        ("media_encoded", "Pictures, clips and recordings encoded.", lambda each: each.media_encoded),
+        ("media_reused", "Those whose features were kept.", lambda each: each.media_reused),
         ("generation_tokens_per_second", "New tokens a second.", lambda each: each.generation_tps),
         ("prompt_tokens_per_second", "Prompt tokens a second.", lambda each: each.prompt_tps),
     )
@@ -97,3 +104,18 @@ def _for_each_model(figures: Figures[Stats], stats: Mapping[str, Stats]) -> list
             family.add_metric([model], read(each))
         families.append(family)
     return families
+
+
+def mcp_gauges(servers: ToolServers) -> list[Metric]:
+    """Under their own names and those of vllm-mlx."""
+    connected = sum(connection.state == "connected" for connection in servers.connections)
+    named = (
+        ("mcp_connected_servers", "MCP servers that are connected.", connected),
+        ("mcp_total_servers", "MCP servers that are set up.", len(servers.connections)),
+        ("mcp_tools_available", "Their tools that may be used.", len(servers.tools())),
+    )
+    return [
+        GaugeMetricFamily(f"{prefix}_{name}", text, value=value)
+        for name, text, value in named
+        for prefix in ("pippin", "vllm_mlx")
+    ]

@@ -26,6 +26,7 @@ class Errors:
     def reply(self, report: ErrorReport, scope: Scope) -> Response:
         """The error as the dialect spoken at this path has it."""
         exchange = exchange_of(scope)
+        exchange.refusal = report.message
         dialect = dialect_of_path(self._dialects, exchange.path)
         return self.reply_in(dialect, report, exchange.id)
 

@@ -35,6 +35,7 @@ class Exchange:
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
     route: str = "unrouted"  # the pattern of the address, for metrics
+    refusal: str = ""  # the sentence of an error that was the reply, for the access log
     note: str = ""  # for the access log: model, tokens, and milliseconds of queue, prompt and answer
 
     @property
@@ -91,22 +92,27 @@ class ExchangeFrame:
 
     def _write_line(self, scope: Scope, exchange: Exchange) -> None:
         status = CLIENT_GONE if exchange.gone else exchange.status or 500
+        slow = exchange.elapsed > SLOW_SECONDS
         level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
-        if exchange.elapsed > SLOW_SECONDS:
+        if slow:
             level = logging.WARNING
         note = f" {exchange.note}" if exchange.note else ""
+        if exchange.refusal:
+            note += f' refused="{_printable(exchange.refusal)}"'
         log.log(
             level,
-            "%s %s %d %.0f ms id=%s%s",
+            "%s%s %s %d %.0f ms id=%s%s",
+            "Slow: " if slow else "",
             scope["method"],
             _printable(exchange.path),
             status,
             exchange.elapsed * 1000,
             exchange.id,
             note,
+            extra={"request_id": exchange.id, "status": status, "ms": round(exchange.elapsed * 1000)},
         )
 
 
 def _printable(path: str) -> str:
-    """A path for one line of the log: no control characters, not endless."""
+    """A client's words for one line of the log: no control characters, not endless."""
     return "".join(letter if letter.isprintable() else "?" for letter in path[:200])

@@ -299,6 +299,8 @@ class Handler:
             f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
             f"completion={answer.completion_tokens}"
         )
+        if answer.start_ms is not None:
+            exchange.note += f" start={answer.start_ms:.0f}"
         if (times := answer.timings) is not None:
             exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
         if answer.failure is not None and not answer.gone:

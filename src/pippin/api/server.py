@@ -125,7 +125,10 @@ class Server:
         """First call: finish what runs, at most as long as the drain lasts. Second: now."""
         self._stops += 1
         if self._stops == 1:
-            log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
+            if self._service.active:
+                log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
+            else:
+                log.info("Stopping.")
             self._uvicorn.should_exit = True
         else:
             self._uvicorn.force_exit = True

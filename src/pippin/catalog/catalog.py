@@ -14,7 +14,7 @@ from pippin.catalog.aliases import ALIASES
 from pippin.catalog.download import Download, download
 from pippin.catalog.entry import SCRIPT_SUFFIX, SCRIPTED, CatalogEntry, model_kind, scripted, stamp_of
 from pippin.catalog.info import read_info
-from pippin.catalog.names import ambiguous, check_name, is_repository, match_partial, not_found
+from pippin.catalog.names import ambiguous, check_name, check_path, is_repository, match_partial, not_found
 from pippin.catalog.roots import CatalogRoots
 from pippin.catalog.scan import Found, scan_folder, scan_hub
 from pippin.config.model_options import ModelOptions
@@ -57,6 +57,8 @@ class Catalog:
         """
         entry = self._path_entry(name) if by_operator else self._operators(name)
         if entry is None:
+            if by_operator:
+                check_path(name)
             check_name(name)
             entry = self._named(name)
         if entry.error is not None:

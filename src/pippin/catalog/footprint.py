@@ -96,7 +96,7 @@ def tensors(path: Path) -> dict[str, Any]:
             if length > LARGEST_HEADER:
                 return {}
             header = msgspec.json.decode(file.read(length), type=dict[str, Any])
-    except (OSError, struct.error, msgspec.DecodeError):
+    except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     header.pop("__metadata__", None)
     return header

@@ -60,7 +60,7 @@ class Fetch:
             return self._refused(error.response)
         except httpx.HTTPError:
             return Refused("load_failed", f"The Hub cannot be reached to fetch {name}.", again=True)
-        except (TransferError, msgspec.DecodeError) as error:
+        except (TransferError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return Refused("load_failed", f"The download of {name} failed: {error}.", again=True)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from pippin.core.errors import ServerError
@@ -32,6 +33,18 @@ def check_name(name: str) -> None:
             "folders with --model-dir.",
             "model",
         )
+
+
+def check_path(name: str) -> None:
+    """Raise for words of the operator that can only be a path, where no model folder is."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() == ".gguf" and path.is_file():
+        message = f"{name} is a GGUF file. `pippin import {name}` makes an MLX model of it."
+    elif path.suffix.lower() == ".gguf" or name.startswith(("/", "~", "./", "../")):
+        message = f"{name} {'is no folder' if path.exists() else 'is not there'}. Give the path of a model's folder."
+    else:
+        return
+    raise ServerError("model_not_found", message, "model")
 
 
 def match_partial(name: str, ids: Collection[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pippin.config.server_options import ServerOptions
 
 FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
-EXTRAS: Final = ("request_id", "model")
+EXTRAS: Final = ("request_id", "model", "status", "ms")
 """What records carry beside their message."""
 
 

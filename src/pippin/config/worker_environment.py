@@ -10,6 +10,14 @@ import pippin
 SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "API_KEY", "MLX_VLM_API_KEY")
 
 
+def blas_threads(residents: int) -> int:
+    """Threads for one worker's linear algebra: `OPENBLAS_NUM_THREADS`, or its share of the cores."""
+    given = os.environ.get("OPENBLAS_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return max(1, (os.cpu_count() or 1) // max(1, residents))
+
+
 def worker_environment() -> dict[str, str]:
     """This process's environment without the server's secrets, so that the child imports the same Pippin."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}

@@ -98,6 +98,8 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_bytes: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    media_encoded: int = 0  # pictures, clips and recordings that went through the model's towers
+    media_reused: int = 0  # those whose features were still there
     generation_tps: float = 0.0
     prompt_tps: float = 0.0
     cache: CacheStats = field(default_factory=CacheStats)
@@ -123,4 +125,6 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     footprint: int = 0  # bytes: measured when loaded, estimated while loading
     pid: int | None = None
     restarts: int = 0  # after the worker died, since the server started
+    loads: int = 0  # that succeeded
+    evictions: int = 0  # to make room for another model
     error: ErrorReport | None = None  # why the last load or the last worker failed

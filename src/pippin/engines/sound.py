@@ -2,7 +2,7 @@
 
 import io
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,11 @@ READ_ONLY = {
     "protocol_whitelist": "none",
 }
 """Containers that hold sound themselves: playlists would have FFmpeg open other files and addresses."""
+
+
+RATES: Final = (1000, 768_000)
+"""Samples a second that are resampled; making one rate of a wilder one takes minutes and says nothing."""
+MOST_CHANNELS: Final = 64
 
 
 def require_av() -> None:
@@ -76,6 +81,13 @@ def _read(container: "av.container.InputContainer", rate: int, param: str, longe
     pieces: list[Samples] = []
     length = 0
     for frame in container.decode(audio=0):
+        if not RATES[0] <= frame.sample_rate <= RATES[1] or frame.layout.nb_channels > MOST_CHANNELS:
+            raise ServerError(
+                "invalid_request",
+                f"{param} has {frame.sample_rate} samples a second in {frame.layout.nb_channels} channels; send "
+                f"{RATES[0]} to {RATES[1]} in at most {MOST_CHANNELS}.",
+                param,
+            )
         for resampled in resampler.resample(frame):
             piece = resampled.to_ndarray().reshape(-1)
             pieces.append(piece)

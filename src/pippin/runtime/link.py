@@ -63,7 +63,7 @@ class Link(asyncio.Protocol):
         try:
             for payload in self._buffer.feed(data):
                 self._on_report(self._decode(payload))
-        except (FrameError, msgspec.DecodeError) as error:
+        except (FrameError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fault = error
             self.close()
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import os
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from pippin.config.server_options import ServerOptions
+from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import ErrorKind, ErrorReport, ServerError
 from pippin.core.models import LoadState, WorkerSpec
 from pippin.runtime.changes import Changes
@@ -132,6 +132,7 @@ class Residency:
         slot.state, slot.stage = "loaded", None
         slot.footprint = slot.worker.footprint or slot.footprint
         slot.loaded_at, slot.load_seconds = self._clock.wall(), seconds
+        slot.loads += 1
         slot.restarts += slot.died
         slot.died, slot.error, slot.refuse_until = False, None, 0.0
         self.last_loaded = slot.info.id
@@ -163,7 +164,7 @@ class Residency:
         return WorkerSpec(
             info=slot.info,
             options=msgspec.to_builtins(slot.options),
-            threads=max(1, (os.cpu_count() or 1) // max(1, residents)),
+            threads=blas_threads(residents),
             memory_bytes=slot.options.memory_bytes or slot.memory,
             log_level=self._options.log_level,
             log_format=self._options.log_format,

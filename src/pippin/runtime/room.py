@@ -96,7 +96,10 @@ class Room:
             if not await self._drain(leaving, deadline):
                 await self._past_the_wait(slot, leaving)
             log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)
-            await asyncio.gather(*(self._unload(victim) for victim in leaving if victim.resident))
+            resident = [victim for victim in leaving if victim.resident]
+            for victim in resident:
+                victim.evictions += 1
+            await asyncio.gather(*(self._unload(victim) for victim in resident))
         finally:
             for victim in leaving:
                 victim.drains -= 1

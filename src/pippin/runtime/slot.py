@@ -44,6 +44,8 @@ class Slot:
     idle_timer: Timer | None = None
     died: bool = False  # the next load is a restart
     restarts: int = 0
+    loads: int = 0
+    evictions: int = 0
     error: ErrorReport | None = None
     refuse_until: float = 0.0
     deaths: list[float] = field(default_factory=list)
@@ -74,6 +76,8 @@ class Slot:
             footprint=self.footprint,
             pid=self.worker.pid if self.worker is not None else None,
             restarts=self.restarts,
+            loads=self.loads,
+            evictions=self.evictions,
             error=self.error,
         )
 

@@ -40,7 +40,7 @@ async def forward_log(output: asyncio.StreamReader, model: str) -> None:
 def log_line(data: bytes, model: str, decoder: "msgspec.json.Decoder[WorkerLine]") -> None:
     try:
         line = decoder.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         if data.strip():
             log.info("%s: %s", model, data.decode(errors="replace"), extra={"model": model})
         return

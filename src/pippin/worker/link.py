@@ -62,7 +62,7 @@ class WorkerLink:
             for payload in buffer.feed(data):
                 try:
                     yield decoder.decode(payload)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise FrameError(f"The API server sent what is no order: {error}") from error
 
     def send_events(self, emissions: list[Emission]) -> None:

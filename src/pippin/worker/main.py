@@ -14,6 +14,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import Engine, LoadProgress, Preparer
+from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.lifeline import end_now, end_with_parent
 from pippin.worker.link import LinkLost, WorkerLink, read_orders
 from pippin.worker.logs import configure_logging
@@ -38,6 +39,7 @@ def main() -> None:
     except LinkLost:
         return
     configure_logging(spec)
+    forbid_foreign_code(spec)
     end_now(run(spec, link))
 
 

@@ -18,12 +18,13 @@ def routes(api: Api) -> list[BaseRoute]:
             raise ServerError(
                 "not_found", "Metrics are off; the operator turns them on with --enable-metrics."
             )
-        from pippin.api.engine_gauges import gauges
+        from pippin.api.engine_gauges import gauges, mcp_gauges
         from pippin.api.metrics import Metrics
 
         assert isinstance(api.observer, Metrics)
         loaded = await stats_of_loaded(api)
-        text = api.observer.render(gauges(api.service.pool.states(), loaded, time.time() - api.started))
+        figures = gauges(api.service.pool.states(), loaded, time.time() - api.started)
+        text = api.observer.render([*figures, *mcp_gauges(api.tool_servers)])
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return [*both("/metrics", metrics)]

@@ -15,6 +15,7 @@ from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.embeddings.windows import restore_windows
 from pippin.engines.encoding import (
     EncodingEngine,
     EncodingJob,
@@ -149,6 +150,14 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return EncodingEngine(forward)
 
 
+def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
+    """transformers 5 writes it inside `rope_parameters`, where mlx-vlm does not look."""
+    parameters = config.get("rope_parameters")
+    if "rope_theta" in config or not isinstance(parameters, dict) or "rope_theta" not in parameters:
+        return config
+    return {**config, "rope_theta": parameters["rope_theta"]}
+
+
 def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Callable[[Sequence[TokenRow]], Floats]:
     try:
         from mlx_vlm.embedding_loader import load_embedding_model
@@ -157,7 +166,10 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Callable[[
         raise ServerError(
             "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
         ) from error
-    model = load_embedding_model(preparer.folder, trust_remote_code=False)
+    config = with_rope_theta(preparer.tokenizer.config)
+    model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)
+    if config["model_type"] == "gemma3_text":
+        restore_windows(model, config)
     for_this_device(model, preparer.options)
     pad = preparer.tokenizer.pad
     if pooling is not None:

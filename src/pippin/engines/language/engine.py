@@ -333,7 +333,8 @@ class LanguageEngine:
 
     def stats(self) -> EngineStats:
         cache = CacheStats() if self._prefixes is None else self._prefixes.stats()
-        return engine_stats(self.counters, self._scheduler, self._batch, list(self._requests.values()), cache)
+        requests = list(self._requests.values())
+        return engine_stats(self.counters, self._scheduler, self._batch, requests, cache, self._sight)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         if self._prefixes is not None:

@@ -10,6 +10,7 @@ from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.rows import Request
 from pippin.engines.language.scheduler import Scheduler
+from pippin.engines.language.vision.sight import Sight
 
 SMOOTHING = 0.2
 
@@ -41,7 +42,12 @@ class Counters:
 
 
 def engine_stats(
-    counters: Counters, scheduler: Scheduler, batch: Batch, requests: list[Request], cache: CacheStats
+    counters: Counters,
+    scheduler: Scheduler,
+    batch: Batch,
+    requests: list[Request],
+    cache: CacheStats,
+    sight: Sight | None,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(
@@ -60,6 +66,8 @@ def engine_stats(
         cached_bytes=mx.get_cache_memory(),
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
+        media_encoded=0 if sight is None else sight.encoded,
+        media_reused=0 if sight is None else sight.reused,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
         cache=cache,

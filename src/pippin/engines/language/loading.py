@@ -29,18 +29,27 @@ from pippin.engines.language.speculation import DraftModel, PromptLookup, Propos
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.sight import Sight
-from pippin.engines.language.vision.trial import is_faithful
+from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.warm_prompts import warm
 from pippin.engines.language.weights import load_weights, weight_bytes
 
 log = logging.getLogger(__name__)
+
+FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 
 def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     apply_limits(plan)
-    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=options.trust_remote_code)
+    trusted = options.trust_remote_code
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
+    if isinstance(model, VisionModel) and not runs(model):
+        log.warning(
+            "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
+        )
+        preparer.try_media(lambda medium: False)
+        model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
@@ -96,11 +105,17 @@ def build_engine(
         ),
         prefixes=prefixes,
         adapters=adapters,
-        sight=Sight(model, options.vision_cache_size) if isinstance(model, VisionModel) else None,
+        sight=_open_sight(model, options, plan),
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:
+    if not isinstance(model, VisionModel):
+        return None
+    return Sight(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
 def _open_prefixes(

@@ -11,7 +11,8 @@ from pippin.core.requests import GenerationRequest, OverflowPolicy
 from pippin.engines.language import infill, limits
 from pippin.engines.language.literals import plain
 from pippin.engines.language.messages import Converter
-from pippin.engines.language.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
+from pippin.engines.language.template import ChatTemplate
+from pippin.engines.language.template_limits import TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template_traits import probe
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
@@ -32,6 +33,7 @@ CONTINUED = "\ufded"
 """Stands where an assistant's last words break off, while the template is rendered."""
 
 MOST_PINS = 8
+MOST_MEDIA_BYTES = 1 << 31  # of one request, as arrays
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,16 @@ class PromptRenderer:
         """The rendered text with what stands for its media, and these."""
         if self._media is None:
             return self._render(request, messages, tools, generation=generation), []
-        media = [self._media.process(part, where) for where, part in media_parts(messages)]
+        media, size = [], 0
+        for where, part in media_parts(messages):
+            media.append(self._media.process(part, where))
+            size += media[-1].bytes
+            if size > MOST_MEDIA_BYTES:
+                raise ServerError(
+                    "invalid_request",
+                    f"The media up to '{where}' are too large together; send fewer, or smaller ones ('max_pixels').",
+                    where,
+                )
         text = self._render(request, messages, tools, generation=generation)
         return written_out(text, media, self._media.placeholders) if media else text, media
 

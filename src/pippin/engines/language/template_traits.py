@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pippin.engines.language.template import ChatTemplate, TemplateRefusal
+from pippin.engines.language.template import ChatTemplate
+from pippin.engines.language.template_limits import TemplateRefusal
 from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]

@@ -20,17 +20,24 @@ TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 def load_weights(
-    info: ModelInfo, plan: DevicePlan, progress: LoadProgress, *, trust_remote_code: bool
+    info: ModelInfo,
+    plan: DevicePlan,
+    progress: LoadProgress,
+    *,
+    trust_remote_code: bool,
+    text_only: bool = False,
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The model and its configuration, every array evaluated. Raises `ServerError("load_failed")`."""
+    """The model and its configuration, every array evaluated. Raises `ServerError("load_failed")`. With `text_only`
+    models that take more than text are loaded without the parts for it."""
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
+    vision = not text_only and opening.is_vision(folder)
+    load = opening.load_model if vision else load_model
     try:
-        load = opening.load_model if opening.is_vision(folder) else load_model
         model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise ServerError("load_failed", _explain(info, error)) from error
+        raise ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm")) from error
     _settle_types(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
@@ -78,18 +85,18 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
             )
 
 
-def _explain(info: ModelInfo, error: Exception) -> str:
+def _explain(info: ModelInfo, error: Exception, library: str) -> str:
     text = str(error)
     if "not supported" in text and "Model type" in text:
         return (
-            f"The installed mlx-lm does not know the architecture {info.architecture!r} of {info.id!r}: a newer "
-            "mlx-lm may (pip install -U mlx-lm)."
+            f"The installed {library} does not know the architecture {info.architecture!r} of {info.id!r}: a newer "
+            f"{library} may (pip install -U {library})."
         )
     if "parameters" in text and ("Missing" in text or "not in model" in text):
         head = text.splitlines()[0][:200]
         return (
-            f"The weights of {info.id!r} do not match its architecture as the installed mlx-lm knows it ({head}): a "
-            "newer mlx-lm may know it (pip install -U mlx-lm), or the files are damaged."
+            f"The weights of {info.id!r} do not match its architecture as the installed {library} knows it ({head}): a "
+            f"newer {library} may know it (pip install -U {library}), or the files are damaged."
         )
     return f"The model {info.id!r} cannot be loaded: {type(error).__name__}: {text[:300]}"
 

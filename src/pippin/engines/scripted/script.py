@@ -83,7 +83,7 @@ def load_script(path: str | None) -> Script:
         script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
         for rule in script.rules:
             _compile(rule.when)
-    except (OSError, msgspec.DecodeError, re.error) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, re.error) as error:
         raise ServerError("load_failed", f"The script {path!r} cannot be used: {error}.") from error
     return script
 

@@ -12,7 +12,9 @@ from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, 
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
+from pippin.engines.language import rendering
 from pippin.engines.language.row_group import ArenaGroup
+from pippin.engines.language.vision.sight import FeatureCache
 
 WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
 PAD, START = 261, 259
@@ -65,7 +67,8 @@ def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> Non
         messages = (Message("system", (Text(system),)), Message("user", (Image(Inline(WIDE)), Text("?"))))
         job = bench.prepare(name, messages)
         assert bench.run(job, engine=engine)[0][name] == bench.alone(job)
-    assert (engine._sight.encoded, engine._sight.reused) == (1, 1)
+    stats = engine.stats()
+    assert (stats.media_encoded, stats.media_reused) == (1, 1)
 
 
 def test_other_pictures_of_the_same_size_are_not_taken_from_the_cache(bench: VisionBench) -> None:
@@ -143,8 +146,43 @@ def test_size_limits_and_low_detail_make_fewer_tokens(bench: VisionBench, folder
     assert count(bench, Image(large, max_pixels=10**6)) > count(
         bench, Image(large, detail="low", max_pixels=10**6)
     )
-    with pytest.raises(ServerError, match="at least and"):
-        bench.job("a", Image(source, min_pixels=2048, max_pixels=1024))
+    bounded = VisionBench(folder, max_pixels=1024, min_pixels=512)
+    assert count(bounded, Image(source, max_pixels=10**7)) == 16
+    for wrong in (
+        Image(source, min_pixels=2048, max_pixels=1024),
+        Image(source, min_pixels=10**12),
+        Image(source, max_pixels=10**12),
+        Image(source, max_pixels=-1),
+        Image(source, resize=(10**6, 10**6)),
+    ):
+        with pytest.raises(ServerError, match=r"messages\[0\]\.content\[0\]"):
+            bench.job("a", wrong)
+    with pytest.raises(ServerError, match="at least"):
+        bounded.job("a", Image(source, min_pixels=2048))
+
+
+def test_media_of_one_request_are_bounded_together(
+    bench: VisionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = bench.job("a", WIDE).media.placed[0].medium.bytes  # type: ignore[union-attr]
+    monkeypatch.setattr(rendering, "MOST_MEDIA_BYTES", 2 * size)
+    assert bench.job("a", WIDE, WIDE)
+    with pytest.raises(ServerError, match=r"'messages\[0\]\.content\[2\]' are too large together"):
+        bench.job("a", WIDE, WIDE, WIDE)
+
+
+def test_features_are_kept_within_their_bytes(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    assert engine._sight is not None
+    features = engine._sight.model.encode(bench.job("a", WIDE).media.placed[0].medium)  # type: ignore[union-attr]
+    cache = FeatureCache(20, 2 * features.bytes)
+    for name in (b"a", b"b", b"c"):
+        cache.put(name, features)
+    assert cache.get(b"a") is None
+    assert cache.get(b"c") is features
+    cache.clear()
+    cache.put(b"d", features)
+    assert cache.get(b"d") is features
 
 
 def test_tokens_of_pictures_are_counted(bench: VisionBench) -> None:

@@ -9,7 +9,7 @@ from tests.engines.tiny_vision_models import FAMILIES, picture, tiny_vision_mode
 from tests.engines.vision_bench import VisionBench
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.vision.trial import is_faithful
+from pippin.engines.language.vision.trial import is_faithful, runs
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -39,3 +39,12 @@ def test_a_family_whose_text_changes_beside_pictures_is_served_without(
     with pytest.raises(ServerError, match="takes no image"):
         bench.job("a", picture(20, 20), "?")
     assert bench.run(bench.job("b", "Only text"))[0]["b"]
+
+
+def test_a_model_that_does_not_take_the_engines_caches_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = VisionBench(tiny_vision_model("llava", tmp_path / "llava"))
+    assert runs(bench.model)
+    monkeypatch.setattr(bench.model.inner, "language_model", lambda *_, **__: None)
+    assert not runs(bench.model)

@@ -23,6 +23,11 @@ class Medium:
     places: tuple[int, ...]  # of the tokens that its features take the place of
     arrays: dict[str, Any]  # numpy arrays by the names that the model knows
 
+    @property
+    def bytes(self) -> int:
+        """Of its arrays."""
+        return sum(map(_size, self.arrays.values()))
+
     def identities(self) -> tuple[int, ...]:
         """What its tokens are called in the prefix cache, where equal tokens must mean equal content."""
         seed = int.from_bytes(self.digest[:8], "big")
@@ -81,3 +86,13 @@ def kind_of(part: MediaPart) -> MediaKind:
             return "audio"
         case Video():
             return "video"
+
+
+def _size(value: Any) -> int:
+    match value:
+        case np.ndarray():
+            return int(value.nbytes)
+        case list():
+            return sum(map(_size, value))
+        case _:
+            return 0

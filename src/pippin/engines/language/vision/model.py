@@ -34,6 +34,10 @@ class Features:
     def arrays(self) -> list[mx.array]:
         return [array for array in (self.embeddings, self.layered, self.per_layer) if array is not None]
 
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
@@ -51,6 +55,46 @@ class Positions:
             later = mx.arange(max(start, known), stop) + self.shift
             parts.append(mx.broadcast_to(later, (3, 1, later.size)).astype(self.table.dtype))
         return mx.concatenate(parts, axis=-1)
+
+
+STATES = (kinds.ArraysCache, StateArena)
+
+
+class _StateView:
+    """A recurrent layer's state with the methods that models of mlx-vlm call on it."""
+
+    left_padding = None
+    lengths = None
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __getitem__(self, index: int) -> Any:
+        return self._held[index]
+
+    def __setitem__(self, index: int, value: mx.array) -> None:
+        self._held[index] = value
+
+    def make_mask(self, N: int) -> None:
+        return None
+
+    def advance(self, N: int) -> None:
+        pass
+
+    def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> mx.array:
+        """Keep the last `width` inputs of a convolution."""
+        self._held[index] = state = mx.contiguous(source[:, source.shape[1] - width :])
+        return state
+
+    def update_recurrent(self, index: int, length: int, update: Any) -> tuple[mx.array, mx.array]:
+        output, state = update(self._held[index], None)[:2]
+        self._held[index] = state
+        return output, state
+
+
+def for_library(cache: RowCache) -> list[Any]:
+    """Caches as models of mlx-vlm take them."""
+    return [_StateView(layer) if isinstance(layer, STATES) else layer for layer in cache]
 
 
 class VisionModel(nn.Module):  # type: ignore[misc]
@@ -86,7 +130,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if self._three_axes:
             positions = inputs.positions if inputs is not None else None
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
-        logits: mx.array = self.inner.language_model(tokens, cache=cache, **given).logits
+        logits: mx.array = self.inner.language_model(tokens, cache=for_library(cache), **given).logits
         return logits
 
     def _following(self, cache: RowCache, tokens: mx.array, shift: int) -> mx.array:

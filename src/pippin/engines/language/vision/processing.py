@@ -20,7 +20,7 @@ from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import marks, read_config
 from pippin.engines.language.vision.clips import Clip, FrameRate, read_clip
 from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, PromptMedia, kind_of, place
-from pippin.engines.language.vision.pictures import LOW_DETAIL, decode_picture, resized
+from pippin.engines.language.vision.pictures import bounds, decode_picture, resized
 
 BESIDE = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "num_crops"})
 """What processors give that belongs to their text."""
@@ -32,6 +32,9 @@ PLACEHOLDERS: dict[MediaKind, tuple[tuple[str, ...], ...]] = {
 }
 """Attributes of processors that hold, one after the other, what a medium is called in a prompt; the first that work
 count. Where a video's frames stand apart, the marks around it are repeated for each."""
+
+MOST_KEPT_BYTES = 1 << 28
+"""Of media that are kept as they were made ready."""
 
 MOST_AUDIO_SECONDS = 30 * 60.0
 
@@ -150,9 +153,12 @@ class MediaProcessor:
             ) from error
         with self._lock:
             self._kept[digest] = medium
-            while len(self._kept) > self._options.vision_cache_size:
+            while len(self._kept) > self._options.vision_cache_size or self._kept_bytes() > MOST_KEPT_BYTES:
                 self._kept.popitem(last=False)
         return medium
+
+    def _kept_bytes(self) -> int:
+        return sum(medium.bytes for medium in self._kept.values())
 
     def _digest(self, part: MediaPart, data: bytes) -> bytes:
         how = repr((type(part).__name__, _manner(part), self._options.min_pixels, self._options.max_pixels))
@@ -197,21 +203,14 @@ class MediaProcessor:
         }
 
     def _picture(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
-        least = part.min_pixels or self._options.min_pixels
-        most = part.max_pixels or self._options.max_pixels
-        if part.detail == "low":
-            most = min(most or LOW_DETAIL, LOW_DETAIL)
-        if least is not None and most is not None and least > most:
-            raise ServerError(
-                "invalid_request", f"{param} asks for {least} pixels at least and {most} at most.", param
-            )
+        least, most = bounds(part, self._options.min_pixels, self._options.max_pixels, param)
         image = decode_picture(data, param)
         if not self._sizes_itself:
             return {"images": [resized(image, part, least, most, param)]}
-        bounds = {"min_pixels": least, "max_pixels": most}
+        limits = {"min_pixels": least, "max_pixels": most}
         return {
             "images": [resized(image, part, None, None, param)],
-            **{name: bound for name, bound in bounds.items() if bound is not None},
+            **{name: limit for name, limit in limits.items() if limit is not None},
         }
 
     def _made(self, kind: MediaKind, digest: bytes, placeholder: str, given: dict[str, Any]) -> Medium:

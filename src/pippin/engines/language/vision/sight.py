@@ -10,10 +10,12 @@ from pippin.engines.language.vision.model import Features, Inputs, Positions, Vi
 
 
 class FeatureCache:
-    """The features of the last `limit` media, by content."""
+    """The features of the last `limit` media, by content, `limit_bytes` of them at most."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
         self._kept: OrderedDict[bytes, Features] = OrderedDict()
 
     def get(self, digest: bytes) -> Features | None:
@@ -23,19 +25,22 @@ class FeatureCache:
 
     def put(self, digest: bytes, features: Features) -> None:
         self._kept[digest] = features
-        while len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
+        self._bytes += features.bytes
+        while len(self._kept) > self._limit or (self._bytes > self._limit_bytes and self._kept):
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.bytes
 
     def clear(self) -> None:
         self._kept.clear()
+        self._bytes = 0
 
 
 class Sight:
     """`encoded` counts the media that went through the model's towers, `reused` those whose features were there."""
 
-    def __init__(self, model: VisionModel, limit: int) -> None:
+    def __init__(self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30) -> None:
         self.model = model
-        self.cache = FeatureCache(limit)
+        self.cache = FeatureCache(limit, limit_bytes)
         self.encoded = 0
         self.reused = 0
 

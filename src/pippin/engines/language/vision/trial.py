@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from pippin.engines.language.vision.media import Medium, Placed, PromptMedia
-from pippin.engines.language.vision.model import VisionModel, on_device
+from pippin.engines.language.vision.model import VisionModel, for_library, on_device
 from pippin.engines.language.vision.sight import Sight
 
 log = logging.getLogger(__name__)
@@ -14,6 +14,17 @@ log = logging.getLogger(__name__)
 TOLERANCE = 0.02  # of the largest logit, as for batches
 FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, KeyError)
 """What models raise for inputs that are not theirs."""
+
+
+def runs(model: VisionModel) -> bool:
+    """Whether the model takes the engine's caches at all."""
+    try:
+        cache = model.make_cache()
+        mx.eval(model(mx.array([[1, 2]]), cache), model(mx.array([[3]]), cache))
+    except FAILURES as error:
+        log.info("a prompt of text fails: %s", error)
+        return False
+    return True
 
 
 def is_faithful(model: VisionModel, medium: Medium) -> bool:
@@ -39,7 +50,9 @@ def _by_library(model: VisionModel, tokens: tuple[int, ...], medium: Medium) -> 
         ids, arrays.pop("pixel_values", None), mask=mx.ones_like(ids), **arrays
     )
     given = {name: value for name, value in features.to_dict().items() if value is not None}
-    logits: mx.array = inner.language_model(ids, cache=model.make_cache(), **{**arrays, **given}).logits
+    logits: mx.array = inner.language_model(
+        ids, cache=for_library(model.make_cache()), **{**arrays, **given}
+    ).logits
     return logits[0, -1]
 
 

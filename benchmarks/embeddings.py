@@ -1,0 +1,96 @@
+"""Throughput of embeddings on the CPU: Pippin's engine beside sentence-transformers on torch, the same weights.
+
+    python -m benchmarks.embeddings .cache/all-minilm-l6-v2 --oracle .venv-oracle/bin/python
+
+Rounds of both alternate, so that a busy machine slows both; the best round of each counts. Batches of
+sentence-transformers are 32, its default, sorted by length as it does by itself.
+"""
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from pippin.config.model_options import ModelOptions
+from pippin.engines.device import accelerate_blas
+
+TEXTS = Path(__file__).parent.parent / "tests" / "oracles"
+THEIRS = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+import torch
+from embedding_texts import texts
+from sentence_transformers import SentenceTransformer
+torch.set_num_threads(int(sys.argv[3]))
+model = SentenceTransformer(sys.argv[2], device="cpu")
+model.encode(texts()[:8])
+for line in sys.stdin:
+    start = time.perf_counter()
+    model.encode(texts() * 2, batch_size=32)
+    print(json.dumps(time.perf_counter() - start), flush=True)
+"""
+
+
+def our_rounds(folder: Path, threads: int) -> tuple[int, int, Callable[[], float]]:
+    """Texts and tokens of a round, and a function that runs one and gives its seconds."""
+    accelerate_blas(ModelOptions(), threads)
+    from tests.engines.driving import no_progress, run
+    from tests.oracles.embedding_texts import texts
+
+    from pippin.catalog.info import read_info
+    from pippin.core.models import WorkerSpec
+    from pippin.core.tasks import Embed
+    from pippin.engines import embeddings
+
+    spec = WorkerSpec(info=read_info(folder), options=msgspec.to_builtins(ModelOptions()), threads=threads)
+    preparer = embeddings.open_preparer(spec)
+    engine = embeddings.open_engine(spec, preparer, no_progress)
+    inputs = tuple(texts() * 2)
+
+    def round_() -> float:
+        start = time.perf_counter()
+        job = preparer.prepare("one", Embed(inputs=inputs, overflow="truncate"))
+        assert not isinstance(job, tuple)
+        run(engine, job)
+        return time.perf_counter() - start
+
+    job = preparer.prepare("tokens", Embed(inputs=inputs, overflow="truncate"))
+    assert not isinstance(job, tuple)
+    return len(inputs), job.accepted.prompt_tokens, round_
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--oracle", type=Path, required=True, help="Python that has sentence-transformers")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    texts, tokens, ours = our_rounds(options.folder, options.threads)
+    command = [options.oracle, "-c", THEIRS, TEXTS, options.folder, str(options.threads)]
+    best = {"pippin": float("inf"), "sentence-transformers": float("inf")}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as theirs:
+        assert theirs.stdin is not None
+        assert theirs.stdout is not None
+        for _ in range(options.rounds):
+            best["pippin"] = min(best["pippin"], ours())
+            theirs.stdin.write("go\n")
+            theirs.stdin.flush()
+            best["sentence-transformers"] = min(
+                best["sentence-transformers"], json.loads(theirs.stdout.readline())
+            )
+        theirs.stdin.close()
+    for name, seconds in best.items():
+        print(
+            f"{name:22} {seconds:6.2f} s   {texts / seconds:7.1f} texts/s   {tokens / seconds:8.0f} tokens/s"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What operators see: traces, slow requests, dashboards, and ids that lead from one line to another."""
+
+import json
+import logging
+import re
+import time
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from pippin.api import exchange
+from pippin.api.engine_gauges import gauges, mcp_gauges
+from pippin.api.exchange import Exchange, ExchangeFrame
+from pippin.api.metrics import Metrics
+from pippin.api.observer import Unobserved
+from pippin.api.tracing import TracingObserver
+from pippin.cli.logs import JsonFormatter
+from pippin.config.mcp_file import McpSettings
+from pippin.core.events import Accepted, Finished, PartDelta, PartStarted, Timings, Usage
+from pippin.core.models import EngineStats, ModelState
+from pippin.mcp import ToolServers
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"\b(?:pippin|vllm_mlx)_[a-z_]+")
+
+
+def exported() -> set[str]:
+    """Every name that a scrape can have."""
+    metrics = Metrics()
+    run = metrics.request("chat_completions", "m", stream=True)
+    run.accepted([Accepted(3)])
+    run.events([PartStarted(0, 0, "text"), PartDelta(0, 0, "a", completed=1)])
+    run.events([PartDelta(0, 0, "b", completed=2), Finished(0, "stop", usage=Usage(prompt_tokens=3))])
+    run.closed()
+    metrics.request("chat_completions", "m", stream=True).failed("internal")
+    metrics.http("GET", "/v1/models", 200, 0.1)
+    states = [ModelState(id="m", kind="language", state="loaded")]
+    drawn = [*gauges(states, {"m": EngineStats()}, 1.0), *mcp_gauges(ToolServers(McpSettings()))]
+    text = metrics.render(drawn).decode()
+    return {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line and line[0] != "#"}
+
+
+@pytest.mark.parametrize("page", ["examples/grafana.json", "docs/operating.md"])
+def test_dashboards_and_documents_name_only_metrics_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    named = set(NAME.findall(text))
+    assert len(named) > 10
+    assert named - exported() - {name.removesuffix("_bucket") for name in exported()} == set()
+
+
+def test_the_dashboard_is_json_with_a_query_in_every_panel() -> None:
+    dashboard = json.loads((ROOT / "examples/grafana.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel.get("type") != "row"]
+    assert panels
+    assert all(panel["targets"][0]["expr"] for panel in panels)
+
+
+def test_a_request_is_one_span_with_figures_and_without_words() -> None:
+    memory = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    observer = TracingObserver(Unobserved(), provider.get_tracer("test"))
+    run = observer.request("chat_completions", "m", stream=True)
+    run.accepted([Accepted(7)])
+    run.events([PartStarted(0, 0, "text"), PartDelta(0, 0, "a secret"), PartDelta(0, 0, "more")])
+    run.events([Finished(0, "stop", usage=Usage(completion_tokens=2), timings=Timings(queue=1, prefill=2))])
+    run.closed()
+    failing = observer.request("messages", "m", stream=False)
+    failing.failed("overloaded")
+    failing.closed()
+    first, second = memory.get_finished_spans()
+    assert first.name == "chat_completions m"
+    assert first.attributes is not None
+    assert first.attributes["gen_ai.usage.input_tokens"] == 7
+    assert first.attributes["gen_ai.usage.output_tokens"] == 2
+    assert first.attributes["pippin.prefill_ms"] == 2
+    assert [event.name for event in first.events] == ["accepted", "first token"]
+    assert "secret" not in first.to_json()
+    assert second.attributes is not None
+    assert second.attributes["error.type"] == "overloaded"
+
+
+def line_of(elapsed: float, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+    frame = ExchangeFrame(None, lambda method, exchange: None)  # type: ignore[arg-type]
+    finished = Exchange(id="abc", path="/v1/chat/completions", status=200)
+    finished.started = time.perf_counter() - elapsed
+    finished.note = "model=m tokens=5 start=3 queue=1 prefill=2 decode=4"
+    with caplog.at_level(logging.INFO, logger=exchange.__name__):
+        frame._write_line({"method": "POST"}, finished)
+    return caplog.records[-1]
+
+
+def test_a_slow_request_is_named_with_where_its_time_went(caplog: pytest.LogCaptureFixture) -> None:
+    slow = line_of(61, caplog)
+    assert slow.levelname == "WARNING"
+    assert slow.getMessage().startswith("Slow: POST /v1/chat/completions 200 61")
+    assert "start=3 queue=1 prefill=2 decode=4" in slow.getMessage()
+    assert line_of(1, caplog).levelname == "INFO"
+
+
+def test_a_json_line_has_the_requests_id_as_a_field(caplog: pytest.LogCaptureFixture) -> None:
+    line = json.loads(JsonFormatter().format(line_of(1, caplog)))
+    assert line["request_id"] == "abc"
+    assert line["status"] == 200
+    assert line["level"] == "info"

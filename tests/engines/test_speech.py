@@ -1,0 +1,176 @@
+"""The speech engine over a model of mlx-audio's shape: what reaches it, and what comes out."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, Failed, SpeechChunk, Spoken, Voices
+from pippin.core.models import ModelInfo
+from pippin.core.tasks import ListVoices, Speak, Transcribe
+from pippin.engines import sound
+from pippin.engines.blocking import BlockingEngine
+from pippin.engines.speech.engine import SpeechPreparer
+from tests.engines.driving import run
+
+RATE = 24000
+
+
+class Speaker:
+    """A tone for each word; knows voices, speed and seeds as mlx-audio's models do."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.pieces = 0
+        self._seconds = seconds
+
+    def generate(
+        self,
+        text: str,
+        voice: str | None = None,
+        speed: float = 1.0,
+        ref_audio: Any = None,
+        verbose: bool = True,
+    ) -> Iterator[Any]:
+        self.asked.append({"text": text, "voice": voice, "speed": speed, "ref_audio": ref_audio})
+        for _ in text.split():
+            time.sleep(self._seconds)
+            self.pieces += 1
+            noise = mx.random.normal((int(RATE * 0.1 / speed),)) * 0.1
+            yield SimpleNamespace(audio=noise, sample_rate=RATE, token_count=5)
+
+
+class Instructed(Speaker):
+    def generate(self, text: str, instruct: str = "", seed: int = 0) -> Iterator[Any]:  # type: ignore[override]
+        self.asked.append({"text": text, "instruct": instruct})
+        yield SimpleNamespace(audio=mx.zeros((100,)), sample_rate=RATE, token_count=1)
+
+
+class Wordless(Speaker):
+    def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
+        yield from ()
+
+
+class Phonemes(Speaker):
+    def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
+        raise ImportError("No module named 'misaki'", name="misaki")
+        yield
+
+
+@pytest.fixture
+def preparer(tmp_path: Path) -> SpeechPreparer:
+    (tmp_path / "voices").mkdir()
+    for name in ("af_heart.safetensors", "bm_george.safetensors", "readme.txt"):
+        (tmp_path / "voices" / name).touch()
+    return SpeechPreparer(ModelInfo(id="speaker", kind="speech", path=str(tmp_path)))
+
+
+def speak(preparer: SpeechPreparer, model: Speaker, **fields: Any) -> list[Event]:
+    engine: BlockingEngine[Any] = BlockingEngine(lambda: model)
+    job = preparer.prepare("one", Speak(**{"text": "one two three", "format": "pcm", **fields}))
+    assert not isinstance(job, tuple)
+    events = run(engine, job)["one"]
+    engine.close()
+    return events
+
+
+def sound_of(events: list[Event]) -> bytes:
+    return b"".join(event.data for event in events if isinstance(event, SpeechChunk))
+
+
+def test_sound_comes_piece_by_piece_and_then_its_length(preparer: SpeechPreparer) -> None:
+    model = Speaker()
+    events = speak(preparer, model, voice="af_heart", speed=2.0)
+    assert len([event for event in events if isinstance(event, SpeechChunk)]) == 3
+    assert len(sound_of(events)) == 3 * 1200 * 2
+    done = events[-1]
+    assert isinstance(done, Spoken)
+    assert (done.sample_rate, done.duration) == (RATE, pytest.approx(0.15))
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (13, 15)
+    assert model.asked == [{"text": "one two three", "voice": "af_heart", "speed": 2.0, "ref_audio": None}]
+
+
+def test_a_seed_gives_the_same_sound(preparer: SpeechPreparer) -> None:
+    first, second = (sound_of(speak(preparer, Speaker(), seed=3)) for _ in range(2))
+    assert first == second
+    assert first != sound_of(speak(preparer, Speaker(), seed=4))
+
+
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac", "flac", "wav"])
+def test_every_format_can_be_decoded_again(preparer: SpeechPreparer, format: Any) -> None:
+    data = sound_of(speak(preparer, Speaker(), format=format))
+    assert abs(sound.decode(data, RATE, param="file").size - 7200) < 4000
+
+
+def test_instructions_reach_a_model_that_is_told(preparer: SpeechPreparer) -> None:
+    model = Instructed()
+    speak(preparer, model, instructions="whisper")
+    assert model.asked == [{"text": "one two three", "instruct": "whisper"}]
+
+
+def test_a_recording_to_imitate_is_decoded_beside_the_model(preparer: SpeechPreparer) -> None:
+    encoder = sound.SpeechEncoder("flac", 16000)
+    recording = encoder.feed(np.zeros(16000, dtype=np.float32)) + encoder.finish()
+    model = Speaker()
+    speak(preparer, model, reference_audio=recording)
+    assert model.asked[0]["ref_audio"].shape == (24000,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text": "  "}, "input"),
+        ({"voice": "alloy"}, "voice"),
+        ({"reference_audio": b"no sound"}, "ref_audio"),
+    ],
+)
+def test_what_cannot_be_spoken_is_refused_by_name(
+    preparer: SpeechPreparer, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(ServerError) as caught:
+        speak(preparer, Speaker(), **fields)
+    assert (caught.value.report.status, caught.value.report.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "sentence"),
+    [
+        (Speaker(), {"instructions": "whisper"}, "no `instructions`"),
+        (Instructed(), {"voice": "af_heart"}, "no `voice`"),
+        (Instructed(), {"speed": 1.5}, "no `speed`"),
+        (Wordless(), {}, "made no sound"),
+        (Phonemes(), {}, "misaki"),
+    ],
+)
+def test_what_a_model_cannot_do_ends_the_request_with_a_sentence(
+    preparer: SpeechPreparer, model: Speaker, fields: dict[str, Any], sentence: str
+) -> None:
+    [failed] = speak(preparer, model, **fields)
+    assert isinstance(failed, Failed)
+    assert sentence in failed.error.message
+
+
+def test_a_cancelled_request_stops_before_its_next_piece(preparer: SpeechPreparer) -> None:
+    model = Speaker(seconds=0.02)
+    engine: BlockingEngine[Any] = BlockingEngine(lambda: model)
+    job = preparer.prepare("one", Speak(text="word " * 500, format="pcm"))
+    assert not isinstance(job, tuple)
+    engine.submit(job)
+    while not engine.step():
+        pass
+    engine.cancel("one")
+    assert not engine.busy
+    engine.close()
+    assert model.pieces < 50
+
+
+def test_voices_are_those_of_the_folder(preparer: SpeechPreparer) -> None:
+    assert preparer.prepare("a", ListVoices()) == (Voices(("af_heart", "bm_george")),)
+    with pytest.raises(ServerError, match="text into speech"):
+        preparer.prepare("a", Transcribe(audio=b""))

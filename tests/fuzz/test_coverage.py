@@ -1,0 +1,46 @@
+"""Atheris at every reader of strangers' bytes: seconds here, minutes in `make test-all`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.targets import targets
+
+pytest.importorskip("atheris", reason="atheris is made for Linux")
+
+ROOT = Path(__file__).parents[2]
+
+
+def fuzz(name: str, seconds: int, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.coverage", name, str(seconds), str(folder)],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=seconds + 100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "stat::number_of_executed_units" in done.stderr
+
+
+@pytest.mark.parametrize("name", targets())
+def test_seconds_of_fuzzing_find_nothing(name: str, tmp_path: Path) -> None:
+    fuzz(name, 2, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", targets())
+def test_minutes_of_fuzzing_find_nothing(name: str, tmp_path: Path) -> None:
+    fuzz(name, 180, tmp_path)
+
+
+@pytest.mark.parametrize("name", targets())
+def test_the_seeds_are_read(name: str) -> None:
+    target = targets()[name]
+    for seed in [b"", *target.seeds]:
+        target.read(seed)

@@ -1,0 +1,97 @@
+"""Threat 37: a chat template is a program from whoever published the model. It gets no Python, no time, no memory."""
+
+import resource
+import time
+
+import pytest
+
+from pippin.engines.language import template_limits
+from pippin.engines.language.template import ChatTemplate
+from pippin.engines.language.template_limits import TemplateRefusal, TemplateTooCostly
+
+GROW = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(40) %}{% set ns.x = STEP %}{% endfor %}"
+BOMBS = {
+    "lipsum": "{{ lipsum(n=100000000) }}",
+    "center": "{{ 'a'|center(1000000000) }}",
+    "method": "{{ 'a'.ljust(1000000000) }}",
+    "format filter": "{{ '%1000000000d'|format(1) }}",
+    "format method": "{{ '{:1000000000}'.format(1) }}",
+    "nested format": "{{ '{:{w}}'.format(1, w='1000000000') }}",
+    "percent": "{{ '%*d' % (1000000000, 1) }}",
+    "indent": "{{ 'a\nb'|indent(1000000000) }}",
+    "batch": "{{ [1]|batch(1000000000, 'x')|list }}",
+    "slice": "{{ [1]|slice(1000000000)|list }}",
+    "tojson": "{{ [1]|tojson(indent=1000000000) }}",
+    "power": "{{ 9 ** 9 ** 9 }}",
+    "range": "{% for i in range(1000000000) %}x{% endfor %}",
+    "doubling": GROW.replace("STEP", "ns.x ~ ns.x"),
+    "adding": GROW.replace("STEP", "ns.x + ns.x"),
+    "replacing": GROW.replace("STEP", "ns.x.replace('a', ns.x)"),
+    "replacing filter": GROW.replace("STEP", "ns.x|replace('a', ns.x)"),
+    "joining": GROW.replace("STEP", "ns.x.join(ns.x)"),
+    "joining filter": GROW.replace("STEP", "ns.x|join(ns.x)"),
+    "translating": GROW.replace("STEP", "ns.x.translate({97: ns.x})"),
+    "nesting": GROW.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x }}",
+    "nesting to JSON": GROW.replace("STEP", "[ns.x, ns.x]") + "{{ ns.x|tojson }}",
+    "numbers": GROW.replace("'aaaaaaaaaa'", "99999").replace("STEP", "ns.x * ns.x"),
+}
+ESCAPES = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ namespace.__init__.__globals__ }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ range.__self__.check.__globals__ }}",
+    "{{ messages.append(1) }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os }}",
+]
+
+
+def render(source: str) -> str:
+    return ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], {})
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_template_that_asks_for_the_whole_machine_is_refused_at_once(name: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    with pytest.raises(TemplateRefusal):
+        render(BOMBS[name])
+    assert time.monotonic() - began < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # KiB
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set s = 'a' * 9999 %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{% set x = f(60) %}",
+    ],
+    ids=["loops", "macros"],
+)
+def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_limits, "MOST_SECONDS", 0.3)
+    began = time.monotonic()
+    with pytest.raises(TemplateTooCostly):
+        render(source)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_a_template_reaches_nothing_outside(source: str) -> None:
+    with pytest.raises(TemplateRefusal):
+        render(source)
+
+
+@pytest.mark.parametrize("source", ["{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format('') }}"])
+def test_what_is_unsafe_and_not_raised_is_empty(source: str) -> None:
+    assert render(source) == ""
+
+
+def test_ordinary_templates_render_as_ever() -> None:
+    source = (
+        "{% for message in messages %}{{ loop.index }}/{{ loop.length }}{% if loop.last %}!{% endif %}"
+        "{{ '<' ~ message.role ~ '>' + message['content'] * 2 }}{{ message|tojson }}"
+        "{{ ['a', 'b']|join(', ') }}{{ 'a-b'.replace('-', '+') }}{{ '%s' % 3 }}{{ 'a'.center(3) }}{% endfor %}"
+    )
+    assert render(source) == '1/1!<user>xx{"role": "user", "content": "x"}a, ba+b3 a '
