@@ -2,14 +2,13 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.event_frames import COMMENT, event_frame
 from pippin.api.dialects.fields import Contract, invalid
-from pippin.api.dialects.openai_words import error_body
+from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
 from pippin.core.tasks import Speak
@@ -116,35 +115,19 @@ class SpeechBytes:
         return b""
 
 
-class SpeechEvents:
+class SpeechEvents(NamedEvents):
     """OpenAI's events: pieces of the sound in base64, then what was used."""
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case SpeechChunk(data=data):
-                return _frame("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
+                return named_event("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
             case Spoken(usage=usage):
                 figures = {
                     "input_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": usage.prompt_tokens + usage.completion_tokens,
                 }
-                return _frame("speech.audio.done", {"usage": figures})
+                return named_event("speech.audio.done", {"usage": figures})
             case _:
                 return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return event_frame("error", error_body(report))
-
-    def end(self) -> bytes:
-        return b""
-
-
-def _frame(name: str, payload: dict[str, Any]) -> bytes:
-    return event_frame(name, {"type": name, **payload})
