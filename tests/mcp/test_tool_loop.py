@@ -49,7 +49,7 @@ SCRIPT = {
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("mcp") / "mcp.json"
     servers = {
-        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 2},
+        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 4},
         "broken": {"command": "/nonexistent"},
     }
     path.write_text(json.dumps({"mcpServers": servers, "max_tool_calls": 3}))
