@@ -75,7 +75,7 @@ def main() -> None:
         print(f"the same picture after other text       {changed:8.1f}")
         print(f"pictures encoded for the last two       {engine._sight.encoded - before:6d}")
         for rows in (1, 4, 8):
-            speed = throughput(bench, [picture(250, 180 + 10 * n, n) for n in range(rows)])
+            speed = throughput(bench, [picture(60 + 8 * n, 60, n) for n in range(rows)])
             print(f"rows with pictures {rows:2d}: {speed:8.1f} tokens/s in all")
 
 

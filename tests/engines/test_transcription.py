@@ -17,7 +17,8 @@ from pippin.engines.blocking import BlockingEngine
 from pippin.engines.transcription.engine import RATE, TranscriptionPreparer, windows
 from tests.engines.driving import no_progress, run
 
-SPEECH = (Path(__file__).parent.parent / "data" / "speech.flac").read_bytes()
+ROOT = Path(__file__).parent.parent.parent
+SPEECH = (ROOT / "tests" / "data" / "speech.flac").read_bytes()
 """espeak-ng says: The quick brown fox jumps over the lazy dog. Pippin serves many models on one machine."""
 
 HEARD = "The quick brown fox jump over the lazy dog. Bippin' serves many models on one machine."

@@ -310,12 +310,13 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def tiny_vision_model(family: str, folder: Path, *, seed: int = 7) -> Path:
-    """Write a random float32 checkpoint of this family into `folder`."""
+def tiny_vision_model(family: str, folder: Path, *, seed: int = 7, **text: Any) -> Path:
+    """Write a random float32 checkpoint of this family into `folder`; `text` changes its text configuration."""
     made = FAMILIES[family]
     folder.mkdir(parents=True, exist_ok=True)
     ids = _write_tokenizer(folder, made)
     config = _numbered({"model_type": family, "eos_token_id": EOS, **made.config}, ids)
+    config.get("text_config", config).update(text)
     for part in (config, config.get("text_config")):
         if part is not None:
             part["vocab_size"] = len(ids)

@@ -104,7 +104,7 @@ def test_the_servers_own_secrets_are_not_passed_on(monkeypatch: pytest.MonkeyPat
 
 def test_what_goes_wrong_in_a_call_is_its_result() -> None:
     async def main() -> None:
-        async with servers(example(timeout=1.5)) as opened:
+        async with servers(example(timeout=5)) as opened:
             for name, arguments, part in (
                 ("fail", {}, "Error executing tool fail"),
                 ("sleep", {"seconds": 30}, "no result within"),

@@ -1,5 +1,6 @@
 """A model that uses tools of a real MCP server, over a real socket, in three dialects."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from pippin.api.tool_loop import ToolLoop
+from pippin.config.mcp_file import McpServer, McpSettings
+from pippin.core.completion import collect
+from pippin.core.conversation import Text, ToolCall, ToolResult
+from pippin.core.events import Accepted, Event, Finished, PartDelta, PartEnded, PartStarted
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+from pippin.mcp.connection import Connection, RemoteTool
+from pippin.mcp.tools import OfferedTool, ToolServers
 from tests.api.live_server import MODEL, live_server
 from tests.mcp.test_servers import EXAMPLE
 
@@ -100,6 +110,58 @@ def test_a_stream_is_the_same_answer(address: str) -> None:
     assert text == "Let me see.The sum is 42."
     assert reasons[-1] == "stop"
     assert reasons.count(None) == len(reasons) - 1
+
+
+def test_what_comes_together_with_the_end_of_a_round_does_not_end_the_answer() -> None:
+    """A slow reader finds the text and the end of a round in one batch."""
+
+    async def main() -> None:
+        say = [PartStarted(0, 0, "text"), PartDelta(0, 0, "One."), PartEnded(0, 0)]
+        call = [PartStarted(0, 1, "tool_call", "c1", "x__y"), PartDelta(0, 1, "{}"), PartEnded(0, 1)]
+        service = PlayedRounds([*say, *call, Finished(0, "tool_calls")], [*say, Finished(0, "stop")])
+        offered = {"x__y": OfferedTool("x__y", Connection(McpServer(name="x", transport="stdio")), REMOTE)}
+        request = GenerationRequest(model="m", messages=())
+        loop = ToolLoop(service, ToolServers(McpSettings()), offered, request, "m", "id", None)  # type: ignore[arg-type]
+        await loop.begin()
+        events = []
+        while batch := await loop.take():
+            events += batch
+        completion = collect(events)
+        assert [part.text for part in completion.choices[0].parts] == ["One.", "One."]
+        assert [each.tools for each in service.requests] == [(), ()]
+        said, answered = service.requests[1].messages or ()
+        assert said.parts == (Text("One."), ToolCall("c1", "x__y", "{}"))
+        [result] = answered.parts
+        assert isinstance(result, ToolResult)
+        assert result.is_error  # nobody is connected
+
+    asyncio.run(main())
+
+
+class PlayedRounds:
+    def __init__(self, *rounds: list[Event]) -> None:
+        self.rounds = list(rounds)
+        self.requests: list[GenerationRequest] = []
+
+    async def start(self, task: Generate, *, model: str, id: str, client: str | None) -> "PlayedRun":
+        self.requests.append(task.request)
+        return PlayedRun(self.rounds.pop(0))
+
+
+class PlayedRun:
+    accepted = Accepted(1)
+
+    def __init__(self, events: list[Event]) -> None:
+        self.batches = [events, []]
+
+    async def take(self) -> list[Event]:
+        return self.batches.pop(0)
+
+    async def aclose(self) -> None:
+        pass
+
+
+REMOTE = RemoteTool(name="y", description="", parameters={})
 
 
 def test_responses_and_messages_run_the_same_loop(address: str) -> None:

@@ -116,6 +116,8 @@ def convert(source: Path, target: Path) -> None:
         config |= {f"{side}_layers": len(layers), f"{side}_attention_heads": width // 64}
         config[f"{side}_ffn_dim"] = weights[f"model.{side}.layers.0.fc1.weight"].shape[0]
     generation = {
+        "no_timestamps_token_id": 50363,
+        "max_initial_timestamp_index": 50,
         "alignment_heads": settings["alignment_heads"],
         "suppress_tokens": settings["suppress_ids"],
         "begin_suppress_tokens": settings["suppress_ids_begin"],

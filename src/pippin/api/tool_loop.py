@@ -94,13 +94,12 @@ class ToolLoop:
     async def take(self) -> list[Event]:
         """As `Run.take`; while tools work it gives nothing, and keep-alives are the handler's."""
         while not self._ended:
-            assert self._run is not None
-            shown = self._seen(await self._run.take())
-            if shown:
-                return shown
-            if self._round.finished is not None and not self._ended and (failed := await self._go_on()):
+            if self._round.finished is not None and (failed := await self._go_on()):
                 self._ended = True
                 return [Failed(failed)]
+            assert self._run is not None
+            if shown := self._seen(await self._run.take()):
+                return shown
         return []
 
     def fail(self, error: ErrorReport) -> None:

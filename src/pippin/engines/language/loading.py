@@ -48,13 +48,12 @@ def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
         log.warning(
             "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
         )
-        preparer.try_media(lambda medium: False)
         model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
-    if isinstance(model, VisionModel):
-        preparer.try_media(partial(is_faithful, model))
+    is_right = partial(is_faithful, model) if isinstance(model, VisionModel) else lambda _: False
+    preparer.try_media(is_right)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)

@@ -1,6 +1,7 @@
 """Reading a model's weights, in the type that the device wants them in."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.vision import opening
+
+log = logging.getLogger(__name__)
 
 TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
@@ -37,7 +40,15 @@ def load_weights(
     try:
         model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm")) from error
+        refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
+        if not vision:
+            raise refusal from error
+        try:  # weights without towers, as mlx-lm writes them
+            found = load_weights(info, plan, progress, trust_remote_code=trust_remote_code, text_only=True)
+        except ServerError:
+            raise refusal from error
+        log.warning("%s is served for text only: %s", info.id, refusal.report.message)
+        return found
     _settle_types(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config

@@ -148,7 +148,7 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) 
     arguments["task"] = "translate" if task.translate else "transcribe"
     arguments["word_timestamps"] = task.words
     arguments["initial_prompt"] = task.prompt
-    if task.temperature is not None:
+    if task.temperature:  # 0 begins there and rises where decoding fails, as OpenAI has it
         arguments["temperature"] = task.temperature
     if task.translate and not model.is_multilingual:
         raise ServerError("unsupported", "This model knows English only; it can't translate.", "model")

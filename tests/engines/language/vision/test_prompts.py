@@ -200,6 +200,24 @@ def test_pictures_go_with_speculation(folder: Path, bench: VisionBench) -> None:
         assert ends["a"].usage.draft_tokens > 0
 
 
+def test_pictures_go_with_quantised_caches(tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
+    folder = tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl", head_dim=32, rope_scaling=rope)
+    plain, packed = VisionBench(folder), VisionBench(folder, kv_bits=8, kv_group_size=32)
+    assert packed.alone(packed.job("a", WIDE, "?")) == plain.alone(plain.job("a", WIDE, "?"))
+
+
+def test_the_disk_knows_pictures_after_a_restart(folder: Path, tmp_path: Path) -> None:
+    first, second = (VisionBench(folder, cache_dir=str(tmp_path)) for _ in range(2))
+    expected, _ = first.run(first.job("a", WIDE, "?"))
+    first.engine.close()
+    answers, ends = second.run(second.job("a", WIDE, "?"))
+    assert answers == expected
+    assert ends["a"].usage.cached_tokens >= 40
+    assert second.engine.stats().media_encoded == 0
+    second.engine.close()
+
+
 def test_choices_and_structure_go_with_pictures(bench: VisionBench) -> None:
     sampling = Sampling(temperature=1.0, seed=4)
     answers, ends = bench.run(

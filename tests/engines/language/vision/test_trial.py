@@ -4,11 +4,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from tests.engines.bench import watch
 from tests.engines.tiny_vision_models import FAMILIES, picture, tiny_vision_model
 from tests.engines.vision_bench import VisionBench
 
+from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import Generate
+from pippin.engines.language.loading import load_engine
+from pippin.engines.language.prompt import open_preparer
 from pippin.engines.language.vision.trial import is_faithful, runs
 
 
@@ -18,6 +26,15 @@ def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     bench.preparer.try_media(partial(is_faithful, bench.model))
     assert bench.preparer.info.capabilities.images
     assert bench.preparer.info.capabilities.video == family.startswith("qwen")
+
+
+@pytest.mark.parametrize("kind", [mx.bfloat16, mx.float16])
+def test_rounding_in_sixteen_bits_is_no_fault(kind: mx.Dtype, tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl"))
+    bench.model.set_dtype(kind)
+    bench.preparer.try_media(partial(is_faithful, bench.model))
+    assert bench.preparer.info.capabilities.images
+    assert bench.run(bench.job("a", picture(30, 30), "?"))[0]["a"]
 
 
 def test_a_family_whose_text_changes_beside_pictures_is_served_without(
@@ -48,3 +65,36 @@ def test_a_model_that_does_not_take_the_engines_caches_is_told_apart(
     assert runs(bench.model)
     monkeypatch.setattr(bench.model.inner, "language_model", lambda *_, **__: None)
     assert not runs(bench.model)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("vision_tower", "served without image"), ("vision_tower.merger.norm", "served for text only")],
+)
+def test_weights_without_towers_are_served_for_text(
+    missing: str, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl")
+    expected = VisionBench(folder).run(VisionBench(folder).job("a", "Only text"))[0]["a"]
+    weights = mx.load(str(folder / "model.safetensors"))
+    text = {name: array for name, array in weights.items() if missing not in name}
+    mx.save_safetensors(str(folder / "model.safetensors"), text)
+    info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture="qwen3_vl")
+    spec = WorkerSpec(info=info, options={"dtype": "float32"})
+    preparer = open_preparer(spec)
+    engine = load_engine(spec, preparer, lambda *_: None)
+    assert words in caplog.text
+    assert not preparer.info.capabilities.images
+    watched = watch(engine)
+    asked = GenerationRequest(
+        model="tiny",
+        messages=(Message("user", (Text("Only text"),)),),
+        max_tokens=12,
+        sampling=Sampling(temperature=0),
+    )
+    job = preparer.prepare("a", Generate(asked))
+    assert not isinstance(job, tuple)
+    engine.submit(job)
+    while engine.busy:
+        engine.step()
+    assert watched["a", 0] == expected

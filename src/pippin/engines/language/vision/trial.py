@@ -12,6 +12,7 @@ from pippin.engines.language.vision.sight import Sight
 log = logging.getLogger(__name__)
 
 TOLERANCE = 0.02  # of the largest logit, as for batches
+ROUGH_TOLERANCE = 0.15  # in 16 bits, where sums in another order differ visibly after dozens of layers
 FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, KeyError)
 """What models raise for inputs that are not theirs."""
 
@@ -40,7 +41,7 @@ def is_faithful(model: VisionModel, medium: Medium) -> bool:
         log.info("a prompt with %s fails: %s", medium.kind, error)
         return False
     difference = mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6)
-    return float(difference) < TOLERANCE
+    return float(difference) < (TOLERANCE if expected.dtype == mx.float32 else ROUGH_TOLERANCE)
 
 
 def _by_library(model: VisionModel, tokens: tuple[int, ...], medium: Medium) -> mx.array:
