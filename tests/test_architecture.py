@@ -19,9 +19,9 @@ MAY_IMPORT = {
     "engines": {"core", "config", "output"},
     "worker": {"core", "config", "engines"},
     "mcp": {"core", "config"},
-    "service": {"core", "config", "catalog", "runtime"},
-    "api": {"core", "config", "service", "runtime", "catalog", "mcp"},
-    "cli": {"core", "config", "service", "runtime", "catalog", "api", "worker", "engines", "mcp"},
+    "service": {"core", "config", "runtime"},
+    "api": {"core", "config", "service", "mcp"},
+    "cli": {"core", "config", "service", "catalog", "api"},
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -5,8 +5,8 @@ import pytest
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.requests import GenerationRequest, Sampling
-from pippin.service.defaults import Setting, explain_sampling, merge_sampling, with_defaults
+from pippin.core.requests import GenerationRequest, Sampling, Thinking
+from pippin.service.defaults import Setting, explain_sampling, merge_sampling, with_defaults, with_manner
 
 CHECKPOINT = ModelInfo(id="m", kind="language", sampling=Sampling(temperature=0.6, top_k=20, top_p=0.95))
 
@@ -60,3 +60,16 @@ def test_more_new_tokens_than_allowed_are_refused_by_name() -> None:
     with pytest.raises(ServerError) as refused:
         with_defaults(request, ModelOptions(max_request_tokens=50), CHECKPOINT)
     assert refused.value.report.param == "max_tokens"
+
+
+def test_thinking_and_overflow_are_the_models_where_the_request_says_nothing() -> None:
+    options = ModelOptions(
+        enable_thinking=True, thinking_budget=9, thinking_end_token="</t>", overflow="truncate"
+    )
+    free = with_manner(GenerationRequest(model="m", prompt="x"), options)
+    assert free.thinking == Thinking(enabled=True, budget=9, end_marker="</t>")
+    assert free.overflow == "truncate"
+    asked = GenerationRequest(
+        model="m", prompt="x", thinking=Thinking(enabled=False, budget=0, end_marker="<"), overflow="error"
+    )
+    assert with_manner(asked, options) == asked

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from pippin.api.dialects.fields import Contract
+from pippin.api.dialects.openai_fields import OpenAIFields
 from pippin.api.pages import CONTRACTS, api_page, descriptions, fields_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -21,8 +22,14 @@ def test_a_field_has_one_fate(name: str) -> None:
     contract: Contract[Any] = CONTRACTS[name]
     honoured = {field.encode_name for field in msgspec.structs.fields(contract.body)}
     assert not honoured & contract.accepted
-    assert not honoured & set(contract.refused)
     assert not contract.accepted & set(contract.refused)
+
+
+def test_only_fields_that_dialects_share_are_refused_by_one_that_has_them() -> None:
+    shared = {field.encode_name for field in msgspec.structs.fields(OpenAIFields)}
+    for contract in CONTRACTS.values():
+        honoured = {field.encode_name for field in msgspec.structs.fields(contract.body)}
+        assert honoured & set(contract.refused) <= shared
 
 
 @pytest.mark.parametrize("name", ["Responses", "Messages"])

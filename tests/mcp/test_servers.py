@@ -33,7 +33,7 @@ def example(**facts: Any) -> McpServer:
 async def servers(*given: McpServer, **settings: Any) -> AsyncIterator[ToolServers]:
     opened = ToolServers(McpSettings(servers=given or (example(),), **settings))
     opened.start()
-    await asyncio.gather(*(connection.ready() for connection in opened.connections))
+    await until(lambda: all(connection.state != "connecting" for connection in opened.connections))
     try:
         yield opened
     finally:
@@ -158,7 +158,7 @@ def test_closing_ends_the_servers_processes() -> None:
     [
         (example(command="/nonexistent/secret-path"), "not found"),
         (example(command=sys.executable, args=("-c", "pass")), "it ended or answered wrongly"),
-        (example(args=("-c", "import time; time.sleep(60)"), timeout=0.5), "did not answer"),
+        (example(args=("-c", "import time; time.sleep(60)"), greeting_timeout=0.5), "did not answer"),
         (McpServer(name="far", transport="http", url="http://127.0.0.1:9/x", timeout=2), "ended or answered"),
     ],
 )

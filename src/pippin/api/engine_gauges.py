@@ -1,7 +1,7 @@
 """Draws the state of models and engines as Prometheus gauges, read at each scrape."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -9,6 +9,10 @@ from prometheus_client.metrics_core import Metric
 from pippin.api.engine_totals import hit_ratio, utilization
 from pippin.core.models import CacheStats, EngineStats, ModelState
 from pippin.mcp import ToolServers
+
+Stats = TypeVar("Stats")
+Figures = tuple[tuple[str, str, Callable[[Stats], float]], ...]
+"""Names of gauges, what they tell, and where it is read."""
 
 STATES: Final = ("unloaded", "loading", "loaded", "unloading", "failed")
 
@@ -47,7 +51,7 @@ def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:
 
 
 def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
-    named: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
+    named: Figures[EngineStats] = (
         ("running_requests", "Requests in the batch or its prefill.", lambda each: each.running),
         ("waiting_requests", "Requests in the queue.", lambda each: each.waiting),
         ("batch_size", "Rows that decode together.", lambda each: each.batch_size),
@@ -60,12 +64,6 @@ def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
         ("generation_tokens_per_second", "New tokens a second.", lambda each: each.generation_tps),
         ("prompt_tokens_per_second", "Prompt tokens a second.", lambda each: each.prompt_tps),
     )
-    families: list[Metric] = []
-    for name, text, read in named:
-        family = GaugeMetricFamily(f"pippin_{name}", text, labels=["model"])
-        for model, each in stats.items():
-            family.add_metric([model], read(each))
-        families.append(family)
     memory = GaugeMetricFamily("pippin_memory_bytes", "Memory of arrays.", labels=["model", "kind"])
     speculation = CounterMetricFamily("pippin_draft_tokens", "Proposed tokens.", labels=["model", "fate"])
     for model, each in stats.items():
@@ -74,11 +72,11 @@ def _of_engines(stats: Mapping[str, EngineStats]) -> Iterable[Metric]:
         memory.add_metric([model, "cache"], each.cached_bytes)
         speculation.add_metric([model, "accepted"], each.accepted_tokens)
         speculation.add_metric([model, "rejected"], each.draft_tokens - each.accepted_tokens)
-    return [*families, memory, speculation]
+    return [*_for_each_model(named, stats), memory, speculation]
 
 
 def _of_caches(caches: Mapping[str, CacheStats]) -> Iterable[Metric]:
-    named: tuple[tuple[str, str, Callable[[CacheStats], float]], ...] = (
+    named: Figures[CacheStats] = (
         ("cache_hits", "Prompts with a cached beginning.", lambda each: each.hits),
         ("cache_misses", "Prompts without.", lambda each: each.misses),
         ("cache_evictions", "Blocks dropped.", lambda each: each.evictions),
@@ -91,17 +89,21 @@ def _of_caches(caches: Mapping[str, CacheStats]) -> Iterable[Metric]:
         ("cache_disk_hits", "Reads from the disk tier.", lambda each: each.disk_hits),
         ("cache_disk_bytes", "Disk held.", lambda each: each.disk_bytes),
     )
-    families: list[Metric] = []
-    for name, text, read in named:
-        family = GaugeMetricFamily(f"pippin_{name}", text, labels=["model"])
-        for model, each in caches.items():
-            family.add_metric([model], read(each))
-        families.append(family)
     tiers = CounterMetricFamily("pippin_cache_hits_by_tier", "Hits by tier.", labels=["model", "tier"])
     for model, each in caches.items():
         tiers.add_metric([model, "memory"], each.hits - each.disk_hits)
         tiers.add_metric([model, "disk"], each.disk_hits)
-    return [*families, tiers]
+    return [*_for_each_model(named, caches), tiers]
+
+
+def _for_each_model(figures: Figures[Stats], stats: Mapping[str, Stats]) -> list[Metric]:
+    families: list[Metric] = []
+    for name, text, read in figures:
+        family = GaugeMetricFamily(f"pippin_{name}", text, labels=["model"])
+        for model, each in stats.items():
+            family.add_metric([model], read(each))
+        families.append(family)
+    return families
 
 
 def mcp_gauges(servers: ToolServers) -> list[Metric]:

@@ -138,12 +138,12 @@ def fields_of(contract: Contract[Any]) -> set[str]:
 
 
 def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> str:
+    if name in contract.refused:
+        return "refused"
     if name in described:
         # A field may stand in a struct that dialects share, and still mean nothing to one of them.
         return "accepted" if described[name].startswith("Accepted") else "honoured"
-    if name in contract.accepted:
-        return "accepted"
-    return "refused" if name in contract.refused else "unknown"
+    return "accepted" if name in contract.accepted else "unknown"
 
 
 def refusals(name: str) -> list[str]:

@@ -22,9 +22,6 @@ from pippin.service import Service
 
 log = logging.getLogger(__name__)
 
-ADDRESS_IN_USE: Final = 98
-"""Exit status; the number of Linux's EADDRINUSE."""
-
 BACKLOG: Final = 2048
 KEEP_CONNECTION: Final = 75  # idle seconds
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pippin.cli.benchmark import time_one_answer
+from pippin.cli.answer_timing import time_one_answer
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.running import client_parser, running_servers
 from pippin.cli.terminal import size

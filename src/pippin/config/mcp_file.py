@@ -45,7 +45,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    timeout: float = 30.0  # seconds for a call, and for the greeting
+    timeout: float = 30.0  # seconds for a call
+    greeting_timeout: float = 30.0  # seconds to start and to list its tools; package runners download first
     allowed_tools: tuple[str, ...] | None = None  # None: all
     denied_tools: tuple[str, ...] = ()
 

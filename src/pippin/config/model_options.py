@@ -44,7 +44,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None, Meta(description="Jinja file to use instead of the model's chat template.")
     ] = None
     chat_template_kwargs: Annotated[
-        dict[str, Any], Meta(description="Variables for the chat template, as JSON.", extra=HOT)
+        dict[str, Any], Meta(description="Variables for the chat template, as JSON.")
     ] = field(default_factory=dict)
     tool_call_parser: Annotated[
         str | None, Meta(description="Format of tool calls; detected from the template if not set.")
@@ -119,7 +119,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Annotated[float, Meta(gt=0)] | None,
         Meta(description="Seconds that a request may wait in the queue.", extra=HOT),
     ] = None
-    stream_interval: Annotated[Positive, Meta(description="Tokens to gather before streaming.")] = 1
+    stream_interval: Annotated[
+        Positive, Meta(description="Tokens to gather before streaming.", extra=HOT)
+    ] = 1
     memory_bytes: Annotated[
         Positive | None, Meta(description="Most bytes for weights and caches of this model.")
     ] = None

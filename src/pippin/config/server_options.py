@@ -99,6 +99,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_upload_mb: Annotated[float, Meta(gt=0, description="Largest uploaded file, in MiB.", extra=HOT)] = (
         256.0
     )
+    max_speech_chars: Annotated[
+        int, Meta(ge=1, description="Longest text to speak, in characters.", extra=HOT)
+    ] = 32_768
     max_choices: Annotated[int, Meta(ge=1, description="Most choices in a request.", extra=HOT)] = 16
     max_concurrent: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most requests at once.", extra=HOT)

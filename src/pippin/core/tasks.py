@@ -30,9 +30,6 @@ class Detokenize(Struct, frozen=True, tag=True):
     tokens: tuple[int, ...]
 
 
-EmbeddingInput = str | tuple[int, ...] | tuple[Text | Image, ...]
-
-
 class Embed(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     inputs: tuple[str | tuple[int, ...], ...] = ()
     content: tuple[tuple[Text | Image, ...], ...] = ()  # multimodal inputs, instead of `inputs`

@@ -62,7 +62,7 @@ class Connection:
     async def ready(self) -> bool:
         """Whether it can be called; waits a little for one that is only just connecting."""
         try:
-            async with asyncio.timeout(min(PATIENCE, self.server.timeout)):
+            async with asyncio.timeout(PATIENCE):
                 await self._settled.wait()
         except TimeoutError:
             return False
@@ -122,7 +122,7 @@ class Connection:
         async with _transport(self.server) as transport:
             client = mcp.Client(transport, client_info=info, cache=None)
             try:
-                async with asyncio.timeout(self.server.timeout):
+                async with asyncio.timeout(self.server.greeting_timeout):
                     await client.__aenter__()
                     self.tools = await list_tools(client)
                 self._client, self.state, self.error = client, "connected", None

@@ -8,7 +8,7 @@ import msgspec
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.requests import GenerationRequest, Sampling, Thinking
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
 
@@ -66,6 +66,19 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
     return Sampling(**{setting.name: setting.value for setting in settings})
 
 
+def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
+    """The request with the model's defaults of thinking and overflow, as they are now."""
+    asked = request.thinking
+    thinking = Thinking(
+        enabled=options.enable_thinking if asked.enabled is None else asked.enabled,
+        budget=options.thinking_budget if asked.budget is None else asked.budget,
+        effort=asked.effort,
+        start_marker=asked.start_marker or options.thinking_start_token,
+        end_marker=asked.end_marker or options.thinking_end_token,
+    )
+    return msgspec.structs.replace(request, thinking=thinking, overflow=request.overflow or options.overflow)
+
+
 def with_defaults(request: GenerationRequest, options: ModelOptions, info: ModelInfo) -> GenerationRequest:
     """The request as the engine gets it. Raises `ServerError` for more new tokens than are allowed."""
     most = options.max_request_tokens
@@ -74,7 +87,7 @@ def with_defaults(request: GenerationRequest, options: ModelOptions, info: Model
         raise ServerError("invalid_request", message, "max_tokens")
     limits = [limit for limit in (options.max_tokens, most) if limit is not None]
     return msgspec.structs.replace(
-        request,
+        with_manner(request, options),
         sampling=merge_sampling(request.sampling, options, info),
         max_tokens=request.max_tokens if request.max_tokens is not None else min(limits, default=None),
     )

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from pippin.config.model_options import ModelOptions
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelInfo
@@ -16,7 +17,7 @@ from pippin.runtime.memory import memory_budget
 from pippin.runtime.pool import Lease, Pool
 from pippin.runtime.source import Estimate, ModelSource
 from pippin.service.best_of import widened
-from pippin.service.defaults import with_defaults
+from pippin.service.defaults import with_defaults, with_manner
 from pippin.service.run import Run
 from pippin.service.summaries import summarized
 
@@ -161,7 +162,7 @@ class Service:
         lease = await self.pool.lease(info)
         try:
             if not isinstance(task, Generate):
-                return await self._submit(lease, _without_summaries(task), id, None)
+                return await self._submit(lease, _shown_as_it_is(task, lease.options), id, None)
             return await self._generate(lease, task.request, id)
         except BaseException:
             lease.release()
@@ -170,7 +171,7 @@ class Service:
     async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
         self._check_choices(asked)
         request = with_defaults(asked, lease.options, lease.worker.info)
-        summarize = (asked.overflow or lease.options.overflow) == "summarize" and asked.messages is not None
+        summarize = request.overflow == "summarize" and asked.messages is not None
         if summarize:
             request = msgspec.structs.replace(request, overflow="error")
         try:
@@ -278,13 +279,13 @@ def _log_download(name: str, done: int, total: int, message: str) -> None:
     log.debug("Downloading %s: %d of %d, %s.", name, done, total, message)
 
 
-def _without_summaries(task: Task) -> Task:
-    """Counting and rendering show a conversation as it is; there is nothing to summarise it for."""
+def _shown_as_it_is(task: Task, options: ModelOptions) -> Task:
+    """Counting and rendering take the model's defaults too, but there is nothing to shorten a conversation for."""
     match task:
         case CountTokens(request):
-            return CountTokens(msgspec.structs.replace(request, overflow="error"))
+            return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))
         case RenderTemplate(request):
-            return RenderTemplate(msgspec.structs.replace(request, overflow="error"))
+            return RenderTemplate(msgspec.structs.replace(with_manner(request, options), overflow="error"))
         case _:
             return task
 

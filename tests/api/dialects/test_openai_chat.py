@@ -72,6 +72,23 @@ def test_refused_fields_are_refused_by_name_unless_neutral(name: str) -> None:
         chat(**{name: neutral})
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"enable_thinking": True},
+        {"reasoning_effort": "low"},
+        {"thinking_budget": 5},
+        {"chat_template_kwargs": {"a": 1}},
+        {"continue_final_message": True},
+        {"tool_parser": "qwen"},
+        {"max_pixels": 100},
+    ],
+)
+def test_fields_of_conversations_are_refused_for_raw_prompts(fields: dict[str, Any]) -> None:
+    assert refusal(openai_completions.dialect, **fields).report.param in fields
+    assert complete(**dict.fromkeys(fields))
+
+
 @pytest.mark.parametrize("name", sorted(openai_chat.shared.ACCEPTED))
 def test_bookkeeping_fields_are_accepted(name: str) -> None:
     for value in ("x", 1, {"a": 1}, [1], True):

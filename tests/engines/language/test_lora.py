@@ -91,7 +91,7 @@ def test_an_unknown_adapter_is_refused_with_the_names(base: Path, adapters: dict
     bench = Bench(base, ModelOptions(adapters=adapters))
     with pytest.raises(ServerError, match="one, two") as caught:
         bench.engine.submit(bench.job("a", PROMPT, 1, adapter="three"))
-    assert caught.value.report.param == "adapter"
+    assert caught.value.report.param == "adapter_path"
     assert not bench.engine.busy
 
 

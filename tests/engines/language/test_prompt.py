@@ -334,9 +334,7 @@ def test_the_limit_of_new_tokens_is_what_the_window_leaves():
     assert job_of(prepared, chat(user, max_tokens=5)).max_tokens == 5
     assert job_of(prepared, chat(user, max_tokens=5000)).max_tokens == 100 - size
     assert job_of(prepared, chat(user, max_tokens=0)).max_tokens == 0
-    assert job_of(preparer(max_tokens=7), chat(user)).max_tokens == 7
     assert job_of(preparer(context_length=60), chat(user)).max_tokens == 60 - size
-    assert refusal(preparer(max_request_tokens=9), chat(user, max_tokens=10)).param == "max_tokens"
 
 
 def test_pins_are_the_tokens_up_to_the_end_of_their_message():

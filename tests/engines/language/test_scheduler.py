@@ -1,11 +1,20 @@
 """Who runs when: decisions without arrays."""
 
+import contextlib
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.scheduler import SMALLEST_CHUNK, Limits, Scheduler, Ticket
+from pippin.engines.language.scheduler import (
+    CAPACITY_STEP,
+    SMALLEST_CHUNK,
+    Limits,
+    Scheduler,
+    Ticket,
+    length_class,
+)
 
 
 def scheduler(**changes: object) -> Scheduler:
@@ -156,3 +165,59 @@ def test_everything_is_served_in_the_end(plan: list[tuple[int, int, int]]) -> No
             return
         assert sum(each.rows for each in queue.tickets if each.phase != "waiting") <= 4
     raise AssertionError(f"{len(queue.tickets)} tickets are left")
+
+
+def test_a_lone_row_gives_way_while_another_prompt_is_computed() -> None:
+    queue = scheduler(memory=256 * 10 * 10)
+    queue.add(ticket("grown", 0, growth=2000))
+    [grown] = queue.split(*queue.admit())
+    queue.add(ticket("long", 1, length=1200))
+    assert [each.id for each in queue.admit()] == ["long"]
+    grown.length = 1400
+    assert queue.victim() is grown
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1500), st.integers(1, 700), st.integers(0, 2), st.integers(1, 3)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(30_000, 120_000),
+)
+def test_no_mix_of_requests_exceeds_the_memory(plan: list[tuple[int, int, int, int]], memory: int) -> None:
+    queue = scheduler(memory=memory, row_bytes=lambda tokens: tokens * 10)
+    for place, (length, growth, priority, rows) in enumerate(plan):
+        with contextlib.suppress(ServerError):
+            queue.add(ticket(f"r{place}", place, length=length, growth=growth, priority=priority, rows=rows))
+    ends = {row.id: row.length + row.growth for row in queue.tickets}
+    for _ in range(30_000):
+        if not queue.tickets:
+            return
+        queue.admit()
+        if (chosen := queue.next_prompt()) is not None:
+            queue.computed(chosen, min(queue.chunk(), chosen.remaining))
+            if not chosen.remaining:
+                queue.split(chosen)
+        for row in queue.phase("running"):
+            row.length, row.growth = row.length + 1, row.growth - 1
+        queue.drop([row for row in queue.phase("running") if row.length >= ends[row.id]])
+        while (victim := queue.victim()) is not None:
+            queue.drop([victim])
+            queue.requeue(victim)
+        if (lone := queue.overgrown()) is not None:
+            queue.drop([lone])
+        held = [each for each in queue.tickets if each.phase != "waiting"]
+        assert bytes_of(held) <= memory
+    raise AssertionError(f"{len(queue.tickets)} tickets are left")
+
+
+def bytes_of(tickets: list[Ticket]) -> int:
+    """What rows take, padded to the longest of their class, reckoned by hand."""
+    size = 0
+    for kind in {length_class(each.length) for each in tickets}:
+        group = [each for each in tickets if length_class(each.length) == kind]
+        longest = max(each.length for each in group)
+        size += sum(each.rows for each in group) * -(-longest // CAPACITY_STEP) * CAPACITY_STEP * 10
+    return size

@@ -20,12 +20,10 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
     Tokens,
-    adapter_of,
     continues_final,
-    keep_alive_of,
     overflow_of,
-    priority_of,
     shows_reasoning,
+    steered,
     template_kwargs_of,
     thinking_of,
 )
@@ -152,23 +150,14 @@ class MessagesDialect:
             sampling=sampling_of(fields),
             output_format=_output_format(fields),
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
-            stop_token_ids=fields.stop_token_ids or (),
-            include_stop=bool(fields.include_stop_str_in_output),
-            ignore_eos=bool(fields.ignore_eos),
             max_tokens=fields.max_tokens,
-            min_tokens=fields.min_tokens or 0,
             thinking=_thinking(fields),
             template_kwargs=template_kwargs_of(fields),
             continue_final=_continues(fields, messages),
             overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),  # not our words
-            adapter=adapter_of(fields),
-            cache_salt=fields.cache_salt,
-            priority=priority_of(fields),
-            timeout=fields.timeout,
-            keep_alive=keep_alive_of(fields),
         )
         return Decoded(
-            requests=(request,),
+            requests=(steered(request, fields),),
             shape=MessageShape(thinking=_thinking_shown(fields), cached=cached, model=fields.model),
             stream=bool(fields.stream),
             ignored=ignored,

@@ -1,6 +1,5 @@
 """The messages of Chat Completions in every shape that clients send, and what they mean."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -190,33 +189,22 @@ ChatMessage = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MediaDefaults:
-    """The media options of a request, for all of its images and videos."""
-
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-    resize: tuple[int, int] | None = None
-    fps: float | None = None
-    max_frames: int | None = None
-
-
 def is_prefill(messages: tuple[ChatMessage, ...]) -> bool:
     last = messages[-1] if messages else None
     return isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
 
 
-def messages_of(messages: tuple[ChatMessage, ...], media: MediaDefaults) -> tuple[Message, ...]:
+def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
     if not messages:
         raise invalid("messages", "must hold at least one message.")
     if len(messages) > MAX_MESSAGES:
         raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
-    return tuple(_message_of(message, f"messages[{place}]", media) for place, message in enumerate(messages))
+    return tuple(_message_of(message, f"messages[{place}]") for place, message in enumerate(messages))
 
 
-def _message_of(message: ChatMessage, at: str, media: MediaDefaults) -> Message:
+def _message_of(message: ChatMessage, at: str) -> Message:
     pin = isinstance(message.content, tuple) and any(_is_marked(part) for part in message.content)
-    parts = _parts_of(message.content, f"{at}.content", media)
+    parts = _parts_of(message.content, f"{at}.content")
     match message:
         case DeveloperMessage():
             return Message("developer", parts, message.name, pin)
@@ -283,15 +271,15 @@ def _result_parts(parts: tuple[Part, ...], at: str) -> tuple[Text | Image, ...]:
     return fit
 
 
-def _parts_of(content: Content, at: str, media: MediaDefaults) -> tuple[Part, ...]:
+def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
     if content is None:
         return ()
     if isinstance(content, str):
         return (Text(content),) if content else ()
-    return tuple(_part_of(part, f"{at}[{place}]", media) for place, part in enumerate(content))
+    return tuple(_part_of(part, f"{at}[{place}]") for place, part in enumerate(content))
 
 
-def _part_of(part: ContentPart, at: str, media: MediaDefaults) -> Part:
+def _part_of(part: ContentPart, at: str) -> Part:
     match part:
         case TextPart(text=text):
             return Text(text)
@@ -302,11 +290,11 @@ def _part_of(part: ContentPart, at: str, media: MediaDefaults) -> Part:
         case ReasoningPart(text=text):
             return Reasoning(text)
         case ImagePart(image_url=address, detail=detail):
-            return _image_of(address, detail, f"{at}.image_url", media)
+            return _image_of(address, detail, f"{at}.image_url")
         case InputImagePart(image_url=address, detail=detail):
             if address is None:
                 raise unsupported(f"{at}.file_id", "give the image as `image_url`, by address or as `data:`.")
-            return _image_of(address, detail, f"{at}.image_url", media)
+            return _image_of(address, detail, f"{at}.image_url")
         case InputAudioPart(input_audio=audio):
             if audio.data[:5].lower() in ("data:", "http:", "https"):
                 return Audio(source_of_url(audio.data, f"{at}.input_audio.data"), audio.format)
@@ -315,7 +303,7 @@ def _part_of(part: ContentPart, at: str, media: MediaDefaults) -> Part:
             return Audio(source_of_url(_url_of(address), f"{at}.audio_url"))
         case VideoPart(video=address) | VideoUrlPart(video_url=address) | InputVideoPart(video_url=address):
             source = source_of_url(_url_of(address), at)
-            return Video(source, part.fps or media.fps, part.max_frames or media.max_frames)
+            return Video(source, part.fps, part.max_frames)
         case FilePart() | InputFilePart():
             raise unsupported(f"{at}.file", "give the file's text as a `text` part, or its pages as images.")
 
@@ -324,14 +312,8 @@ def _url_of(address: MediaUrl | ImageUrl | str) -> str:
     return address if isinstance(address, str) else address.url
 
 
-def _image_of(address: ImageUrl | str, detail: str | None, at: str, media: MediaDefaults) -> Image:
+def _image_of(address: ImageUrl | str, detail: str | None, at: str) -> Image:
     if isinstance(address, ImageUrl):
         detail = address.detail or detail
     details: dict[str | None, Detail] = {"low": "low", "high": "high", "original": "high"}
-    return Image(
-        source=source_of_url(_url_of(address), at),
-        detail=details.get(detail, "auto"),
-        min_pixels=media.min_pixels,
-        max_pixels=media.max_pixels,
-        resize=media.resize,
-    )
+    return Image(source_of_url(_url_of(address), at), details.get(detail, "auto"))

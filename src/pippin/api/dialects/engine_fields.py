@@ -3,11 +3,12 @@
 import re
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.fields import check_depth, invalid, unsupported
 from pippin.api.dialects.output_formats import StructureFields
-from pippin.core.requests import OverflowPolicy, Thinking
+from pippin.core.requests import GenerationRequest, OverflowPolicy, Thinking
 
 Effort = Literal["none", "off", "disabled", "minimal", "low", "medium", "high", "xhigh", "max"]
 NO_EFFORT = ("none", "off", "disabled")
@@ -182,6 +183,22 @@ def template_kwargs_of(fields: EngineFields) -> dict[str, Any]:
         variables["documents"] = list(fields.documents)
     check_depth(variables, "chat_template_kwargs")
     return variables
+
+
+def steered(request: GenerationRequest, fields: EngineFields) -> GenerationRequest:
+    """The request with the fields that mean the same in every dialect."""
+    return msgspec.structs.replace(
+        request,
+        stop_token_ids=fields.stop_token_ids or (),
+        include_stop=bool(fields.include_stop_str_in_output),
+        ignore_eos=bool(fields.ignore_eos),
+        min_tokens=fields.min_tokens or 0,
+        adapter=adapter_of(fields),
+        cache_salt=fields.cache_salt,
+        priority=priority_of(fields),
+        timeout=fields.timeout,
+        keep_alive=keep_alive_of(fields),
+    )
 
 
 def adapter_of(fields: EngineFields) -> str | None:

@@ -24,7 +24,8 @@ class Contract(Generic[Body]):
 
     Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may
     have any value and change nothing; names in `refused` may only have a neutral value (null, false, zero or
-    empty), otherwise the request fails with the sentence given there.
+    empty), otherwise the request fails with the sentence given there, also where `body` has them from a struct
+    that dialects share.
     """
 
     body: type[Body]
@@ -67,12 +68,10 @@ class Contract(Generic[Body]):
         known = self._known()
         unknown = []
         for name, value in given.items():
-            if name in known or name in self.accepted:
-                continue
             if (sentence := self.refused.get(name)) is not None:
                 if value not in _NEUTRAL and value:
                     raise unsupported(name, sentence)
-            else:
+            elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
         return tuple(unknown[:32])
 

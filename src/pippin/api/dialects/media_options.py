@@ -22,8 +22,12 @@ def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tup
         match given:
             case Image():
                 return image(given)
-            case Video():
-                return replace(given, fps=fields.video_fps, max_frames=fields.video_max_frames)
+            case Video():  # a video may have its own
+                return replace(
+                    given,
+                    fps=given.fps or fields.video_fps,
+                    max_frames=given.max_frames or fields.video_max_frames,
+                )
             case ToolResult(parts=parts):
                 return replace(given, parts=tuple(image(p) if isinstance(p, Image) else p for p in parts))
             case _:

@@ -8,9 +8,10 @@ from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat_messages import ChatMessage, MediaDefaults, is_prefill, messages_of
+from pippin.api.dialects.chat_messages import ChatMessage, is_prefill, messages_of
 from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
 from pippin.api.dialects.sampling_fields import sampling_of
@@ -93,16 +94,9 @@ class ChatDialect:
 def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
     """What the body asks for, without its way of being answered."""
     tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
-    media = MediaDefaults(
-        min_pixels=fields.min_pixels,
-        max_pixels=fields.max_pixels,
-        resize=engine.resize_of(fields),
-        fps=fields.video_fps,
-        max_frames=fields.video_max_frames,
-    )
-    return GenerationRequest(
+    request = GenerationRequest(
         model=fields.model,
-        messages=messages_of(fields.messages, media),
+        messages=with_media_options(messages_of(fields.messages), fields),
         tools=tools,
         toolsets=toolsets,
         tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
@@ -111,23 +105,15 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
-        stop_token_ids=fields.stop_token_ids or (),
-        include_stop=bool(fields.include_stop_str_in_output),
-        ignore_eos=bool(fields.ignore_eos),
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
-        min_tokens=fields.min_tokens or 0,
         n=shared.choices_of(fields.n, max_choices),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         thinking=engine.thinking_of(fields),
         template_kwargs=engine.template_kwargs_of(fields),
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
         overflow=engine.overflow_of(fields),
-        adapter=engine.adapter_of(fields),
-        cache_salt=fields.cache_salt,
-        priority=engine.priority_of(fields),
-        timeout=fields.timeout,
-        keep_alive=engine.keep_alive_of(fields),
     )
+    return engine.steered(request, fields)
 
 
 def _check(fields: ChatRequest) -> None:

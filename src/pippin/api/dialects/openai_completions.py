@@ -43,7 +43,26 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     response_format: Annotated[ResponseFormat | None, Meta(description="Form of the answer.")] = None
 
 
+_OF_CONVERSATIONS = (
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "enable_thinking",
+    "max_pixels",
+    "min_pixels",
+    "reasoning",
+    "reasoning_effort",
+    "resize_shape",
+    "thinking_budget",
+    "thinking_end_token",
+    "thinking_start_token",
+    "thinking_token_budget",
+    "tool_parser",
+    "video_fps",
+    "video_max_frames",
+)
 REFUSED = shared.REFUSED | {
+    **dict.fromkeys(_OF_CONVERSATIONS, "raw prompts go to the model as they are; use /v1/chat/completions."),
     "messages": "raw prompts have no messages; use /v1/chat/completions.",
     "tools": "raw prompts have no tools; use /v1/chat/completions.",
     "tool_choice": "raw prompts have no tools; use /v1/chat/completions.",
@@ -120,30 +139,22 @@ def _request_of(fields: CompletionRequest, prompt: Prompt, max_choices: int) -> 
         raise invalid("suffix", "needs a text as `prompt`.")
     if fields.max_tokens == 0 and not fields.echo:
         raise invalid("max_tokens", "may only be 0 with `echo`.")
-    return GenerationRequest(
+    request = GenerationRequest(
         model=fields.model,
         prompt=prompt,
         suffix=fields.suffix or None,
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
-        stop_token_ids=fields.stop_token_ids or (),
-        include_stop=bool(fields.include_stop_str_in_output),
-        ignore_eos=bool(fields.ignore_eos),
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
-        min_tokens=fields.min_tokens or 0,
         n=n,
         best_of=fields.best_of,
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),
         overflow=engine.overflow_of(fields),
-        adapter=engine.adapter_of(fields),
-        cache_salt=fields.cache_salt,
-        priority=engine.priority_of(fields),
-        timeout=fields.timeout,
-        keep_alive=engine.keep_alive_of(fields),
     )
+    return engine.steered(request, fields)
 
 
 dialect = CompletionsDialect()

@@ -9,12 +9,10 @@ import msgspec
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.engine_fields import (
-    adapter_of,
     continues_final,
-    keep_alive_of,
     overflow_of,
-    priority_of,
     shows_reasoning,
+    steered,
     template_kwargs_of,
     thinking_of,
 )
@@ -128,7 +126,7 @@ def conversation_of(fields: ResponsesBody) -> str | None:
 def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
     choice = tool_choice_of(fields.tool_choice, toolbox)
     wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
-    return GenerationRequest(
+    request = GenerationRequest(
         model=fields.model or "default",
         messages=messages,
         tools=toolbox.tools,
@@ -139,22 +137,14 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         sampling=sampling_of(fields),
         output_format=_output_format(fields),
         stop=shared.stops_of(fields.stop),
-        stop_token_ids=fields.stop_token_ids or (),
-        include_stop=bool(fields.include_stop_str_in_output),
-        ignore_eos=bool(fields.ignore_eos),
         max_tokens=fields.max_output_tokens,
-        min_tokens=fields.min_tokens or 0,
         logprobs=(fields.top_logprobs or 0) if wants_logprobs else None,
         thinking=thinking_of(fields),
         template_kwargs=template_kwargs_of(fields),
         continue_final=continues_final(fields),
         overflow=_overflow(fields),
-        adapter=adapter_of(fields),
-        cache_salt=fields.cache_salt,
-        priority=priority_of(fields),
-        timeout=fields.timeout,
-        keep_alive=keep_alive_of(fields),
     )
+    return steered(request, fields)
 
 
 def _output_format(fields: ResponsesBody) -> OutputFormat | None:

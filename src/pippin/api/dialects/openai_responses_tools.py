@@ -50,10 +50,6 @@ class NamespaceSpec(Struct, kw_only=True):
     description: str | None = None
 
 
-class ShellSpec(Struct, kw_only=True):
-    environment: dict[str, Any] | None = None
-
-
 class AllowedTools(Struct, kw_only=True):
     mode: Literal["auto", "required"]
     tools: list[dict[str, Any]]

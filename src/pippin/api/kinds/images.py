@@ -10,10 +10,8 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.event_frames import COMMENT, event_frame
 from pippin.api.dialects.fields import Contract, invalid, unsupported
-from pippin.api.dialects.openai_words import error_body
-from pippin.core.errors import ErrorReport
+from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.events import Accepted, Event, Picture, Progress
 from pippin.core.tasks import GenerateImages
 
@@ -274,7 +272,7 @@ def draw(
     )
 
 
-class ImageEvents:
+class ImageEvents(NamedEvents):
     """OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
 
     def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
@@ -302,15 +300,6 @@ class ImageEvents:
             case _:
                 return b""
 
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return event_frame("error", error_body(report))
-
-    def end(self) -> bytes:
-        return b""
-
     def _body(self, picture: Picture) -> dict[str, Any]:
         return {
             "b64_json": base64.b64encode(picture.data).decode(),
@@ -323,5 +312,4 @@ class ImageEvents:
         }
 
     def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
-        full = f"{self._prefix}.{name}"
-        return event_frame(full, {"type": full, **payload})
+        return named_event(f"{self._prefix}.{name}", payload)

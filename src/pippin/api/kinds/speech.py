@@ -2,20 +2,16 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.event_frames import COMMENT, event_frame
 from pippin.api.dialects.fields import Contract, invalid
-from pippin.api.dialects.openai_words import error_body
+from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
 from pippin.core.tasks import Speak
-
-LONGEST: Final = 32_768
-"""Characters of one text. Longer ones would hold the model for an hour; send them in pieces."""
 
 MEDIA: Final[dict[str, str]] = {
     "mp3": "audio/mpeg",
@@ -34,7 +30,7 @@ class VoiceName(Struct):
 
 
 class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
-    input: Annotated[str, Meta(min_length=1, max_length=LONGEST, description="The text to speak.")]
+    input: Annotated[str, Meta(min_length=1, description="The text to speak.")]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     voice: Annotated[
         Name | VoiceName | None, Meta(description="A voice of the model; `default` leaves it to the model.")
@@ -77,9 +73,12 @@ REFUSED: Final = dict.fromkeys(
 CONTRACT: Final = Contract(SpeechRequest, frozenset({"user", "verbose"}), REFUSED)
 
 
-def task_of(fields: SpeechRequest, reference: bytes | None) -> Speak:
+def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Speak:
+    """`longest`: the most characters of `input`, for a text holds the model as long as it takes to speak."""
     if not fields.input.strip():
         raise invalid("input", "must not be empty.")
+    if len(fields.input) > longest:
+        raise invalid("input", f"has {len(fields.input)} characters; send at most {longest} at a time.")
     voice = fields.voice.id if isinstance(fields.voice, VoiceName) else fields.voice
     return Speak(
         text=fields.input,
@@ -116,35 +115,19 @@ class SpeechBytes:
         return b""
 
 
-class SpeechEvents:
+class SpeechEvents(NamedEvents):
     """OpenAI's events: pieces of the sound in base64, then what was used."""
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case SpeechChunk(data=data):
-                return _frame("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
+                return named_event("speech.audio.delta", {"audio": base64.b64encode(data).decode()})
             case Spoken(usage=usage):
                 figures = {
                     "input_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": usage.prompt_tokens + usage.completion_tokens,
                 }
-                return _frame("speech.audio.done", {"usage": figures})
+                return named_event("speech.audio.done", {"usage": figures})
             case _:
                 return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return event_frame("error", error_body(report))
-
-    def end(self) -> bytes:
-        return b""
-
-
-def _frame(name: str, payload: dict[str, Any]) -> bytes:
-    return event_frame(name, {"type": name, **payload})

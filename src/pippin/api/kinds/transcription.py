@@ -1,16 +1,16 @@
 """Forms of `/v1/audio/transcriptions` and `/translations`, as OpenAI's SDK sends them, and their replies."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.event_frames import COMMENT, event_frame
 from pippin.api.dialects.fields import Contract, invalid, unsupported
 from pippin.api.dialects.openai_words import error_body
 from pippin.api.forms import Upload
+from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Segment, Transcribed
 from pippin.core.tasks import Transcribe
@@ -230,21 +230,18 @@ def clock(seconds: float, point: str) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
 
 
-class TranscriptionEvents:
+class TranscriptionEvents(NamedEvents):
     """OpenAI's events: a delta for each segment, then the whole."""
 
     def __init__(self) -> None:
         self._begun = False
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
             case Segment(text=text):
                 delta = text if self._begun else text.lstrip()
                 self._begun = True
-                return _frame("transcript.text.delta", {"delta": delta})
+                return named_event("transcript.text.delta", {"delta": delta})
             case Transcribed(text=text, usage=usage):
                 total = usage.prompt_tokens + usage.completion_tokens
                 figures = {
@@ -254,18 +251,9 @@ class TranscriptionEvents:
                     "output_tokens": usage.completion_tokens,
                     "total_tokens": total,
                 }
-                return _frame("transcript.text.done", {"text": text, "usage": figures})
+                return named_event("transcript.text.done", {"text": text, "usage": figures})
             case _:
                 return b""
-
-    def keep_alive(self) -> bytes:
-        return COMMENT
-
-    def failed(self, report: ErrorReport) -> bytes:
-        return event_frame("error", error_body(report))
-
-    def end(self) -> bytes:
-        return b""
 
 
 class TranscriptionLines:
@@ -299,7 +287,3 @@ class TranscriptionLines:
 
     def end(self) -> bytes:
         return b""
-
-
-def _frame(name: str, payload: dict[str, Any]) -> bytes:
-    return event_frame(name, {"type": name, **payload})

@@ -72,7 +72,7 @@ class AudioRoutes:
         reference = None
         if fields.ref_audio:
             reference = (await self.api.media.fetch(fields.ref_audio, "ref_audio")).data
-        task = speech.task_of(fields, reference)
+        task = speech.task_of(fields, reference, self.api.options.max_speech_chars)
         if fields.stream_format == "sse":
             events = speech.SpeechEvents()
             return await handler.stream(

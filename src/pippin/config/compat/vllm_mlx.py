@@ -92,7 +92,7 @@ FLAGS = (
     same("--auto-unload-idle-seconds", "idle_timeout", "0.0", "0 is never", convert=to.idle_seconds),
     same("--lazy-load-model", "lazy_load", "off", takes="switch"),
     same("--max-audio-upload-mb", "max_upload_mb", "25"),
-    unsupported("--max-tts-input-chars", "4096", "the length of a request is bounded by `max_body_mb`"),
+    same("--max-tts-input-chars", "max_speech_chars", "4096"),
     needless(
         "--enable-auto-tool-choice", "off", "tools are honoured wherever the template knows them", "switch"
     ),
@@ -150,6 +150,7 @@ SERVER: Final = Server(
         "cache_block_tokens": 64,
         "embedding_overflow": "truncate",
         "max_upload_mb": 25.0,
+        "max_speech_chars": 4096,
         "allow_downloads": False,
     },
     profile_notes=("A request's `model` may be any model that is known, not only the served name.",),

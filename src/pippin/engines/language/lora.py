@@ -39,7 +39,7 @@ class Adapters:
             raise ServerError(
                 "invalid_request",
                 f"There is no adapter {name!r} for this model (there are: {there}).",
-                "adapter",
+                "adapter_path",
             )
         return self._names.index(name) + 1
 

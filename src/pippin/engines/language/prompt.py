@@ -119,10 +119,9 @@ class LanguagePreparer:
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         limits.check(request, self.tokenizer)
         offered = self._offered(request)
-        asked = self._asked_tokens(request)
+        asked = request.max_tokens
         reserve = min(1 if asked is None else asked, max(self.window // RESERVED_FOR_ANSWER, 1))
-        policy = request.overflow or self.options.overflow
-        prompt = self._renderer.fitted(request, offered, self.window, reserve, policy)
+        prompt = self._renderer.fitted(request, offered, self.window, reserve, request.overflow or "error")
         room = self.window - len(prompt.tokens)
         if room < 1 and asked != 0:
             raise overflow(len(prompt.tokens), self.window, request)
@@ -143,7 +142,7 @@ class LanguagePreparer:
             thinking_open=_thinking_open(reasoning, prompt),
             may_think=_may_think(reasoning, prompt, request),
             thinking_start=self.tokenizer.single(reasoning.start) if reasoning else None,
-            thinking_budget=self._thinking_budget(request),
+            thinking_budget=request.thinking.budget,
             thinking_end=tuple(self.tokenizer.encode(reasoning.end)) if reasoning else (),
             grammar=self._grammar(request, offered, tool_format),
             tools=request.tools if request.tool_choice.mode == "none" else offered,
@@ -177,17 +176,6 @@ class LanguagePreparer:
             case _:
                 return tuple(tool for tool in request.tools if not choice.names or tool.name in choice.names)
 
-    def _asked_tokens(self, request: GenerationRequest) -> int | None:
-        """The limit of new tokens; None for all that the window leaves."""
-        most, asked = self.options.max_request_tokens, request.max_tokens
-        if most is not None and asked is not None and asked > most:
-            raise ServerError(
-                "invalid_request", f"'max_tokens' is {asked}; this server gives {most} at most.", "max_tokens"
-            )
-        if asked is None:
-            asked = self.options.max_tokens
-        return most if asked is None else asked
-
     def _tool_format(self, request: GenerationRequest) -> ToolFormat | None:
         if request.tool_format is not None:
             return formats.tool_format(request.tool_format)
@@ -200,10 +188,6 @@ class LanguagePreparer:
         if found is not None and found.implicit and request.thinking.enabled is False:
             return replace(found, implicit=False)
         return found
-
-    def _thinking_budget(self, request: GenerationRequest) -> int | None:
-        asked = request.thinking.budget
-        return self.options.thinking_budget if asked is None else asked
 
     def _grammar(
         self, request: GenerationRequest, offered: tuple[Tool, ...], tool_format: ToolFormat | None

@@ -12,11 +12,11 @@ from pippin.engines.language.arenas import (
     BatchShape,
     SlidingArena,
     StateArena,
-    Window,
     arena_for,
 )
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
 from pippin.engines.language.scheduler import CAPACITY_STEP
+from pippin.engines.language.window import Window
 
 HOLLOW_STEPS = 8
 

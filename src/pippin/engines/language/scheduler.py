@@ -166,7 +166,7 @@ class Scheduler:
         """The row to preempt, if the live rows outgrow the memory: lowest priority, then youngest."""
         active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
         running = [ticket for ticket in active if ticket.phase == "running"]
-        if len(running) < 2 or self._charge(active, growth=1) <= self.limits.memory:
+        if not running or len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
             return None
         return min(running, key=lambda ticket: (ticket.priority, -ticket.arrival))
 

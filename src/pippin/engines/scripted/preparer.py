@@ -90,8 +90,7 @@ class ScriptedPreparer:
         """The request with what the overflow policy leaves of it, and how many messages that took."""
         dropped = 0
         while (used := len(tokenizer.pieces(render(request)))) >= self.window:
-            policy = request.overflow or self.options.overflow
-            oldest = _oldest(request.messages or ()) if policy == "truncate" else None
+            oldest = _oldest(request.messages or ()) if request.overflow == "truncate" else None
             if oldest is None:
                 raise ServerError(
                     "context_length_exceeded",

@@ -1,0 +1,29 @@
+"""Streams of the endpoints that are no generation: what their named events have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pippin.api.dialects.event_frames import COMMENT, event_frame
+from pippin.api.dialects.openai_words import error_body
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted
+
+
+class NamedEvents:
+    """OpenAI's form: an event's name stands in its body too, and a failure is the event `error`."""
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return b""
+
+    def keep_alive(self) -> bytes:
+        return COMMENT
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return event_frame("error", error_body(report))
+
+    def end(self) -> bytes:
+        return b""
+
+
+def named_event(name: str, payload: dict[str, Any]) -> bytes:
+    return event_frame(name, {"type": name, **payload})

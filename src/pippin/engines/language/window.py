@@ -1,0 +1,56 @@
+"""Which slots of the arenas a step computes, and where their rows stand."""
+
+import mlx.core as mx
+
+
+class Window:
+    """The slots that a step computes, `low` to `high`, and where each of their rows stands.
+
+    A slot without a row stands at position 0 and computes what nobody reads.
+    """
+
+    def __init__(self) -> None:
+        self.low = 0
+        self.high = 0
+        self.count = 1  # tokens for each row in this step
+        self.tick = 0
+        self.capacity = 0
+        self.lengths: list[int] = []  # of each slot, before this step
+        self.shifts: list[int] = []  # of each slot, by which rotary positions differ from places
+        self.before: int | mx.array = 0
+        self.after: int | mx.array = 0
+        self.longest = 0
+        self.level = True  # all rows stand at the same position
+        self.slots = mx.array([], dtype=mx.int32)
+        self._first = -1
+
+    def begin(self, count: int) -> None:
+        """Start a step of `count` tokens for each row."""
+        self.tick += 1
+        self.count = count
+        lengths = self.lengths[self.low : self.high]
+        self.level = min(lengths) == max(lengths)
+        self.longest = max(lengths)
+        if self.level:
+            self.before = lengths[0]
+        else:
+            self.before = mx.array(lengths, dtype=mx.int32)
+            if self.slots.size != len(lengths) or self._first != self.low:
+                self.slots = mx.arange(self.low, self.high, dtype=mx.int32)
+                self._first = self.low
+        self.after = self.before + count
+
+    @property
+    def rows(self) -> int:
+        return self.high - self.low
+
+    def positions(self) -> mx.array:
+        """Of this step's tokens, [rows, count]."""
+        starts = mx.array([self.before]) if isinstance(self.before, int) else self.before
+        return starts[:, None] + mx.arange(self.count)
+
+    def shifted_positions(self) -> mx.array:
+        """As `positions`, as rotary embeddings count them: media in the prompt take fewer than they have tokens."""
+        shifts = self.shifts[self.low : self.high]
+        positions = self.positions()
+        return positions + mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else positions
