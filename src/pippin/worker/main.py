@@ -62,6 +62,10 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
     except LinkLost:
         return 0
+    except ServerError as error:  # it says by itself what is wrong
+        log.warning("Loading %s failed: %s", spec.info.id, error.report.message)
+        _report_failure(link, error.report)
+        return LOAD_FAILED
     except Exception as error:
         log.exception("Loading %s failed.", spec.info.id)
         _report_failure(link, load_failure(spec, error))
@@ -83,9 +87,7 @@ def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
 
 
 def load_failure(spec: WorkerSpec, error: Exception) -> ErrorReport:
-    """What to tell clients and operator of a load that failed."""
-    if isinstance(error, ServerError):
-        return error.report
+    """What to tell clients and operator of a load that failed unexpectedly."""
     return ErrorReport(
         kind="load_failed",
         message=f"The model {spec.info.id!r} could not be loaded: {type(error).__name__}: {error}",
