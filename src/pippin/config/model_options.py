@@ -128,7 +128,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # Prefix cache
     prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for later requests.")] = True
-    cache_block_tokens: Annotated[Positive, Meta(description="Tokens in a block of the cache.")] = 32
+    cache_block_tokens: Annotated[Positive, Meta(description="Tokens in a block of the cache.")] = 16
     cache_memory_mb: Annotated[
         Natural | None, Meta(description="Most memory for the prefix cache, in MiB.")
     ] = None

@@ -122,8 +122,9 @@ class Scheduler:
             return limits.prefill_chunk
         if self.prefill_rate <= 0:
             return min(limits.prefill_chunk, 4 * SMALLEST_CHUNK)
-        # Where decoding alone takes up the gap, prompts still get a third of the time: nobody is starved.
-        seconds = max(limits.target_gap - self.decode_seconds, self.decode_seconds / 2)
+        # Where decoding alone takes up the gap, prompts get two thirds of the time: whoever joins sooner shares more
+        # steps with the others, so that all are done sooner.
+        seconds = max(limits.target_gap - self.decode_seconds, 2 * self.decode_seconds)
         tokens = int(seconds * self.prefill_rate)
         tokens -= tokens % SMALLEST_CHUNK
         return max(SMALLEST_CHUNK, min(tokens, limits.prefill_chunk))
