@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pippin.core.errors import ServerError
 from pippin.engines.language.scheduler import (
     CAPACITY_STEP,
-    SMALLEST_CHUNK,
     Limits,
     Scheduler,
     Ticket,
@@ -89,9 +88,9 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
     queue.observe(0.05 + 0.3, 300, decoded=True)  # 1000 tokens a second
     assert queue.chunk() == 144  # 0.15 s are left of the gap
     queue.limits.target_gap = 0.01
-    assert queue.chunk() == SMALLEST_CHUNK  # half of the time of a step, in whole smallest chunks
-    queue.decode_seconds = 0.4
-    assert queue.chunk() == 192
+    assert queue.chunk() == 96  # twice the time of a step, in whole smallest chunks
+    queue.decode_seconds = 0.2
+    assert queue.chunk() == 400
     queue.drop([running])
     assert queue.chunk() == 512
 
