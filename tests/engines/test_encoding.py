@@ -87,3 +87,7 @@ def test_every_row_is_computed_once_within_the_bounds(requests: list[list[int]])
 def test_options_of_an_encoder_need_a_restart() -> None:
     with pytest.raises(Exception, match="restart"):
         EncodingEngine(Sums()).reconfigure({"dtype": "float16"})
+
+
+def test_a_share_of_memory_is_no_news_to_an_engine_without_caches() -> None:
+    EncodingEngine(Sums()).reconfigure({"memory_bytes": 1 << 30})

@@ -12,6 +12,7 @@ Both raise `ServerError("load_failed", ...)` with a sentence that says what to d
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task
@@ -81,3 +82,13 @@ class Engine(Protocol):
     def reconfigure(self, options: dict[str, Any]) -> None:
         """Take over options that may change while running; others raise `ServerError`."""
         ...
+
+
+def refuse_changes(options: dict[str, Any]) -> None:
+    """`reconfigure` of engines that take over nothing while they run. Raises `ServerError`.
+
+    The pool tells every model its share of memory, which is no news to one that keeps no caches.
+    """
+    fixed = sorted(set(options) - {"memory_bytes"})
+    if fixed:
+        raise ServerError("unsupported", f"These options need a restart of the model: {', '.join(fixed)}.")

@@ -16,7 +16,7 @@ import mlx.core as mx
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Failed
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission, Job
+from pippin.engines.base import Emission, Job, refuse_changes
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,4 @@ class BlockingEngine(Generic[Model]):
         """Nothing is cached between requests."""
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        if options:
-            raise ServerError(
-                "unsupported", f"These options need a restart of the model: {', '.join(sorted(options))}."
-            )
+        refuse_changes(options)

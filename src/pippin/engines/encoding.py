@@ -19,7 +19,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission, Job
+from pippin.engines.base import Emission, Job, refuse_changes
 from pippin.engines.device import RunType, decide, find_facts
 
 Floats = npt.NDArray[np.float32]
@@ -163,10 +163,7 @@ class EncodingEngine:
         """Nothing is cached between requests."""
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        if options:
-            raise ServerError(
-                "unsupported", f"These options of an encoder need a restart: {', '.join(sorted(options))}."
-            )
+        refuse_changes(options)
 
 
 class EncodingTokenizer:
