@@ -15,7 +15,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
-from pippin.engines.language import prompts
+from pippin.engines.language import batching, prompts
 from pippin.engines.language.joint_prefill import compute_together
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
@@ -223,6 +223,22 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 8) for n in range(6)}
     answers, _ = run_all(bench, given)
     assert passes == [[11, 12, 13, 14, 15, 16]]
+    for name, (prompt, _count) in given.items():
+        bench.judge(prompt, answers[name, 0])
+
+
+def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "can_batch", lambda _: False)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("computed together")
+
+    monkeypatch.setattr(prompts, "compute_together", never)
+    bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, prefill_chunk=256))
+    given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 6) for n in range(4)}
+    answers, _ = run_all(bench, given)
     for name, (prompt, _count) in given.items():
         bench.judge(prompt, answers[name, 0])
 

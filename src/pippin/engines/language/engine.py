@@ -45,6 +45,7 @@ class LanguageEngine:
         limits: Limits,
         share: Callable[[int], MemoryShares],
         batch: Batch,
+        joint_prompts: bool,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
         sight: Sight | None = None,
@@ -58,7 +59,7 @@ class LanguageEngine:
         self._batch = batch
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
-        self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters)
+        self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters, joint=joint_prompts)
         self._adapters = adapters
         self._speculation = speculation
         self._sight = sight

@@ -102,6 +102,7 @@ def build_engine(
             options.quantized_kv_start if options.kv_bits else 0,
             sorts_slowly=plan.sorts_slowly,
         ),
+        joint_prompts=batching.shape is not None,
         prefixes=prefixes,
         adapters=adapters,
         sight=_open_sight(model, options, plan),

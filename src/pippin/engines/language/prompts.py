@@ -23,14 +23,17 @@ class Prompts:
         scheduler: Scheduler,
         prefixes: PrefixCache | None,
         adapters: Adapters,
+        *,
+        joint: bool,
     ) -> None:
+        """`joint`: the model was found to compute rows of different lengths together."""
         self._model = model
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._prefixes = prefixes
         self._adapters = adapters
         self._prompts: dict[Ticket, Prompt] = {}
-        self._can_join = can_join(new_row_cache(model))
+        self._can_join = joint and can_join(new_row_cache(model))
 
     def __len__(self) -> int:
         return len(self._prompts)
