@@ -214,6 +214,13 @@ def test_custom_namespace_and_shell_tools_become_functions() -> None:
     assert tools[0].parameters["required"] == ["input"]
 
 
+def test_a_regular_expression_of_a_custom_tool_is_enforced() -> None:
+    form = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+|-"}
+    [tool] = request(tools=[{"type": "custom", "name": "word", "format": form}]).tools
+    assert tool.strict
+    assert (tool.parameters or {})["properties"]["input"]["pattern"] == "^(?:[a-z]+|-)$"
+
+
 def test_a_grammar_of_a_custom_tool_is_told_to_the_model() -> None:
     [tool] = request(
         tools=[

@@ -217,12 +217,21 @@ def _function(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[
 
 def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, Origin]:
     custom = convert(spec, CustomSpec, param)
-    description = custom.description or ""
-    if isinstance(custom.format, GrammarInput):
-        grammar = f"The input follows this {custom.format.syntax} grammar:\n{custom.format.definition}"
-        description = f"{description}\n\n{grammar}".strip()
-    tool = Tool(flat_name(custom.name, namespace), description or None, _CUSTOM)
+    description, parameters = custom.description or "", _CUSTOM
+    match custom.format:
+        case GrammarInput(syntax, definition):
+            grammar = f"The input follows this {syntax} grammar:\n{definition}"
+            description = f"{description}\n\n{grammar}".strip()
+            if syntax == "regex":  # a JSON string can be held to it; to a Lark grammar it can't
+                parameters = _custom_like(definition)
+    strict = parameters is not _CUSTOM
+    tool = Tool(flat_name(custom.name, namespace), description or None, parameters, strict)
     return tool, Origin("custom", custom.name, namespace)
+
+
+def _custom_like(pattern: str) -> dict[str, Any]:
+    text = {**_CUSTOM["properties"]["input"], "pattern": f"^(?:{pattern})$"}
+    return {**_CUSTOM, "properties": {"input": text}}
 
 
 def _namespace(spec: dict[str, Any], param: str) -> list[tuple[Tool, Origin]]:

@@ -25,19 +25,14 @@ CHANNELS = Channels(
 
 
 def thoughts(grammar: Grammar) -> str:
-    """Any number of messages of the analysis channel."""
-    channel, message = grammar.mark("<|channel|>"), grammar.mark("<|message|>")
-    thought = f'{again(grammar)} {channel} "analysis" {message} {grammar.value_until("<|end|>")}'
-    return f"{grammar.rule(thought)}*"
+    """Any number of messages of the analysis channel, each with the beginning of the next message."""
+    return f"{grammar.rule(further(grammar, 'analysis'))}*"
 
 
-def again(grammar: Grammar) -> str:
-    """How a further message begins; the prompt has begun the first."""
-    return f'({grammar.mark("<|start|>")} "assistant")?'
-
-
-def before_answer(grammar: Grammar) -> str:
-    return f"{thoughts(grammar)} {again(grammar)}"
+def further(grammar: Grammar, channel: str) -> str:
+    """A message of this channel, and the beginning of the next one; the prompt has begun the first."""
+    opener, message, start = map(grammar.mark, ("<|channel|>", "<|message|>", "<|start|>"))
+    return f'{opener} "{channel}" {message} {grammar.value_until("<|end|>")} {start} "assistant"'
 
 
 FORMAT = ReasoningFormat(
@@ -47,7 +42,7 @@ FORMAT = ReasoningFormat(
     end="<|end|>",
     channels=CHANNELS,
     before_answer=("<|channel|>", "final", "<|message|>"),
-    in_grammar=before_answer,
+    in_grammar=thoughts,
     signs=(("<|channel|>analysis",), ("<|channel|>", "<|constrain|>")),
     priority=40,
 )

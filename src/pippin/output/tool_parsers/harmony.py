@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import ANY, Grammar, named_calls, string
-from pippin.output.reasoning_parsers.harmony import CHANNELS, again, thoughts
+from pippin.output.reasoning_parsers.harmony import CHANNELS, further, thoughts
 from pippin.output.source import Malformed, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
@@ -30,13 +30,11 @@ class HarmonyCalls(ToolFormat):
             return f'({channel} "commentary" {to} | {to} {channel} "commentary") {json}'
 
         named = named_calls(grammar, tools, head, grammar.mark("<|call|>"))
-        begin = again(grammar)
-        said = grammar.rule(f'{begin} {channel} "commentary" {message} {grammar.value_until("<|end|>")}')
-        call = grammar.rule(f"{begin} {named}")
         if required:
-            return grammar.lines(f"{thoughts(grammar)} {call}")
-        answer = grammar.rule(f'{begin} {channel} "final" {message} {grammar.rule(ANY)} {end}?')
-        return grammar.lines(f"{thoughts(grammar)} {said}? ({call} | {answer})")
+            return grammar.lines(f"{thoughts(grammar)} {named}")
+        said = grammar.rule(further(grammar, "commentary"))
+        answer = grammar.rule(f'{channel} "final" {message} {grammar.rule(ANY)} {end}?')
+        return grammar.lines(f"{thoughts(grammar)} {said}? ({named} | {answer})")
 
 
 FORMAT = HarmonyCalls(
