@@ -223,6 +223,8 @@ class LanguageEngine:
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self._emit(each.request, progress_of(each))
+            if not wait:
+                break  # whoever decodes waits for one pass
         for prompt in self._prompts.done() if start else ():
             self._start_rows(prompt)
         return spent
