@@ -19,8 +19,8 @@ def test_the_fixed_part_and_the_rate_are_found() -> None:
 def test_chunks_of_one_size_are_judged_by_the_fixed_part_given() -> None:
     cost = ChunkCost()
     for _ in range(5):
-        cost.observe(20, 0.12)
-    assert cost.affordable(0.17, fixed=0.07) == pytest.approx(40, abs=1)
+        cost.observe(20, 0.15)
+    assert cost.affordable(0.22, fixed=0.07) == pytest.approx(37, abs=1)
     assert cost.affordable(0.05, fixed=0.07) == 0
 
 
