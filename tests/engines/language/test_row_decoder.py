@@ -168,9 +168,9 @@ def test_a_grammar_begins_after_the_reasoning():
 
 
 def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
-    start = TOKENIZER.single("<think>")
+    (start,) = TOKENIZER.encode("<think>")
     decoder = RowDecoder(
-        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=start),
+        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
     )
@@ -178,7 +178,7 @@ def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
     choice = run(decoder, "<think>well</think>no")
     assert (choice.text("reasoning"), choice.text("text")) == ("well", "no")
     answered = RowDecoder(
-        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=start),
+        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
     )
