@@ -115,6 +115,7 @@ def api_page() -> str:
             MARKS[status(contract, name, described[head])] for head, contract in CONTRACTS.items()
         )
         said = [texts.get(name, "") for texts in described.values()]
+        said += [contract.accepted.get(name, "") for contract in CONTRACTS.values()]
         lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
     return "\n".join([*lines, *kind_lines()]) + "\n"
 
@@ -127,14 +128,14 @@ def kind_lines() -> list[str]:
         lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
         for name in sorted(fields_of(contract)):
             mark = MARKS[status(contract, name, described)]
-            said = described.get(name) or contract.refused.get(name, "")
+            said = described.get(name) or contract.accepted.get(name) or contract.refused.get(name, "")
             lines.append(f"| `{name}` | {mark} | {meaning([said])} |")
     return lines
 
 
 def fields_of(contract: Contract[Any]) -> set[str]:
     honoured = {field.encode_name for field in msgspec.structs.fields(contract.body)}
-    return honoured | contract.accepted | set(contract.refused)
+    return honoured | set(contract.accepted) | set(contract.refused)
 
 
 def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> str:

@@ -68,8 +68,40 @@ def test_every_documented_field_of_completions_is_honoured_accepted_or_refused(n
 @pytest.mark.parametrize("name", sorted(openai_chat.REFUSED))
 def test_refused_fields_are_refused_by_name_unless_neutral(name: str) -> None:
     assert refusal(**{name: "x"}).report.param == name
-    for neutral in (None, False, [], {}, 0, ""):
-        chat(**{name: neutral})
+    neutral: list[Any] = [None, False, [], 0, ""]
+    for value in neutral + ([] if name in openai_chat.dialect.contract.switches else [{}]):
+        chat(**{name: value})
+
+
+def test_a_web_search_with_its_defaults_is_refused_too() -> None:
+    assert refusal(web_search_options={}).report.param == "web_search_options"
+
+
+def test_calls_stay_text_where_that_is_asked_for() -> None:
+    assert chat().read_calls
+    assert chat(parse_tool_calls=True).read_calls
+    assert not chat(parse_tool_calls=False).read_calls
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [("auto", True), ("deepseek", True), ("parsed", True), ("hidden", False)]
+)
+def test_reasoning_is_read_apart_or_left_out(given: str, shown: bool) -> None:
+    body = json.dumps({"model": "m", "messages": [USER], "reasoning_format": given})
+    assert openai_chat.dialect.decode(body.encode(), DecodeContext()).shape.reasoning is shown
+
+
+@pytest.mark.parametrize("given", ["none", "raw", "deepseek-legacy", "other"])
+def test_reasoning_within_the_text_is_refused(given: str) -> None:
+    assert refusal(reasoning_format=given).report.param == "reasoning_format"
+
+
+def test_verbosity_reaches_the_template() -> None:
+    assert chat(verbosity="low").template_kwargs == {"verbosity": "low"}
+    assert chat(verbosity="low", chat_template_kwargs={"verbosity": "high"}).template_kwargs == {
+        "verbosity": "high"
+    }
+    assert refusal(verbosity="much").report.param == "verbosity"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -14,6 +14,8 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 MAX_DEPTH = 100
 """Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
 
+BOOKKEEPING: Final = "Bookkeeping of the client's."
+
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
@@ -22,15 +24,16 @@ _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`
 class Contract(Generic[Body]):
     """The documented fields of a request body.
 
-    Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may
-    have any value and change nothing; names in `refused` may only have a neutral value (null, false, zero or
-    empty), otherwise the request fails with the sentence given there, also where `body` has them from a struct
-    that dialects share.
+    Fields of `body` are honoured (or refused by value, by the dialect's own code). Names in `accepted` may have
+    any value and change nothing, for the reason that is given. Names in `refused` may only have a neutral value
+    (null, false, zero or empty), otherwise the request fails with the sentence given there, also where `body` has
+    them from a struct that dialects share.
     """
 
     body: type[Body]
-    accepted: frozenset[str] = frozenset()
+    accepted: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """The body, and the names of fields that this contract does not know."""
@@ -69,7 +72,7 @@ class Contract(Generic[Body]):
         unknown = []
         for name, value in given.items():
             if (sentence := self.refused.get(name)) is not None:
-                if value not in _NEUTRAL and value:
+                if value and (value not in _NEUTRAL or (value == b"{}" and name in self.switches)):
                     raise unsupported(name, sentence)
             elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
