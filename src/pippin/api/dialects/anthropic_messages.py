@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects import openai_fields as shared
+from pippin.api.dialects.anthropic_messages_answer import MessageAnswer
 from pippin.api.dialects.anthropic_messages_content import ConversationReader, MessageParam
 from pippin.api.dialects.anthropic_messages_encode import (
     MessagesEncoder,
@@ -15,7 +16,7 @@ from pippin.api.dialects.anthropic_messages_encode import (
     ThinkingShown,
     error_of,
 )
-from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice_of, tools_of
+from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
@@ -122,7 +123,7 @@ class MessagesDialect:
     name = "messages"
     path = "/messages"
     body = MessagesBody
-    answer = None
+    answer = MessageAnswer
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
     def __init__(self, *, counting: bool = False) -> None:
@@ -141,13 +142,15 @@ class MessagesDialect:
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
         tools, left_out = tools_of(fields.tools or [])
+        toolsets = toolsets_of(fields.tools or [])
         messages, cached = _pins(fields, with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         request = GenerationRequest(
             model=fields.model,
             messages=messages,
             tools=tools,
-            tool_choice=tool_choice_of(choice, tools),
+            toolsets=toolsets,
+            tool_choice=tool_choice_of(choice, tools, toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             tool_format=fields.tool_parser,
             read_calls=fields.parse_tool_calls is not False,
@@ -162,7 +165,12 @@ class MessagesDialect:
         )
         return Decoded(
             requests=(steered(request, fields),),
-            shape=MessageShape(thinking=_thinking_shown(fields), cached=cached, model=fields.model),
+            shape=MessageShape(
+                thinking=_thinking_shown(fields),
+                cached=cached,
+                model=fields.model,
+                servers=bool(toolsets),
+            ),
             stream=bool(fields.stream),
             ignored=ignored,
             warnings=_warnings(left_out, reader.skipped),

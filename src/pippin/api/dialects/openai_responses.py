@@ -18,6 +18,7 @@ from pippin.api.dialects.engine_fields import (
 )
 from pippin.api.dialects.fields import Contract, invalid
 from pippin.api.dialects.media_options import with_media_options
+from pippin.api.dialects.openai_responses_answer import ResponseAnswer
 from pippin.api.dialects.openai_responses_encode import ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.openai_responses_fields import (
     ACCEPTED,
@@ -59,7 +60,7 @@ class ResponsesDialect:
     name = "responses"
     path = "/responses"
     body = ResponsesBody
-    answer = None
+    answer = ResponseAnswer
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
