@@ -8,7 +8,8 @@ from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat_messages import ChatMessage, is_prefill, messages_of
+from pippin.api.dialects.chat_message_body import ChatMessage
+from pippin.api.dialects.chat_messages import is_prefill, messages_of
 from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.engine_fields import Verbosity
 from pippin.api.dialects.fields import Contract, invalid, unsupported
