@@ -77,6 +77,28 @@ def test_a_web_search_with_its_defaults_is_refused_too() -> None:
     assert refusal(web_search_options={}).report.param == "web_search_options"
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"messages": [{"role": "bot", "content": "x"}]},
+            "`system`, `developer`, `user`, `assistant`, `tool`",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "picture"}]}]}, "`text`, `input_text`"),
+        ({"response_format": {"type": "xml"}}, "`text`, `json_object`, `json_schema`, `regex`, `grammar`"),
+        ({"reasoning_effort": "enormous"}, "`high`, `low`"),
+        ({"tools": [{"type": "x"}]}, "`function`, `custom`, `mcp`"),
+        ({"stream_options": {"include_usage": 3}}, None),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused_with_those_that_are(
+    fields: dict[str, Any], words: str | None
+) -> None:
+    message = refusal(**fields).report.message
+    assert (words or "") in message
+    assert ("it can be" in message) == (words is not None)
+
+
 def test_calls_stay_text_where_that_is_asked_for() -> None:
     assert chat().read_calls
     assert chat(parse_tool_calls=True).read_calls

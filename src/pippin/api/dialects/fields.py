@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from pippin.api.dialects.allowed_values import allowed_values
 from pippin.core.errors import ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -57,7 +58,7 @@ class Contract(Generic[Body]):
         try:
             return msgspec.convert(values, type=self.body, strict=False), unknown
         except msgspec.ValidationError as error:
-            raise validation_error(str(error)) from None
+            raise validation_error(str(error), self.body) from None
 
     def _sort_out(self, data: bytes) -> tuple[str, ...]:
         given = decode_json(data, dict[str, msgspec.Raw])
@@ -89,7 +90,7 @@ def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
-        raise validation_error(str(error)) from None
+        raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ServerError("invalid_request", f"The request body is not valid JSON: {error}.") from None
     except RecursionError:
@@ -101,15 +102,17 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
     try:
         return msgspec.convert(value, type=type)
     except msgspec.ValidationError as error:
-        raise validation_error(str(error), path) from None
+        raise validation_error(str(error), type, path) from None
     except RecursionError:
         raise too_deep(path) from None
 
 
-def validation_error(complaint: str, prefix: str = "") -> ServerError:
-    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`")."""
+def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError:
+    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`") about a value of that type."""
     match = _AT_PATH.match(complaint)
     problem, path = (match["problem"], match["path"] or "") if match else (complaint, "")
+    if path and problem.startswith("Invalid") and (words := allowed_values(type, path)):
+        problem += f"; it can be {', '.join(f'`{word}`' for word in words)}"
     path = f"{prefix}{path}" if path.startswith("[") or not prefix else f"{prefix}.{path}" if path else prefix
     if missing := re.match(r"Object missing required field `(.+)`", problem):
         path = f"{path}.{missing[1]}" if path else missing[1]

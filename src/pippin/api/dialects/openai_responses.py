@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from pippin.api.dialects import openai_fields as shared
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
 from pippin.api.dialects.engine_fields import (
     continues_final,
     overflow_of,
@@ -109,11 +109,21 @@ def _read(
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
-        reader.read(history.items(fields.previous_response_id), "previous_response_id")
+        reader.read(_before(fields.previous_response_id, history), "previous_response_id")
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
     return reader, toolbox_of((fields.tools or []) + reader.tools)
+
+
+def _before(previous: str, history: History) -> list[Item]:
+    try:
+        return history.items(previous)
+    except ServerError as error:
+        unknown = msgspec.structs.replace(
+            error.report, param="previous_response_id", code="previous_response_not_found"
+        )
+        raise ServerError.of(unknown) from None
 
 
 def conversation_of(fields: ResponsesBody) -> str | None:
