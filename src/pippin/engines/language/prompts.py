@@ -5,6 +5,7 @@ from collections.abc import Container
 import mlx.nn as nn
 
 from pippin.core.events import Event, Progress
+from pippin.engines.language.head import Head
 from pippin.engines.language.joint_prefill import can_join, compute_together, fits
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefill import compute_chunk, score_chunk
@@ -24,10 +25,12 @@ class Prompts:
         prefixes: PrefixCache | None,
         adapters: Adapters,
         *,
+        head: Head,
         joint: bool,
     ) -> None:
         """`joint`: the model was found to compute rows of different lengths together."""
         self._model = model
+        self._head = head
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._prefixes = prefixes
@@ -55,12 +58,16 @@ class Prompts:
             ticket.held = False
 
     def next(self, besides: Container[Ticket] = ()) -> Prompt | None:
-        """The prompt to work on now, begun."""
+        """The prompt to work on now, begun and not done."""
         while (ticket := self._scheduler.next_prompt(besides)) is not None:
             prompt = self._prompts[ticket]
             if prompt.begun or self._begin(prompt):
                 return prompt
         return None
+
+    def done(self) -> list[Prompt]:
+        """Prompts that are computed."""
+        return [self._prompts[ticket] for ticket in self._scheduler.done()]
 
     def _begin(self, prompt: Prompt) -> bool:
         """Start from what the prefix cache has; False if the prompt had better wait for one that is under way."""
@@ -95,9 +102,9 @@ class Prompts:
         if _scores(prompt):
             score_chunk(self._model, prompt, count, self._tokenizer, _alternatives(request))
         elif len(prompts) == 1:
-            compute_chunk(self._model, prompt, count, wait=wait)
+            compute_chunk(self._model, self._head, prompt, count, wait=wait)
         else:
-            compute_together(self._model, prompts, counts, wait=wait)
+            compute_together(self._model, self._head, prompts, counts, wait=wait)
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each.ticket, added)
             each.chunks += 1
@@ -108,14 +115,16 @@ class Prompts:
         """Tokens of the prompt's next chunk."""
         computed = prompt.ticket.computed
         ahead = [border - computed for border in prompt.borders if border > computed]
-        return min(most, prompt.ticket.remaining, *ahead) if ahead else min(most, prompt.ticket.remaining)
+        count = min([most, prompt.ticket.remaining, *ahead])
+        alone = not self._head.works and count == prompt.ticket.remaining > 1
+        return count - 1 if alone else count
 
     def _together(self, first: Prompt, count: int, most: int) -> tuple[list[Prompt], list[int]]:
         """The prompt, and others whose chunks are computed in the same pass; how many tokens of each."""
         prompts, counts = [first], [count]
         while self._joins(first, count) and sum(counts) < most:
             other = self.next({prompt.ticket for prompt in prompts})
-            if other is None or not other.ticket.remaining:
+            if other is None:
                 break
             more = self._count(other, most - sum(counts))
             computed = [*(prompt.ticket.computed for prompt in prompts), other.ticket.computed]
@@ -144,8 +153,7 @@ def progress_of(prompt: Prompt) -> list[Event]:
     request, ticket = prompt.request, prompt.ticket
     if request.computed is not None or (prompt.chunks == 1 and not ticket.remaining):
         return []
-    done = ticket.computed + (not ticket.remaining)
-    return [Progress(done, len(request.job.prompt), request.cached)]
+    return [Progress(ticket.computed, len(request.job.prompt), request.cached)]
 
 
 def _scores(prompt: Prompt) -> bool:

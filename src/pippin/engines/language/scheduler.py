@@ -134,10 +134,18 @@ class Scheduler:
 
         Counting what was computed for others in the meantime keeps long prompts from starving behind short ones.
         """
-        ready = [ticket for ticket in self.phase("prefill") if not ticket.held and ticket not in besides]
+        ready = [
+            ticket
+            for ticket in self.phase("prefill")
+            if ticket.remaining and not ticket.held and ticket not in besides
+        ]
         if not ready:
             return None
         return min(ready, key=lambda each: (-each.priority, each.remaining - each.passed, each.arrival))
+
+    def done(self) -> list[Ticket]:
+        """Whose prompts are computed, and whose rows do not run yet."""
+        return [ticket for ticket in self.phase("prefill") if not ticket.remaining]
 
     def computed(self, ticket: Ticket, tokens: int) -> None:
         ticket.computed += tokens
