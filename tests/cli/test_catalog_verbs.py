@@ -47,6 +47,12 @@ def test_a_damaged_model_is_listed_with_the_reason(imports: Path, capsys: pytest
     assert main(["list"]) == 0
     assert "broken" in (shown := capsys.readouterr().out)
     assert "not usable: " in shown
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.safetensors").unlink()
+    assert main(["list"]) == 0
+    assert "incomplete: " in capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["incomplete"]
 
 
 def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
