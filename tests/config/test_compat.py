@@ -16,6 +16,7 @@ from pippin.config.load import load
 from pippin.config.model_options import ModelOptions
 from pippin.config.pages import migrating_page
 from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.worker_environment import worker_environment
 
 DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("documented_names.json").read_text()
@@ -225,3 +226,14 @@ def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() 
     assert (entry.path, entry.preload) == ("mlx-community/gemma-3-4b-it-4bit", False)
     [entry] = resolved("--compat=mlx-server", "--model=qwen").server.models
     assert entry.path == "qwen"
+
+
+def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = {
+        term.name for server in SERVERS.values() for term in server.variables if term.option == "api_keys"
+    }
+    names = foreign | {"PIPPIN_API_KEY", "PIPPIN_API_KEYS", "PIPPIN_API_KEY_FILE"}
+    assert len(names) > 3
+    for name in names:
+        monkeypatch.setenv(name, "secret")
+    assert not names & worker_environment().keys()

@@ -7,7 +7,7 @@ from typing import Final
 import pippin
 
 # A worker runs model code and needs no secret of the server.
-SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "API_KEY", "MLX_VLM_API_KEY")
+SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "MLX_VLM_SERVER_API_KEY")
 
 
 def blas_threads(residents: int) -> int:

@@ -91,7 +91,7 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
         if size < whole:
             raise ServerError(
                 "load_failed",
-                f"{path.name} of the model {info.id!r} is cut off: {size} of {whole} bytes are there. Download it again.",
+                f"{path.name} of the model {info.id!r} is cut off: {size} of {whole} bytes are there. Fetch it again.",
             )
     index = folder / "model.safetensors.index.json"
     if index.exists():
@@ -111,7 +111,9 @@ def _whole_size(path: Path) -> int:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length)) if length < LARGEST_HEADER else {}
-        ends = [array["data_offsets"][1] for name, array in header.items() if name != "__metadata__"]
+        ends: list[int] = [
+            array["data_offsets"][1] for name, array in header.items() if name != "__metadata__"
+        ]
     except (OSError, struct.error, ValueError, TypeError, KeyError, AttributeError, IndexError):
         return 0
     return 8 + length + max(ends, default=0)
