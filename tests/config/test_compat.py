@@ -31,6 +31,7 @@ SAMPLES = {
     "--model-type": "lm",
     "--log-level": "INFO",
     "--default-chat-template-kwargs": '{"enable_thinking": false}',
+    "--chat-template-args": '{"enable_thinking": false}',
     "--embedding-overflow-policy": "truncate",
     "--lora-scales": "0.5,1",
     "--xtc-threshold": "0.1",
@@ -204,6 +205,7 @@ def test_secrets_of_hugging_face_are_not_mentioned() -> None:
         ("mlx-server", ("127.0.0.1", 1234, 4096, 0, 0.7, 0.9, "summarize")),
         ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, 0.7, 0.95, "error")),
         ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, 0.7, 0.9, "error")),
+        ("mlx-lm", ("127.0.0.1", 8080, 512, 0, 0.0, None, "error")),
     ],
 )
 def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[object, ...]) -> None:
@@ -219,6 +221,12 @@ def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[ob
         of.overflow,
     )
     assert of.seed is None
+
+
+def test_a_draft_model_is_the_profiles() -> None:
+    assert defaults("--draft-model=d").draft_model_path is None, "mlx_vlm.server's are of kinds of their own"
+    [entry] = resolved("--compat=mlx-lm", "--model=m", "--draft-model=d", "--temp=0.3").server.models
+    assert (entry.options.draft_model_path, entry.options.temperature) == ("d", 0.3)
 
 
 def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() -> None:
