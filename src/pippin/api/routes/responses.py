@@ -52,10 +52,13 @@ def routes(api: Api) -> list[BaseRoute]:
 class Responses:
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._silence = api.options.keepalive_interval
         self._dialect = ResponsesDialect()
         self._compaction = CompactionDialect()
         self._background = BackgroundResponses()
+
+    @property
+    def _silence(self) -> float:
+        return self._api.options.keepalive_interval
 
     async def create(self, request: Request) -> Response:
         history = history_of(self._api, request)
