@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = {**_facts(catalog, info), "sampling": _sampling(settings, catalog, info)}
+    facts = _facts(catalog, info)
+    if info.kind == "language":
+        facts |= {**_abilities(info), "sampling": _sampling(settings, catalog, info)}
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print(f"{name:<{width}}{value}")
@@ -53,6 +56,22 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "capabilities": ", ".join(able) or "-",
         "tool calls": info.tool_format or "-",
         "reasoning": info.reasoning_format or "-",
+    }
+
+
+def _abilities(info: "ModelInfo") -> dict[str, str]:
+    """What `kv_bits` and speculation can do with the model's layers; loading it is what decides."""
+    from pippin.catalog.folder_files import find_json
+    from pippin.catalog.layers import layers_of
+
+    layers = layers_of(find_json(Path(info.path or "") / "config.json") or {})
+    if layers is None:
+        return {"kv_bits": "told when it is loaded", "speculation": "told when it is loaded"}
+    applies = f"{layers.full} of {layers.total} layers, those of full attention"
+    speculates = "no: some layers can't take tokens back" if layers.recurrent else "yes"
+    return {
+        "kv_bits": applies if layers.full else "no: no layer of full attention",
+        "speculation": speculates,
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels
-from pippin.output.source import Reading, Source
+from pippin.output.source import Malformed, Reading, Source
 from pippin.output.writer import Writer
 
 SpecialToken = Callable[[str], "int | bool | None"]
@@ -89,3 +89,11 @@ class ToolFormat(ABC):
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         """Lark source in llguidance's dialect that admits exactly this format's calls of these tools."""
+
+
+class HeaderCalls(ToolFormat):
+    """Headers say what is a call, so that there is no opener to read from."""
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        raise Malformed
+        yield

@@ -240,6 +240,16 @@ def test_a_tool_call_is_a_part_and_the_reason_to_end():
     assert choice.text("tool_call").replace(" ", "") == '{"at":"it"}'
 
 
+def test_calls_that_are_not_to_be_read_stay_text_markup_and_all():
+    said = 'Wait. <tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call> and on'
+    request = asking(tools=(TOOL,), read_calls=False, parallel_tool_calls=False)
+    decoder = RowDecoder(job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER)
+    choice = run(decoder, said + "<|im_end|>")
+    assert decoder.finished == "stop"
+    assert choice.text("text") == said
+    assert choice.text("tool_call") == ""
+
+
 def test_a_required_call_is_the_only_thing_that_can_come():
     form, compiler = tool_format("json_tools"), GrammarCompiler(TOKENIZER)
     source = form.grammar((TOOL,), required=True, parallel=False, special=compiler.special_id)

@@ -37,7 +37,7 @@ class RowDecoder:
             choice=choice,
             tool_format=job.tool_format,
             reasoning_format=job.reasoning_format,
-            tools=job.tools,
+            tools=job.tools if request.read_calls else (),
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
             thinking_open=job.thinking_open,

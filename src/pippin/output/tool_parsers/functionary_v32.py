@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.source import Malformed, Reading
-from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
+from pippin.output.tool_format import HeaderCalls, History, SpecialToken
 
 OPENER = ">>>"
 
@@ -27,13 +26,7 @@ CHANNELS = Channels(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionaryLines(ToolFormat):
-    """Headers say what is a call, so that there is no opener to read from."""
-
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        raise Malformed
-        yield
-
+class FunctionaryLines(HeaderCalls):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:

@@ -5,18 +5,11 @@ from dataclasses import dataclass
 from pippin.core.conversation import Tool
 from pippin.output.grammars import ANY, Grammar, named_calls, string
 from pippin.output.reasoning_parsers.harmony import CHANNELS, further, thoughts
-from pippin.output.source import Malformed, Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import HeaderCalls, SpecialToken
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarmonyCalls(ToolFormat):
-    """Headers say what is a call, so that there is no opener to read from."""
-
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        raise Malformed
-        yield
-
+class HarmonyCalls(HeaderCalls):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
