@@ -78,7 +78,7 @@ def compute_together(
     """Add the next `counts` tokens of each prompt to its cache; `wait` until the device has done it."""
     for prompt in prompts:
         if prompt.cache is None:
-            prompt.cache = new_row_cache(model)
+            prompt.cache = new_row_cache(model, len(prompt.tokens))
     rows = [prompt.cache or [] for prompt in prompts]
     width = max(counts)
     tokens = []

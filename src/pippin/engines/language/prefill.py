@@ -16,7 +16,7 @@ def compute_chunk(model: nn.Module, prompt: Prompt, tokens: int, *, wait: bool) 
     """Add the next `tokens` of the prompt to its cache; `wait` until the device has done it."""
     start = prompt.ticket.computed
     if prompt.cache is None:
-        prompt.cache = new_row_cache(model)
+        prompt.cache = new_row_cache(model, len(prompt.tokens))
     _run(model, prompt, start, tokens)
     if wait:
         mx.eval(arrays_of(prompt.cache))
@@ -39,7 +39,7 @@ def score_chunk(
     """As `compute_chunk`, and note the logprob of each token that follows one of these."""
     start = prompt.ticket.computed
     if prompt.cache is None:
-        prompt.cache = new_row_cache(model)
+        prompt.cache = new_row_cache(model, len(prompt.tokens))
     follow = (*prompt.tokens, prompt.rows[0].tokens[len(prompt.tokens)])
     if not prompt.scores:
         prompt.scores.append(Token(follow[0], tokenizer.raw(follow[0]), None))

@@ -135,6 +135,8 @@ class PrefixTree:
         self._make_room(0, set())
 
     def clear(self) -> None:
+        for node in self._nodes:
+            node.parent = None  # a cycle would keep the arrays until Python looks for cycles
         self._roots.clear()
         self._nodes.clear()
         self.bytes = 0
