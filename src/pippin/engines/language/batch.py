@@ -19,7 +19,7 @@ class Batch:
     """`rows` is in the sampler's order. A step is `forward`, then `sample`; `read` gives the tokens of the last draw.
 
     Between `forward` and `sample` the host reads the draw before, while the device computes: rows that end there
-    leave, and are not drawn for again.
+    leave, and are not drawn for again. Rows may join there too: their first draw is from their prompts' logits.
     """
 
     def __init__(
@@ -43,13 +43,14 @@ class Batch:
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
-        self._logits: mx.array | None = None
-        self._places: dict[Row, int] = {}  # of rows in `_logits`
+        self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
+        self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
-    def join(self, row: Row, cache: RowCache, length: int) -> None:
-        """Take a row whose prompt but for the last token is in `cache`; the cache may be used again by the caller."""
-        self._place(row, cache, length)
-        row.fresh = row.tokens[-1]
+    def join(self, row: Row, cache: RowCache, logits: mx.array) -> None:
+        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again."""
+        self._place(row, cache, len(row.tokens))
+        self._places[row] = sum(part.shape[0] for part in self._logits)
+        self._logits.append(logits)
         job = row.request.job
         self._sampler.join(
             job.request.sampling,
@@ -121,8 +122,8 @@ class Batch:
             results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
-        self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
-        mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
+        self._logits = results
+        mx.async_eval(*results)  # type: ignore[no-untyped-call]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):
@@ -135,13 +136,13 @@ class Batch:
                 next(row for row in self.rows if row.group == name and row.slot == old).slot = new
 
     def sample(self) -> None:
-        """Draw for the rows that are left, as masks and forced tokens have it."""
-        assert self._logits is not None
-        logits = _pick(self._logits, [self._places[row] for row in self.rows])
+        """Draw for the rows that are here now, as masks and forced tokens have it."""
+        logits = self._logits[0] if len(self._logits) == 1 else mx.concatenate(self._logits)
+        logits = _pick(logits, [self._places[row] for row in self.rows])
         masked, masks = self._masks()
         drawn = self._sampler.sample(logits, masks, masked or None)
         mx.async_eval(*drawn.arrays())  # type: ignore[no-untyped-call]
-        self._logits = None
+        self._logits = []
         self._drawn, self._drawn_rows = drawn, list(self.rows)
         for index, row in enumerate(self.rows):
             row.source = index

@@ -18,6 +18,7 @@ from pippin.engines.language.batch import Batch
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
 from pippin.engines.language.disk_cache import DiskCache, fingerprint
 from pippin.engines.language.engine import LanguageEngine
+from pippin.engines.language.head import Head
 from pippin.engines.language.lora import install
 from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
@@ -102,6 +103,7 @@ def build_engine(
             options.quantized_kv_start if options.kv_bits else 0,
             sorts_slowly=plan.sorts_slowly,
         ),
+        head=Head(model, batching.vocabulary),
         joint_prompts=batching.shape is not None,
         prefixes=prefixes,
         adapters=adapters,

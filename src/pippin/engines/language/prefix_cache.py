@@ -80,7 +80,7 @@ class PrefixCache:
 
     def begin(self, prompt: Prompt) -> int:
         """Look the prompt up, and fill its cache with what is known; gives how many tokens that is."""
-        size, tokens = self.tree.block_tokens, prompt.identity
+        size, tokens = self.tree.block_tokens, prompt.identity[:-1]  # what is sampled from must be computed
         path = self.tree.path(prompt.request.job.key, tokens)
         usable = self._usable(path)
         self._lookup_tokens += len(tokens)
