@@ -57,6 +57,7 @@ def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
     assert main(["show", "small"]) == 0
     shown = capsys.readouterr().out
     assert "window        64 tokens\n" in shown
+    assert "kv_bits       packs all " in shown
     assert "temperature 0.2 (server option), top_p 0.9 (checkpoint)" in shown
 
 

@@ -84,11 +84,9 @@ class Reference:
         if self.quantised is None:
             whole: mx.array = self.model(mx.array([[*prompt, *answer[:-1]]]), cache=cache)
             return whole[0, len(prompt) - 1 :].astype(mx.float32)
-        if len(prompt) > 1:
-            self.model(mx.array([prompt[:-1]]), cache=cache)
-        found = []
-        for place, token in enumerate([prompt[-1], *answer[:-1]]):
-            if len(prompt) - 1 + place >= self.quantised.start:
+        found = [self.model(mx.array([prompt]), cache=cache)[0, -1:]]
+        for place, token in enumerate(answer[:-1]):
+            if len(prompt) + place >= self.quantised.start:
                 cache = [self._packed(layer) for layer in cache]
             found.append(self.model(mx.array([[token]]), cache=cache)[0])
         return mx.concatenate(found).astype(mx.float32)
