@@ -116,7 +116,7 @@ def _whole_size(path: Path) -> int:
         ]
     except (OSError, struct.error, ValueError, TypeError, KeyError, AttributeError, IndexError):
         return 0
-    return 8 + length + max(ends, default=0)
+    return 8 + int(length) + max(ends, default=0)
 
 
 def _explain(info: ModelInfo, error: Exception, library: str) -> str:
