@@ -97,6 +97,7 @@ TEMPLATE = (  # the demo model's own, with a thought that the template opens
 )
 
 
+@pytest.mark.long
 @pytest.mark.model
 @pytest.mark.timeout(600)
 def test_speculation_keeps_to_formats_and_budgets(demo_model: Path, tmp_path: Path) -> None:
