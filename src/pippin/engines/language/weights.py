@@ -2,7 +2,6 @@
 
 import json
 import logging
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,12 +108,14 @@ def _whole_size(path: Path) -> int:
     """Bytes that a safetensors file has by its own header; 0 where that can't be read."""
     try:
         with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length)) if length < LARGEST_HEADER else {}
+            length = int.from_bytes(file.read(8), "little")
+            if length > LARGEST_HEADER:
+                return 0
+            header = json.loads(file.read(length))
         ends: list[int] = [
             array["data_offsets"][1] for name, array in header.items() if name != "__metadata__"
         ]
-    except (OSError, struct.error, ValueError, TypeError, KeyError, AttributeError, IndexError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
         return 0
     return 8 + int(length) + max(ends, default=0)
 
