@@ -90,6 +90,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
+_PLAIN: Final = re.compile(r"[a-z0-9_]{1,64}")
 HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
 ACCEPTED: Final = (shared.ACCEPTED - HONOURED) | {
     "container",
@@ -243,7 +244,8 @@ def _warnings(tools: tuple[str, ...], blocks: list[str]) -> tuple[str, ...]:
     warnings = []
     for what, kinds in (("Tools", tools), ("Blocks", blocks)):
         if kinds:
-            names = ", ".join(dict.fromkeys(kinds))
+            plain = (kind if _PLAIN.fullmatch(kind) else "unknown" for kind in kinds)  # it goes to the log
+            names = ", ".join(dict.fromkeys(plain))
             warnings.append(f"{what} of type {names} are Anthropic's own and were left out of the prompt.")
     return tuple(warnings)
 
