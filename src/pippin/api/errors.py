@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
@@ -15,6 +16,9 @@ from pippin.api.exchange import exchange_of
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
+
+_VALUE = re.compile(r"(invalid (?:enum )?value) '.*'", re.DOTALL)
+"""What a client wrote in a wrong place is told to it, but is not for the log: it may be a prompt."""
 
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
@@ -30,7 +34,7 @@ class Errors:
     def reply(self, report: ErrorReport, scope: Scope) -> Response:
         """The error as the dialect spoken at this path has it."""
         exchange = exchange_of(scope)
-        exchange.refusal = report.message
+        exchange.refusal = _VALUE.sub(r"\1", report.message)
         dialect = dialect_of_path(self._dialects, exchange.path)
         return self.reply_in(dialect, report, exchange.id)
 

@@ -185,6 +185,7 @@ def run_server(
 
         def ready() -> None:
             gc.freeze()  # a full collection takes 40 ms less without what is here to stay
+            gc.set_threshold(50_000, 20, 50)  # many bodies and few cycles: looking seldom is enough
             on_ready(host, server.port)
 
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -47,6 +47,7 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
+ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 
@@ -147,9 +148,10 @@ class WorkerProcess:
 
     def fail_all(self, error: ErrorReport) -> None:
         """End every request with this error."""
-        for wire_id, mailbox in list(self._mailboxes.items()):
+        waiting = list(self._mailboxes.items())
+        for wire_id, _ in waiting:
             self.cancel(request_id(wire_id))
-            mailbox.fail(error)
+        _fail_some([mailbox for _, mailbox in waiting], error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._try_to_send(ClearCache(prefixes_only, disk))
@@ -274,6 +276,14 @@ class WorkerProcess:
         self.fail_all(report)
         self._answer_stats()
         self.died.set_result(report)
+
+
+def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
+    """A few in each turn of the event loop: a thousand readers that wake at once would hold up everybody else."""
+    for mailbox in mailboxes[:ENDED_IN_A_TURN]:
+        mailbox.fail(error)
+    if rest := mailboxes[ENDED_IN_A_TURN:]:
+        asyncio.get_running_loop().call_soon(_fail_some, rest, error)
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:

@@ -91,6 +91,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
+_PLAIN: Final = re.compile(r"[a-z0-9_]{1,64}")
 HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
 ACCEPTED: Final[Mapping[str, str]] = {
     name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
@@ -255,7 +256,8 @@ def _warnings(tools: tuple[str, ...], blocks: list[str]) -> tuple[str, ...]:
     warnings = []
     for what, kinds in (("Tools", tools), ("Blocks", blocks)):
         if kinds:
-            names = ", ".join(dict.fromkeys(kinds))
+            plain = (kind if _PLAIN.fullmatch(kind) else "unknown" for kind in kinds)  # it goes to the log
+            names = ", ".join(dict.fromkeys(plain))
             warnings.append(f"{what} of type {names} are Anthropic's own and were left out of the prompt.")
     return tuple(warnings)
 

@@ -16,6 +16,10 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 MAX_DEPTH = 100
 """Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
 
+MOST_VALUES = 500_000
+"""Lists, objects and fields in a body, counted as its brackets and colons: those of a prompt of millions of tokens.
+While more is decoded, which can't be interrupted, nobody else would be answered."""
+
 BOOKKEEPING: Final = "Bookkeeping of the client's."
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
@@ -91,6 +95,10 @@ def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
     """Decode JSON; every complaint becomes a `ServerError` that names the field."""
     if not data.strip():
         raise ServerError("invalid_request", "The request body is empty; send a JSON object.")
+    if len(data) > MOST_VALUES and sum(map(data.count, (b"[", b"{", b":"))) > MOST_VALUES:
+        raise ServerError(
+            "invalid_request", f"The request body holds more than {MOST_VALUES} lists and fields."
+        )
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
