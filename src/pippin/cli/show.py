@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = {**_facts(catalog, info), "sampling": _sampling(settings, catalog, info)}
+    facts = _facts(catalog, info)
+    if info.kind == "language":
+        facts["sampling"] = _sampling(settings, catalog, info)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print(f"{name:<{width}}{value}")
@@ -53,7 +56,23 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "capabilities": ", ".join(able) or "-",
         "tool calls": info.tool_format or "-",
         "reasoning": info.reasoning_format or "-",
+        **({"kv_bits": _packed_layers(Path(info.path))} if info.kind == "language" and info.path else {}),
     }
+
+
+def _packed_layers(folder: Path) -> str:
+    """The layers whose keys and values `kv_bits` keeps in few bits."""
+    from pippin.catalog.attention_layers import full_attention_layers
+
+    try:
+        layers, count = full_attention_layers(json.loads((folder / "config.json").read_bytes()))
+    except (OSError, ValueError):
+        return "-"
+    if not layers:
+        return "refused: no layer can be packed"
+    if len(layers) == count:
+        return f"packs all {count} layers"
+    return f"packs layers {', '.join(map(str, layers))} of 0 to {count - 1}"
 
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:

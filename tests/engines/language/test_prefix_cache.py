@@ -49,7 +49,7 @@ def test_requests_that_arrive_together_compute_their_prefix_once(
         bench.judge(prompt, answers[name, 0])
     shared = len(PROMPT) // 8 * 8
     assert sorted(end.usage.cached_tokens for end in ends.values()) == [0] + [shared] * 15
-    assert bench.engine.stats().prompt_tokens == 103 + 15 * (103 - shared)
+    assert bench.engine.stats().prompt_tokens == 104 + 15 * (104 - shared)
 
 
 def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: dict[str, Path]) -> None:

@@ -16,10 +16,10 @@ from pippin.engines.language.tokenizer import Tokenizer
 
 
 class Batch:
-    """`rows` is in the sampler's order. A step is `forward`, then `sample`; `read` gives the tokens of the last draw.
+    """`rows` is in the sampler's order. A step is `forward`, `launch`, `sample`; then `read` gives the tokens drawn.
 
-    Between `forward` and `sample` the host reads the draw before, while the device computes: rows that end there
-    leave, and are not drawn for again.
+    `forward` may come before the last draw is read: rows that end there leave, and are not drawn for again. Rows that
+    join before `sample` are drawn for from their prompts' logits.
     """
 
     def __init__(
@@ -31,8 +31,10 @@ class Batch:
         plain_below: int = 0,
         *,
         sorts_slowly: bool = False,
+        overlaps: bool = True,
     ) -> None:
-        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
+        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart.
+        `overlaps`: starting a step on the device does not hold up the host."""
         self.rows: list[Row] = []
         self._new_group = new_group
         self._plain_below = plain_below
@@ -43,13 +45,16 @@ class Batch:
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
-        self._logits: mx.array | None = None
-        self._places: dict[Row, int] = {}  # of rows in `_logits`
+        self._overlaps = overlaps
+        self.built = False  # the next step
+        self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
+        self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
-    def join(self, row: Row, cache: RowCache, length: int) -> None:
-        """Take a row whose prompt but for the last token is in `cache`; the cache may be used again by the caller."""
-        self._place(row, cache, length)
-        row.fresh = row.tokens[-1]
+    def join(self, row: Row, cache: RowCache, logits: mx.array) -> None:
+        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again."""
+        self._place(row, cache, len(row.tokens))
+        self._places[row] = sum(part.shape[0] for part in self._logits)
+        self._logits.append(logits)
         job = row.request.job
         self._sampler.join(
             job.request.sampling,
@@ -90,6 +95,11 @@ class Batch:
         self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
         self.rows = [row for row in self.rows if row not in leaving]
         self._forget_empty()
+        if not self.rows:
+            self._forget_step()
+
+    def _forget_step(self) -> None:
+        self.built, self._logits, self._places = False, [], {}
 
     def view(self, row: Row, stop: int) -> RowCache:
         return self._groups[row.group].view(row.slot, stop)
@@ -99,7 +109,7 @@ class Batch:
         return self._groups[row.group].length(row.slot)
 
     def forward(self) -> None:
-        """Start the next step of all rows on the device."""
+        """Build the next step of all rows, and start it if that does not hold up the host."""
         if self._plain_below:
             self._promote()
         self._compact()
@@ -121,8 +131,17 @@ class Batch:
             results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
-        self._logits = results[0] if len(results) == 1 else mx.concatenate(results)
-        mx.async_eval(self._logits)  # type: ignore[no-untyped-call]
+        self._logits = results
+        self.built = True
+        if self._overlaps:
+            mx.async_eval(*results)  # type: ignore[no-untyped-call]
+
+    def launch(self) -> None:
+        """Have the device compute the next step, built or not."""
+        if not self.built:
+            self.forward()
+        if not self._overlaps:
+            mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):
@@ -135,13 +154,13 @@ class Batch:
                 next(row for row in self.rows if row.group == name and row.slot == old).slot = new
 
     def sample(self) -> None:
-        """Draw for the rows that are left, as masks and forced tokens have it."""
-        assert self._logits is not None
-        logits = _pick(self._logits, [self._places[row] for row in self.rows])
+        """Draw for the rows that are here now, as masks and forced tokens have it."""
+        logits = self._logits[0] if len(self._logits) == 1 else mx.concatenate(self._logits)
+        logits = _pick(logits, [self._places[row] for row in self.rows])
         masked, masks = self._masks()
         drawn = self._sampler.sample(logits, masks, masked or None)
         mx.async_eval(*drawn.arrays())  # type: ignore[no-untyped-call]
-        self._logits = None
+        self._forget_step()
         self._drawn, self._drawn_rows = drawn, list(self.rows)
         for index, row in enumerate(self.rows):
             row.source = index

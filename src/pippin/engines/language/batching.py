@@ -55,9 +55,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
     slack = options.cache_block_tokens + options.num_draft_tokens
     plain = BatchShape(slack=slack)
     vocabulary = alone.shape[-1]
-    if not can_batch(caches[0]) or not _agree(
-        model, plain, caches, alone, TOLERANCE.get(alone.dtype, TOLERANCE_OF_HALVES)
-    ):
+    if not can_batch(caches[0]) or not _agree(model, plain, caches, alone, tolerance(alone.dtype)):
         if options.kv_bits is not None:
             raise _no_quantization("its caches are of a kind of their own")
         log.warning(
@@ -74,6 +72,11 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         shape=shape,
         can_rewind=can_rewind(caches[0]),
     )
+
+
+def tolerance(dtype: mx.Dtype) -> float:
+    """By what share of the largest logit two ways of computing the same may differ."""
+    return TOLERANCE.get(dtype, TOLERANCE_OF_HALVES)
 
 
 def _quantized(

@@ -16,12 +16,13 @@ from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.engine_stats import Counters, engine_stats
+from pippin.engines.language.head import Head
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prompts import Prompts, progress_of
-from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.row_decoder import RowDecoder
+from pippin.engines.language.row_keeping import RowKeeping
 from pippin.engines.language.rows import Prompt, Request, Row
 from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
@@ -45,6 +46,7 @@ class LanguageEngine:
         limits: Limits,
         share: Callable[[int], MemoryShares],
         batch: Batch,
+        head: Head,
         joint_prompts: bool,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
@@ -59,13 +61,15 @@ class LanguageEngine:
         self._batch = batch
         self._prefixes = prefixes
         self._requests: dict[str, Request] = {}
-        self._prompts = Prompts(model, tokenizer, self._scheduler, prefixes, adapters, joint=joint_prompts)
+        self._prompts = Prompts(
+            model, tokenizer, self._scheduler, prefixes, adapters, head=head, joint=joint_prompts
+        )
+        self._keeping = RowKeeping(batch, prefixes)
         self._adapters = adapters
         self._speculation = speculation
         self._sight = sight
         self._arrivals = 0
-        self._chunks = (0, 0)  # prompt tokens given to the device in the last two steps
-        self._shown = 0  # those that this step's time includes
+        self._speculates = False  # the next step is to look for proposals
         self._out: list[Emission] = []
         self.counters = Counters()
 
@@ -78,7 +82,7 @@ class LanguageEngine:
             id=job.id,
             priority=job.request.priority,
             arrival=self._arrivals,
-            length=len(job.prompt) - 1,
+            length=len(job.prompt),
             growth=job.max_tokens,
             rows=job.choices,
         )
@@ -88,9 +92,7 @@ class LanguageEngine:
             request.rows.append(row)
         self._scheduler.add(ticket)
         self._requests[job.id] = request
-        self._prompts.add(
-            Prompt(request=request, rows=list(request.rows), tokens=job.prompt[:-1], ticket=ticket)
-        )
+        self._prompts.add(Prompt(request=request, rows=list(request.rows), tokens=job.prompt, ticket=ticket))
 
     def _view(self, job: LanguageJob) -> Viewing | None:
         if job.media is None:
@@ -112,7 +114,7 @@ class LanguageEngine:
 
     @property
     def busy(self) -> bool:
-        return bool(self._requests) or bool(self._out)
+        return bool(self._requests or self._out or self._keeping)
 
     def step(self) -> list[Emission]:
         started = time.monotonic()
@@ -120,44 +122,53 @@ class LanguageEngine:
         self._expire(started)
         self._admit(started)
         decoding = bool(self._batch.rows)
-        if decoding:
-            self._decode()
-        tokens = self._compute_prompts(wait=not decoding)
+        checked = decoding and self._check_proposals()
+        if not self._batch.built:
+            self._keeping.settle()
+        if self._batch.rows and not checked:
+            self._batch.launch()
+        self._keeping.settle()
+        tokens = self._compute_prompts(wait=checked or not decoding, start=not checked)
+        if self._batch.rows and not checked:
+            self._draw()
         if self._prefixes is not None:
             self._prefixes.write_some()
         if not decoding and not tokens and not self._out:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         self._preempt()
         seconds = time.monotonic() - started
-        # The device works on a chunk after this step's draw and before the next: it shows in the step after next.
-        self._chunks = (self._chunks[1], tokens) if decoding else (0, 0)
-        self._scheduler.observe(seconds, self._shown if decoding else tokens, decoding)
-        self._shown = self._chunks[0]
+        self._scheduler.observe(seconds, tokens, decoding)
         self.counters.step_done(seconds, tokens, decoding)
+        if self._speculation is not None and decoding and not checked and not tokens:
+            self._speculation.observe(seconds, 1, proposed=False)
         sent, self._out = self._out, []
         return sent
 
-    def _decode(self) -> None:
-        """A token for every row, or several where proposals are right."""
-        if self._speculation is not None and self._speculation.wanted(self._batch.rows):
-            self._read()
-            proposals = self._speculation.proposals(self._batch.rows)
-            if any(proposals):
-                self._check(proposals)
-                return
-            if not self._batch.rows:
-                return
-        started = time.monotonic()
-        self._batch.forward()
+    def _draw(self) -> None:
+        """A token for every row. The next step is built while the device still works on this one, unless it would be in
+        vain."""
+        self._batch.sample()
+        self._keeping.keep_states()
+        rows = self._batch.rows
+        self._speculates = self._speculation is not None and self._speculation.wanted(rows)
+        if not self._speculates and all(row.ticket.growth > 1 for row in rows):
+            self._batch.forward()
         self._read()
-        if self._batch.rows:
-            self._batch.sample()
-            self._keep_states()
-        if self._speculation is not None:
-            self._speculation.observe(time.monotonic() - started, 1, proposed=False)
+
+    def _check_proposals(self) -> bool:
+        """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
+        if self._speculation is None or not self._speculates or self._prompts.done():
+            return False
+        proposals = self._speculation.proposals(self._batch.rows)
+        self._speculates = any(proposals)
+        if self._speculates:
+            self._check(proposals)
+            self._speculates = self._speculation.wanted(self._batch.rows)
+            return True
+        return False
 
     def _read(self) -> None:
-        """Accept the tokens of the last draw, while the device computes the next step."""
+        """Accept the tokens of the last draw."""
         for row, choice in self._batch.read():
             if row in self._batch.rows:  # not so if another choice's token has failed the request
                 self._accept(row, choice)
@@ -211,48 +222,22 @@ class LanguageEngine:
             if request.admitted is None:
                 request.admitted = now
 
-    def _compute_prompts(self, *, wait: bool) -> int:
-        """Work on prompts for as many tokens as this step may; gives how many it was."""
+    def _compute_prompts(self, *, wait: bool, start: bool) -> int:
+        """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
         budget = self._scheduler.chunk()
         spent = 0
         self._prompts.release()
-        while (prompt := self._prompts.next()) is not None:
-            if prompt.ticket.remaining:
-                if spent >= budget:
-                    break
-                count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)
-                spent += count
-                self.counters.prompt_tokens += count if computed else 0
-                for each in computed:
-                    self._emit(each.request, progress_of(each))
-                    if not each.ticket.remaining:
-                        self._start_rows(each)
-            else:
-                self._start_rows(prompt)
+        while spent < budget and (prompt := self._prompts.next()) is not None:
+            count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)
+            spent += count
+            self.counters.prompt_tokens += count if computed else 0
+            for each in computed:
+                self._emit(each.request, progress_of(each))
+            if not wait:
+                break  # whoever decodes waits for one pass
+        for prompt in self._prompts.done() if start else ():
+            self._start_rows(prompt)
         return spent
-
-    def _keep_row(self, row: Row) -> None:
-        """Remember a row that leaves: a conversation goes on from its end."""
-        if self._prefixes is None:
-            return
-        size = self._prefixes.tree.block_tokens
-        length = min(self._batch.length(row), len(row.tokens))
-        stop = length // size * size
-        if self._prefixes.has_state and stop != length:
-            return  # the state is of the very end
-        if stop:
-            job = row.request.job
-            self._prefixes.keep(job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop))
-
-    def _keep_states(self) -> None:
-        """Recurrent state cannot be had back later: remember it as rows pass a block's border."""
-        if self._prefixes is None or not self._prefixes.has_state:
-            return
-        for row in self._batch.rows:
-            length = self._batch.length(row)
-            if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
-                tokens = row.request.job.identify(row.tokens[:length])
-                self._prefixes.keep_state(row, tokens, self._batch.view(row, length))
 
     def _start_rows(self, prompt: Prompt) -> None:
         """The prompt is computed: its rows join the batch."""
@@ -264,14 +249,15 @@ class LanguageEngine:
         self._prompts.drop(prompt)
         if request.viewing is not None and not request.prompts:
             request.viewing.release()
-        cache = prompt.cache if prompt.cache is not None else new_row_cache(self._model)
+        assert prompt.cache is not None
+        assert prompt.logits is not None
         for row, ticket in zip(prompt.rows, self._scheduler.split(prompt.ticket), strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._finish(row)
                 continue
-            self._batch.join(row, cache, len(prompt.tokens))
-        prompt.cache = None
+            self._batch.join(row, prompt.cache, prompt.logits)
+        prompt.cache = prompt.logits = None
 
     def _accept(self, row: Row, choice: Choice) -> None:
         request = row.request
@@ -287,7 +273,7 @@ class LanguageEngine:
             self._fail(request, error.report)
             return
         if row.decoder.finished is not None:
-            self._keep_row(row)
+            self._keeping.note(row)
             self._leave([row])
             row.held.extend(events)
             self._finish(row)
@@ -320,16 +306,14 @@ class LanguageEngine:
             self._finish(row)
 
     def _suspend(self, row: Row) -> None:
-        self._read()  # the draw under way still counts
-        if row not in self._batch.rows:
-            return
-        self._keep_row(row)
+        self._keeping.note(row)
         self._leave([row])
         self._scheduler.drop([row.ticket])
-        row.ticket.length = len(row.tokens) - 1
+        row.ticket.length = len(row.tokens)
         self._scheduler.requeue(row.ticket)
-        tokens = tuple(row.tokens[:-1])
-        self._prompts.add(Prompt(request=row.request, rows=[row], tokens=tokens, ticket=row.ticket))
+        self._prompts.add(
+            Prompt(request=row.request, rows=[row], tokens=tuple(row.tokens), ticket=row.ticket)
+        )
         self.counters.preemptions += 1
 
     def stats(self) -> EngineStats:

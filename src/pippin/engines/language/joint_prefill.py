@@ -10,6 +10,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
+from pippin.engines.language.head import Head
+from pippin.engines.language.prefill import note_logits
 from pippin.engines.language.row_caches import RowCache, arrays_of, new_row_cache
 from pippin.engines.language.rows import Prompt
 
@@ -73,12 +75,12 @@ def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:
 
 
 def compute_together(
-    model: nn.Module, prompts: Sequence[Prompt], counts: Sequence[int], *, wait: bool
+    model: nn.Module, head: Head, prompts: Sequence[Prompt], counts: Sequence[int], *, wait: bool
 ) -> None:
-    """Add the next `counts` tokens of each prompt to its cache; `wait` until the device has done it."""
+    """As `compute_chunk`, with the next `counts` tokens of each prompt."""
     for prompt in prompts:
         if prompt.cache is None:
-            prompt.cache = new_row_cache(model)
+            prompt.cache = new_row_cache(model, len(prompt.tokens))
     rows = [prompt.cache or [] for prompt in prompts]
     width = max(counts)
     tokens = []
@@ -86,7 +88,11 @@ def compute_together(
         start = prompt.ticket.computed
         tokens.append([*prompt.tokens[start : start + count], *[0] * (width - count)])
     layers = [JoinedCache(caches, counts) for caches in zip(*rows, strict=True)]
-    model(mx.array(tokens), cache=layers)
+    places = [count - 1 for count in counts]
+    with head.only(places):
+        logits = head.last(model(mx.array(tokens), cache=layers), places)
+    for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
+        note_logits(prompt, count, logits[row : row + 1])
     arrays = [array for row in rows for array in arrays_of(row)]
     if wait:
         mx.eval(arrays)

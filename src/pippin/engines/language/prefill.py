@@ -5,6 +5,7 @@ import mlx.nn as nn
 import numpy as np
 
 from pippin.core.events import Token, TopToken
+from pippin.engines.language.head import Head
 from pippin.engines.language.row_caches import arrays_of, new_row_cache
 from pippin.engines.language.rows import Prompt
 from pippin.engines.language.tokenizer import Tokenizer
@@ -12,16 +13,25 @@ from pippin.engines.language.tokenizer import Tokenizer
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 
 
-def compute_chunk(model: nn.Module, prompt: Prompt, tokens: int, *, wait: bool) -> None:
-    """Add the next `tokens` of the prompt to its cache; `wait` until the device has done it."""
+def compute_chunk(model: nn.Module, head: Head, prompt: Prompt, tokens: int, *, wait: bool) -> None:
+    """Add the next `tokens` of the prompt to its cache, and note the logits after its last one; `wait` until the
+    device has filled the cache."""
     start = prompt.ticket.computed
     if prompt.cache is None:
-        prompt.cache = new_row_cache(model)
-    _run(model, prompt, start, tokens)
+        prompt.cache = new_row_cache(model, len(prompt.tokens))
+    with head.only([tokens - 1]):
+        logits = head.last(_run(model, prompt, start, tokens), [tokens - 1])
+    note_logits(prompt, tokens, logits)
     if wait:
         mx.eval(arrays_of(prompt.cache))
     else:
         mx.async_eval(*arrays_of(prompt.cache))  # type: ignore[no-untyped-call]
+
+
+def note_logits(prompt: Prompt, count: int, logits: mx.array) -> None:
+    """`logits` [1, vocabulary] follow the next `count` tokens: they matter if no more come."""
+    if count == prompt.ticket.remaining:
+        prompt.logits = logits
 
 
 def _run(model: nn.Module, prompt: Prompt, start: int, count: int) -> mx.array:
@@ -39,15 +49,19 @@ def score_chunk(
     """As `compute_chunk`, and note the logprob of each token that follows one of these."""
     start = prompt.ticket.computed
     if prompt.cache is None:
-        prompt.cache = new_row_cache(model)
-    follow = (*prompt.tokens, prompt.rows[0].tokens[len(prompt.tokens)])
+        prompt.cache = new_row_cache(model, len(prompt.tokens))
     if not prompt.scores:
-        prompt.scores.append(Token(follow[0], tokenizer.raw(follow[0]), None))
+        prompt.scores.append(Token(prompt.tokens[0], tokenizer.raw(prompt.tokens[0]), None))
     while tokens > 0:
         count = min(tokens, SCORED_CHUNK)
         logits = _run(model, prompt, start, count)[0].astype(mx.float32)
+        if start + count == len(prompt.tokens):
+            prompt.logits = logits[-1:]
+            logits = logits[:-1]
+            if not logits.size:
+                break
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        targets = follow[start + 1 : start + count + 1]
+        targets = prompt.tokens[start + 1 : start + count + 1]
         chosen = mx.take_along_axis(logprobs, mx.array(targets)[:, None], axis=-1)[:, 0]
         best = mx.argsort(-logprobs, axis=-1)[:, :alternatives]
         scores = mx.take_along_axis(logprobs, best, axis=-1)

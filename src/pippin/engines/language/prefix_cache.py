@@ -80,7 +80,7 @@ class PrefixCache:
 
     def begin(self, prompt: Prompt) -> int:
         """Look the prompt up, and fill its cache with what is known; gives how many tokens that is."""
-        size, tokens = self.tree.block_tokens, prompt.identity
+        size, tokens = self.tree.block_tokens, prompt.identity[:-1]  # what is sampled from must be computed
         path = self.tree.path(prompt.request.job.key, tokens)
         usable = self._usable(path)
         self._lookup_tokens += len(tokens)
@@ -95,7 +95,8 @@ class PrefixCache:
         known = len(usable) * size
         self._hit_tokens += known
         snapshot = usable[-1].snapshot if self.has_snapshots else None
-        prompt.cache = self._layout.restore([node.block for node in usable], snapshot, known)
+        blocks = [node.block for node in usable]
+        prompt.cache = self._layout.restore(blocks, snapshot, known, len(tokens) - known)
         return known
 
     def _usable(self, path: list[Node]) -> list[Node]:

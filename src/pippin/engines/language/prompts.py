@@ -5,6 +5,7 @@ from collections.abc import Container
 import mlx.nn as nn
 
 from pippin.core.events import Event, Progress
+from pippin.engines.language.head import Head
 from pippin.engines.language.joint_prefill import can_join, compute_together, fits
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefill import compute_chunk, score_chunk
@@ -13,6 +14,8 @@ from pippin.engines.language.row_caches import new_row_cache
 from pippin.engines.language.rows import Prompt, Request
 from pippin.engines.language.scheduler import Scheduler, Ticket
 from pippin.engines.language.tokenizer import Tokenizer
+
+MOST_STRETCH = 1.25  # of a chunk, so that a prompt ends with it
 
 
 class Prompts:
@@ -24,10 +27,12 @@ class Prompts:
         prefixes: PrefixCache | None,
         adapters: Adapters,
         *,
+        head: Head,
         joint: bool,
     ) -> None:
         """`joint`: the model was found to compute rows of different lengths together."""
         self._model = model
+        self._head = head
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._prefixes = prefixes
@@ -55,12 +60,16 @@ class Prompts:
             ticket.held = False
 
     def next(self, besides: Container[Ticket] = ()) -> Prompt | None:
-        """The prompt to work on now, begun."""
+        """The prompt to work on now, begun and not done."""
         while (ticket := self._scheduler.next_prompt(besides)) is not None:
             prompt = self._prompts[ticket]
             if prompt.begun or self._begin(prompt):
                 return prompt
         return None
+
+    def done(self) -> list[Prompt]:
+        """Prompts that are computed."""
+        return [self._prompts[ticket] for ticket in self._scheduler.done()]
 
     def _begin(self, prompt: Prompt) -> bool:
         """Start from what the prefix cache has; False if the prompt had better wait for one that is under way."""
@@ -95,9 +104,9 @@ class Prompts:
         if _scores(prompt):
             score_chunk(self._model, prompt, count, self._tokenizer, _alternatives(request))
         elif len(prompts) == 1:
-            compute_chunk(self._model, prompt, count, wait=wait)
+            compute_chunk(self._model, self._head, prompt, count, wait=wait)
         else:
-            compute_together(self._model, prompts, counts, wait=wait)
+            compute_together(self._model, self._head, prompts, counts, wait=wait)
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each.ticket, added)
             each.chunks += 1
@@ -108,18 +117,24 @@ class Prompts:
         """Tokens of the prompt's next chunk."""
         computed = prompt.ticket.computed
         ahead = [border - computed for border in prompt.borders if border > computed]
-        return min(most, prompt.ticket.remaining, *ahead) if ahead else min(most, prompt.ticket.remaining)
+        remaining = min([prompt.ticket.remaining, *ahead])
+        count = (
+            remaining if remaining <= MOST_STRETCH * most else most
+        )  # what little would be left costs a pass too
+        alone = not self._head.works and count == prompt.ticket.remaining > 1
+        return count - 1 if alone else count
 
     def _together(self, first: Prompt, count: int, most: int) -> tuple[list[Prompt], list[int]]:
         """The prompt, and others whose chunks are computed in the same pass; how many tokens of each."""
         prompts, counts = [first], [count]
         while self._joins(first, count) and sum(counts) < most:
             other = self.next({prompt.ticket for prompt in prompts})
-            if other is None or not other.ticket.remaining:
+            if other is None:
                 break
-            more = self._count(other, most - sum(counts))
+            more = self._count(other, most)
             computed = [*(prompt.ticket.computed for prompt in prompts), other.ticket.computed]
-            if not self._joins(other, more) or not fits([*counts, more], computed):
+            beyond = sum(counts) + more > MOST_STRETCH * most
+            if beyond or not self._joins(other, more) or not fits([*counts, more], computed):
                 break
             prompts.append(other)
             counts.append(more)
@@ -144,8 +159,7 @@ def progress_of(prompt: Prompt) -> list[Event]:
     request, ticket = prompt.request, prompt.ticket
     if request.computed is not None or (prompt.chunks == 1 and not ticket.remaining):
         return []
-    done = ticket.computed + (not ticket.remaining)
-    return [Progress(done, len(request.job.prompt), request.cached)]
+    return [Progress(ticket.computed, len(request.job.prompt), request.cached)]
 
 
 def _scores(prompt: Prompt) -> bool:

@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import mlx.core as mx
+
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.disk_tier import Loading
 from pippin.engines.language.job import LanguageJob
@@ -19,7 +21,7 @@ GroupName = tuple[int, bool]
 
 @dataclass(eq=False, kw_only=True)
 class Row:
-    """One choice. `tokens` is its prompt and all that was generated; the last one may not be in the cache yet."""
+    """One choice. `tokens` is its prompt and all that was generated, whose last token may not be in the cache yet."""
 
     request: "Request"
     choice: int
@@ -53,7 +55,7 @@ class Prompt:
 
     request: "Request"
     rows: list[Row]
-    tokens: tuple[int, ...]  # without the last, which is the first input of decoding
+    tokens: tuple[int, ...]
     ticket: Ticket
     cache: RowCache | None = None
     begun: bool = False  # looked up in the prefix cache
@@ -61,6 +63,7 @@ class Prompt:
     loading: Loading | None = None  # from the disk
     borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
     chunks: int = 0  # computed so far
+    logits: mx.array | None = None  # [1, vocabulary] after the last token, once that is computed
     scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
 
     @cached_property
