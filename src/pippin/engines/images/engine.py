@@ -118,9 +118,9 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     assert isinstance(preparer, ImagePreparer)
 
     def load() -> Pipeline:
-        progress(0, 1, "weights")
+        progress(0, spec.info.size_bytes, "weights")
         pipeline = load_pipeline(Path(spec.info.path or ""), preparer.preset, preparer.options)
-        progress(1, 1, "weights")
+        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return pipeline
 
     return BlockingEngine(load)

@@ -22,6 +22,7 @@ from pippin.engines.language.call_ids import CallIds
 from pippin.engines.language.literals import Literals
 from pippin.engines.language.template_traits import Messages, Traits
 from pippin.engines.language.tool_offer import described, with_words
+from pippin.engines.language.vision.checkpoint import EXTRA_HINT, has_extra
 from pippin.engines.language.vision.writing import MediaStyle, holds_media
 from pippin.output.tool_format import History, Write, write_json_tags
 
@@ -186,10 +187,11 @@ def _texts(parts: Sequence[Part], where: str) -> list[str]:
                 texts.append(text)
             case Image() | Audio() | Video():
                 kind = type(part).__name__.lower()
+                hint = "" if has_extra() else f" Models that do need an extra: {EXTRA_HINT}."
                 raise ServerError(
                     "unsupported",
                     f"This model takes text only, and '{where}.content[{place}]' is of the type {kind}. Leave it out, "
-                    "or choose a model that takes such input.",
+                    f"or choose a model that takes such input.{hint}",
                     f"{where}.content[{place}]",
                 )
             case _:
