@@ -16,7 +16,7 @@ from pippin.catalog.info import read_info
 from pippin.core.events import SpeechChunk, Spoken
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Speak
-from pippin.engines import speech
+from pippin.engines import sound, speech
 from tests.engines.driving import no_progress, run
 
 CONFIG = {
@@ -62,7 +62,6 @@ def test_a_model_speaks_through_pippin_as_by_itself(tmp_path: Path) -> None:
     job = preparer.prepare("one", Speak(text="hello there.", format="pcm", seed=5, max_tokens=12))
     assert not isinstance(job, tuple)
     events = run(engine, job)["one"]
-    engine.close()
     assert isinstance(events[-1], Spoken), events
     spoken = np.frombuffer(b"".join(e.data for e in events if isinstance(e, SpeechChunk)), "<i2")
 
@@ -75,3 +74,13 @@ def test_a_model_speaks_through_pippin_as_by_itself(tmp_path: Path) -> None:
     assert np.abs(spoken.astype(int) - expected).max() <= 1
     assert np.abs(expected).max() > 0
     assert events[-1].duration == expected.size / 32000
+
+    formats: tuple[sound.SpeechFormat, ...] = ("mp3", "opus", "aac", "flac", "wav")
+    for name in formats:
+        job = preparer.prepare(
+            "one", Speak(text="hello there.", format=name, seed=5, max_tokens=12, stream=True)
+        )
+        assert not isinstance(job, tuple)
+        encoded = b"".join(event.data for event in run(engine, job)["one"] if isinstance(event, SpeechChunk))
+        assert abs(sound.decode(encoded, 32000, param="file").size - expected.size) < 4000
+    engine.close()

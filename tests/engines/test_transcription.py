@@ -12,7 +12,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, Progress, Segment, Transcribed
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Speak, Transcribe
-from pippin.engines import transcription
+from pippin.engines import sound, transcription
 from pippin.engines.blocking import BlockingEngine
 from pippin.engines.transcription.engine import RATE, TranscriptionPreparer, windows
 from tests.engines.driving import no_progress, run
@@ -84,6 +84,32 @@ def test_a_cancelled_transcription_stops_and_the_next_one_runs(loaded: Loaded) -
     engine.cancel("gone")
     assert engine.step() == []
     assert not engine.busy
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.timeout(1500)
+def test_a_stream_longer_than_a_window_is_heard_to_its_end(loaded: Loaded) -> None:
+    preparer, engine = loaded
+    once = np.concatenate([sound.decode(SPEECH, RATE, param="x"), np.zeros(RATE, np.float32)])
+    encoder = sound.SpeechEncoder("flac", RATE)
+    data = encoder.feed(np.tile(once, 6)) + encoder.finish()
+    job = preparer.prepare("one", Transcribe(audio=data, stream=True, language="en"))
+    assert not isinstance(job, tuple)
+    events = run(engine, job)["one"]
+    done = events[-1]
+    assert isinstance(done, Transcribed)
+    assert done.duration == pytest.approx(6 * once.size / RATE, abs=0.1)
+    assert done.duration > 40
+    assert done.text.lower().count("lazy dog") == done.text.lower().count("one machine") == 6
+    segments = [event for event in events if isinstance(event, Segment)]
+    assert [segment.id for segment in segments] == list(range(len(segments)))
+    assert " ".join(segment.text.strip() for segment in segments) == done.text
+    times = [time for segment in segments for time in (segment.start, segment.end)]
+    assert times == sorted(times)
+    assert 35 < times[-1] <= done.duration + 0.5
+    first = next(place for place, event in enumerate(events) if isinstance(event, Segment))
+    assert any(isinstance(event, Progress) for event in events[first:])  # it comes while the rest is heard
 
 
 def test_a_stream_is_cut_where_it_is_quiet() -> None:

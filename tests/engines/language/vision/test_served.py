@@ -1,7 +1,9 @@
 """Pictures through `pippin serve`: all dialects, with the clients' own libraries, many at once, hostile ones too."""
 
 import base64
-from collections.abc import Iterator
+import struct
+import zlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from tests.engines.tiny_vision_models import picture, tiny_vision_model
 from tests.running_server import running_server
 
+Json = dict[str, Any]
+Dialect = Callable[..., tuple[str, Json]]
 QUESTION = "What is in the picture?"
 PICTURES = [picture(20 + 8 * n, 60 - 7 * n, n) for n in range(5)]
 
@@ -45,6 +49,17 @@ def ask(client: openai.OpenAI, *shown: str, text: str = QUESTION, **settings: An
         **settings,
     )
     return answer.choices[0].message.content or ""
+
+
+def claiming(side: int) -> bytes:
+    """A small file that says of itself that it is a large square."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    body = b"IDAT" + zlib.compress(bytes(1000))
+    chunks = [
+        struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part))
+        for part in (header, body)
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def test_all_dialects_see_the_same_picture(client: openai.OpenAI, address: str) -> None:
@@ -82,24 +97,89 @@ def test_many_pictures_and_texts_at_once_are_answered_as_alone(client: openai.Op
     assert together == alone * 2
 
 
-def test_hostile_media_get_a_sentence_and_harm_nobody(client: openai.OpenAI, address: str) -> None:
-    hostile = [
-        uri(b"x"),
-        uri(PICTURES[0][:90]),
-        uri(b""),
-        "data:image/png;base64,%%%",
-        "https://example.org/a.png",
+def chat(*shown: str) -> tuple[str, Json]:
+    content = [{"type": "image_url", "image_url": {"url": each}} for each in shown]
+    return "/v1/chat/completions", {"messages": [{"role": "user", "content": content}], "max_tokens": 4}
+
+
+def messages(*shown: str) -> tuple[str, Json]:
+    return "/v1/messages", {"messages": [{"role": "user", "content": blocks(shown)}], "max_tokens": 4}
+
+
+def tool_results(*shown: str) -> tuple[str, Json]:
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": blocks(shown)}
+    turns = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
     ]
-    hostile += ["file:///etc/passwd", "data:text/html,<svg>"]
-    for shown in hostile:
-        with pytest.raises(openai.BadRequestError) as caught:
-            ask(client, shown)
-        assert "messages[0].content[0]" in caught.value.message
-    with pytest.raises(openai.BadRequestError):
-        ask(client, *[uri(PICTURES[0])] * 65)
-    assert ask(client, uri(PICTURES[0]))
-    listed = httpx.get(f"{address}/v1/models").json()["data"][0]
-    assert listed["capabilities"]["images"] is True
+    return "/v1/messages", {"messages": turns, "max_tokens": 4}
+
+
+def responses(*shown: str) -> tuple[str, Json]:
+    content = [{"type": "input_image", "image_url": each} for each in shown]
+    return "/v1/responses", {"input": [{"role": "user", "content": content}], "max_output_tokens": 16}
+
+
+def blocks(shown: tuple[str, ...]) -> list[Json]:
+    found = []
+    for each in shown:
+        head, comma, data = each.partition(",")
+        inline = {"type": "base64", "media_type": head[5:].removesuffix(";base64"), "data": data}
+        found.append({"type": "image", "source": inline if comma else {"type": "url", "url": each}})
+    return found
+
+
+DIALECTS = [chat, messages, tool_results, responses]
+ODD = {
+    "grey": picture(24, 24, 1, "PNG", "L"),
+    "palette": picture(24, 24, 1, "GIF", "P"),
+    "cmyk": picture(24, 24, 1, "JPEG", "CMYK"),
+    "clear": picture(24, 24, 1, "WEBP", "RGBA"),
+    "bits": picture(24, 24, 1, "BMP", "1"),
+}
+HOSTILE = {
+    "no picture": uri(b"x"),
+    "cut": uri(PICTURES[0][:90]),
+    "not base64": "data:image/png;base64,%%%",
+    "nothing": uri(b""),
+    "svg": uri(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/png"),
+    "pdf": uri(b"%PDF-1.7\n1 0 obj"),
+    "video": uri(b"\0\0\0\x18ftypmp42" + bytes(40)),
+    "bomb": uri(claiming(20_000)),
+    "of no size": uri(claiming(0)),
+    "far": "https://example.org/a.png",
+    "near": "http://169.254.169.254/latest/meta-data",
+    "of the machine": "file:///etc/passwd",
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_hostile_media_get_a_sentence_and_harm_nobody(dialect: Dialect, address: str) -> None:
+    with httpx.Client(base_url=address, timeout=500) as wire:
+        for name, shown in HOSTILE.items():
+            path, body = dialect(shown)
+            reply = wire.post(path, json={"model": "tiny-vision", **body})
+            assert reply.status_code == 400, (name, reply.text)
+            assert len(reply.json()["error"]["message"]) > 20, name
+        for number in (65, 300):
+            path, body = dialect(*[uri(PICTURES[0])] * number)
+            assert wire.post(path, json={"model": "tiny-vision", **body}).status_code == 400
+        for name, data in ODD.items():
+            path, body = dialect(uri(data))
+            reply = wire.post(path, json={"model": "tiny-vision", **body})
+            assert reply.status_code == 200, (name, reply.text)
+        listed = wire.get("/v1/models").json()["data"][0]
+        assert listed["capabilities"]["images"] is True
+
+
+def test_pictures_are_counted_over_all_messages(address: str) -> None:
+    path, body = chat(*[uri(PICTURES[0])] * 33)
+    body["messages"] *= 2
+    reply = httpx.post(f"{address}{path}", json={"model": "tiny-vision", **body}, timeout=500)
+    assert reply.status_code == 400
+    assert "66 media parts" in reply.json()["error"]["message"]
 
 
 def test_structured_output_and_streams_go_with_pictures(client: openai.OpenAI) -> None:
