@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,8 +58,26 @@ def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
     assert main(["show", "small"]) == 0
     shown = capsys.readouterr().out
     assert "window        64 tokens\n" in shown
-    assert "kv_bits       packs all " in shown
     assert "temperature 0.2 (server option), top_p 0.9 (checkpoint)" in shown
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "llama", "num_hidden_layers": 3}, "packs all 3 layers"),
+        (
+            {"model_type": "qwen3_next", "num_hidden_layers": 4, "full_attention_interval": 2},
+            "packs layers 1, 3 of 0 to 3",
+        ),
+        ({"model_type": "mamba2", "num_hidden_layers": 3}, "refused"),
+    ],
+)
+def test_the_layers_that_can_be_kept_in_few_bits_are_shown(
+    imports: Path, capsys: pytest.CaptureFixture[str], config: dict[str, Any], words: str
+) -> None:
+    write_model(imports / "small", config)
+    assert main(["show", "small"]) == 0
+    assert f"kv_bits       {words}" in capsys.readouterr().out
 
 
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
