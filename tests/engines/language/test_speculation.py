@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -119,7 +120,7 @@ def test_what_is_drawn_with_proposals_has_the_models_distribution(
         logits = bench.model(mx.array([prompt]))[0, -1]
         best = mx.argsort(-logits)[:kept]
         shares = mx.softmax(logits[best])
-        return dict(zip(best.tolist(), shares.tolist(), strict=True))
+        return dict(zip(np.array(best).tolist(), np.array(shares).tolist(), strict=True))
 
     expected: Counter[tuple[int, int]] = Counter()
     for first, share in likeliest(PHRASE).items():
