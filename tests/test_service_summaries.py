@@ -7,7 +7,7 @@ import pytest
 from pippin.core.conversation import Message, Text, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
-from pippin.service.summaries import parted, summarized
+from pippin.service.summaries import parted, summarized, with_summary
 
 
 def said(role: str, text: str) -> Message:
@@ -49,14 +49,15 @@ def test_what_does_not_fit_at_once_is_summarized_in_pieces() -> None:
         return f"part of {text.count('turn')}"
 
     request = GenerationRequest(model="m", messages=conversation(20))
-    shorter, dropped = asyncio.run(summarized(request, ask))
+    shorter, dropped = asyncio.run(summarized(request, ask, 1024))
     assert dropped == 14
     assert shorter.messages is not None
     assert len(shorter.messages) == 8
     summary = shorter.messages[1].parts[0]
     assert isinstance(summary, Text)
     assert summary.text.count("part of") == 4
-    assert all(each.overflow == "error" and each.max_tokens == 1024 for each in asked)
+    assert all(each.overflow == "error" for each in asked)
+    assert [each.max_tokens for each in asked] == [1024, 512, *[256] * 4], "together no longer than one"
 
 
 def test_other_failures_of_a_summary_are_not_hidden() -> None:
@@ -64,4 +65,39 @@ def test_other_failures_of_a_summary_are_not_hidden() -> None:
         raise ServerError("worker_died", "Gone.")
 
     with pytest.raises(ServerError, match="Gone"):
-        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask))
+        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask, 1024))
+
+
+def test_an_empty_summary_is_none() -> None:
+    async def ask(request: GenerationRequest) -> str:
+        return " "
+
+    with pytest.raises(ServerError) as refused:
+        asyncio.run(summarized(GenerationRequest(model="m", messages=conversation(20)), ask, 1024))
+    assert refused.value.report.kind == "context_length_exceeded"
+
+
+def test_a_conversation_that_does_not_fit_with_its_summary_is_tried_with_a_shorter_one() -> None:
+    async def ask(request: GenerationRequest) -> str:
+        return "word " * (request.max_tokens or 0)
+
+    submitted: list[int] = []
+
+    async def submit(request: GenerationRequest) -> str:
+        words = sum(
+            len(p.text.split()) for m in request.messages or () for p in m.parts if isinstance(p, Text)
+        )
+        submitted.append(words)
+        if words > room:
+            raise ServerError("context_length_exceeded", f"{words} are too many.")
+        return "done"
+
+    request = GenerationRequest(model="m", messages=conversation(20))
+    room = 500
+    assert asyncio.run(with_summary(request, ask, submit)) == ("done", 14)
+    assert len(submitted) == 2
+    room = 100
+    with pytest.raises(ServerError, match="are too many") as refused:
+        asyncio.run(with_summary(request, ask, submit))
+    assert refused.value.report.kind == "context_length_exceeded"
+    assert len(submitted) == 4

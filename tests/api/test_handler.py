@@ -184,6 +184,26 @@ def test_silence_is_filled_even_while_progress_is_told() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [*((path, {}) for path in BODIES), ("/responses", {"background": True, "store": True})],
+)
+def test_a_changed_interval_of_keep_alives_holds_for_every_stream(path: str, fields: dict[str, Any]) -> None:
+    async def main() -> None:
+        service = FakeService([Accepted(prompt_tokens=5)])
+        app = application(service, keepalive_interval=600.0)
+        async with client_of(app) as client:
+            changed = await client.patch("/v1/settings", json={"keepalive_interval": 0.01})
+            assert changed.json()["applied"] == ["keepalive_interval"]
+        wire = Wire(app, json.dumps(BODIES[path] | {"stream": True} | fields).encode(), "/v1" + path)
+        running = asyncio.create_task(wire.run())
+        await wire.until(": keep-alive")
+        service.runs[0].fail(ErrorReport(kind="internal", message="Enough."))
+        await running
+
+    asyncio.run(main())
+
+
 def test_one_wake_up_is_one_write() -> None:
     async def main() -> None:
         wire = Wire(application(FakeService(SEQUENCES["long_text"])), STREAMED)

@@ -98,7 +98,29 @@ def test_a_model_whose_weights_are_missing_is_half_downloaded(roots: CatalogRoot
         roots.hub / "models--org--half" / "blobs" / "blob.incomplete"
     )
     assert (snapshot / "config.json").exists()
-    assert "half downloaded" in refusal(Catalog(ServerOptions(), roots), "org/half").report.message
+    message = refusal(Catalog(ServerOptions(), roots), "org/half").report.message
+    assert message.startswith("The model org/half is only half downloaded: its weights are missing.")
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"), [("tokenizer.json", "tokenizer"), ("config.json", "config.json")]
+)
+def test_a_model_without_its_small_files_is_half_downloaded(
+    roots: CatalogRoots, missing: str, what: str
+) -> None:
+    write_hub_model(roots.hub, "org/half")
+    blobs = roots.hub / "models--org--half" / "blobs"
+    (blobs / f"blob-{missing}").rename(blobs / "blob.incomplete")
+    (roots.hub / "models--org--half" / "snapshots" / "abc123" / missing).unlink()
+    catalog = Catalog(ServerOptions(), roots)
+    assert [(entry.found.id, entry.incomplete) for entry in catalog.entries()] == [("org/half", True)]
+    message = refusal(catalog, "org/half").report.message
+    assert f"half downloaded: its {what} is missing. To go on: `pippin pull org/half`." in message
+
+
+def test_a_folder_without_a_tokenizer_is_not_to_be_pulled(tmp_path: Path, roots: CatalogRoots) -> None:
+    (write_model(roots.imports / "copied") / "tokenizer.json").unlink()
+    assert "fetch or copy it again" in refusal(Catalog(ServerOptions(), roots), "copied").report.message
 
 
 def test_a_part_of_a_name_is_enough_if_only_one_model_has_it(roots: CatalogRoots) -> None:

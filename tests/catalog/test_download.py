@@ -223,7 +223,7 @@ def test_the_catalog_completes_a_half_downloaded_model(hub: FakeHub, tmp_path: P
     half.mkdir(parents=True)
     (half / "config.json").write_text(json.dumps({"model_type": "llama"}))
     catalog = Catalog(ServerOptions(), roots)
-    with pytest.raises(ServerError, match="half downloaded"):
+    with pytest.raises(ServerError, match="download has not ended"):
         catalog.resolve("org/model")
     assert asyncio.run(catalog.ensure("org/model", lambda *_: None)).size_bytes > 0
 

@@ -71,7 +71,7 @@ class Client:
 
     def _judge_refusal(self, error: Refused, name: str) -> None:
         text = str(error)
-        plain = error.status in EXCUSED and text
+        plain = error.status in EXCUSED and bool(text)
         if error.status == 500:
             plain = plain and any(word in text.lower() for word in DIED)
         if plain:

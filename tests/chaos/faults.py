@@ -114,8 +114,9 @@ async def flood(stage: Stage) -> None:
 async def send_rubbish(stage: Stage) -> None:
     """Bodies that are broken, huge, deep or endless: each is refused by name, none with a 5xx."""
     deep = b'{"messages":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    many = b'{"messages":[' + b"[]," * 600_000 + b"[]]}"
     huge = b'{"model":"' + b"x" * (3 << 20) + b'"}'
-    bodies = [b"", b"{", b"\xff\xfe\x00", b"null", b'{"messages":[]}', deep, huge]
+    bodies = [b"", b"{", b"\xff\xfe\x00", b"null", b'{"messages":[]}', deep, many, huge]
     bodies += [stage.random.randbytes(stage.random.randrange(1, 5000)) for _ in range(20)]
     whole = chat_body(stage, "x")
     for _ in range(20):  # flips in a good body
@@ -160,7 +161,20 @@ async def load_a_broken_model(stage: Stage) -> None:
     path.write_text("{}")
 
 
+async def connect_and_say_nothing(stage: Stage) -> None:
+    """Hundreds of connections that never ask anything, as a client with a leak has them."""
+    opened = []
+    for _ in range(500):
+        with contextlib.suppress(OSError):
+            opened.append((await asyncio.open_connection("127.0.0.1", stage.server.port))[1])
+    await asyncio.sleep(0.5)
+    for writer in opened:
+        writer.transport.abort()
+    stage.ledger.outcomes["silent connections"] += len(opened)
+
+
 async def jump_the_clock(stage: Stage) -> None:
+    """Wall time jumps; the monotonic clock can't, and waits and limits go by it."""
     for shift in (86400 * 365, -86400 * 365, 3600, 0):
         stage.server.shift_clock(shift)
         await asyncio.sleep(0.4)
@@ -172,6 +186,7 @@ ACTS: Final[dict[str, Act]] = {
     "hang-ups": hang_up_at_random,
     "slow readers": read_slowly,
     "a flood": flood,
+    "silent connections": connect_and_say_nothing,
     "rubbish": send_rubbish,
     "a broken model": load_a_broken_model,
     "the clock jumping": jump_the_clock,
@@ -194,6 +209,12 @@ def http_request(path: str, body: bytes) -> bytes:
 
 
 async def exchange(stage: Stage, request: bytes) -> tuple[int, bytes]:
+    """Status and body."""
+    status, body, _ = await exchange_with_head(stage, request)
+    return status, body
+
+
+async def exchange_with_head(stage: Stage, request: bytes) -> tuple[int, bytes, bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
     try:
         writer.write(request)
@@ -205,6 +226,6 @@ async def exchange(stage: Stage, request: bytes) -> tuple[int, bytes]:
         if not answer:
             raise asyncio.IncompleteReadError(b"", 1)
         head, _, body = answer.partition(b"\r\n\r\n")
-        return int(head.split()[1]), body
+        return int(head.split()[1]), body, head
     finally:
         writer.transport.abort()

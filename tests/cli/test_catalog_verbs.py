@@ -48,16 +48,25 @@ def test_a_damaged_model_is_listed_with_the_reason(imports: Path, capsys: pytest
     assert main(["list"]) == 0
     assert "broken" in (shown := capsys.readouterr().out)
     assert "not usable: " in shown
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.safetensors").unlink()
+    assert main(["list"]) == 0
+    assert "incomplete: " in capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["incomplete"]
 
 
 def test_a_model_is_shown_with_its_defaults_and_who_gave_them(
     imports: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_model(imports / "small", generation_config={"temperature": 0.6, "top_p": 0.9})
+    heads = {"model_type": "llama", "num_hidden_layers": 30, "num_attention_heads": 9}
+    config = {**heads, "max_position_embeddings": 64}
+    write_model(imports / "small", config, generation_config={"temperature": 0.6, "top_p": 0.9})
     monkeypatch.setenv("PIPPIN_TEMPERATURE", "0.2")
     assert main(["show", "small"]) == 0
     shown = capsys.readouterr().out
     assert "window        64 tokens\n" in shown
+    assert "kv_bits       packs all 30 layers\n" in shown
     assert "temperature 0.2 (server option), top_p 0.9 (checkpoint)" in shown
 
 

@@ -1,6 +1,9 @@
 """The service files of launchd and systemd."""
 
+import os
 import plistlib
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,12 +26,30 @@ def test_the_launchd_agent_starts_the_server_at_login_and_again_when_it_fails() 
 
 
 def test_the_systemd_unit_quotes_what_systemd_would_expand() -> None:
-    unit = SYSTEMD.text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models"})
+    unit = SYSTEMD.text(COMMAND, Path("/home/me"), {"HF_HOME": "/my models", "X": "50%$x"})
     assert 'ExecStart=/usr/bin/python3 -m pippin serve "a model" --alias x=100%%$$HOME\n' in unit
-    assert 'Environment="HF_HOME=/my models"\n' in unit
+    assert 'Environment="HF_HOME=/my models"\nEnvironment=X=50%%$x\n' in unit
     assert "Restart=on-failure\n" in unit
     assert "RestartPreventExitStatus=2\n" in unit
     assert SYSTEMD.path(Path("/home/me")) == Path("/home/me/.config/systemd/user/pippin.service")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not on this machine")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    program = tmp_path / "a folder with spaces" / "python 3"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "pippin.service"
+    unit.write_text(SYSTEMD.text([str(program), *COMMAND[1:]], tmp_path, {"HF_HOME": "/my models/100%$x"}))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--user", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert (found.returncode, "pippin.service" in found.stderr) == (0, False), found.stderr
 
 
 def test_a_dry_run_prints_the_file_and_writes_nothing(

@@ -16,6 +16,7 @@ from pippin.config.load import load
 from pippin.config.model_options import ModelOptions
 from pippin.config.pages import migrating_page
 from pippin.config.settings import GivenFlag, Settings, Sources
+from pippin.config.worker_environment import worker_environment
 
 DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("documented_names.json").read_text()
@@ -30,6 +31,7 @@ SAMPLES = {
     "--model-type": "lm",
     "--log-level": "INFO",
     "--default-chat-template-kwargs": '{"enable_thinking": false}',
+    "--chat-template-args": '{"enable_thinking": false}',
     "--embedding-overflow-policy": "truncate",
     "--lora-scales": "0.5,1",
     "--xtc-threshold": "0.1",
@@ -203,6 +205,7 @@ def test_secrets_of_hugging_face_are_not_mentioned() -> None:
         ("mlx-server", ("127.0.0.1", 1234, 4096, 0, 0.7, 0.9, "summarize")),
         ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, 0.7, 0.95, "error")),
         ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, 0.7, 0.9, "error")),
+        ("mlx-lm", ("127.0.0.1", 8080, 512, 0, 0.0, None, "error")),
     ],
 )
 def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[object, ...]) -> None:
@@ -220,8 +223,25 @@ def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[ob
     assert of.seed is None
 
 
+def test_a_draft_model_is_the_profiles() -> None:
+    assert defaults("--draft-model=d").draft_model_path is None, "mlx_vlm.server's are of kinds of their own"
+    [entry] = resolved("--compat=mlx-lm", "--model=m", "--draft-model=d", "--temp=0.3").server.models
+    assert (entry.options.draft_model_path, entry.options.temperature) == ("d", 0.3)
+
+
 def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() -> None:
     [entry] = resolved("--compat=mlx-server").server.models
     assert (entry.path, entry.preload) == ("mlx-community/gemma-3-4b-it-4bit", False)
     [entry] = resolved("--compat=mlx-server", "--model=qwen").server.models
     assert entry.path == "qwen"
+
+
+def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = {
+        term.name for server in SERVERS.values() for term in server.variables if term.option == "api_keys"
+    }
+    names = foreign | {"PIPPIN_API_KEY", "PIPPIN_API_KEYS", "PIPPIN_API_KEY_FILE"}
+    assert len(names) > 3
+    for name in names:
+        monkeypatch.setenv(name, "secret")
+    assert not names & worker_environment().keys()

@@ -63,6 +63,8 @@ def status_of(data: bytes) -> int:
         ("flac", "flac"),
         ("ogg", "libopus"),
         ("ipod", "aac"),
+        ("mp4", "aac"),
+        ("adts", "aac"),
         ("webm", "libopus"),
     ],
 )

@@ -91,6 +91,7 @@ SIGLIP: dict[str, Any] = {
 }
 PIXTRAL: dict[str, Any] = {
     "model_type": "pixtral",
+    "hidden_act": "silu",  # as all checkpoints say; it is not the default of transformers
     "hidden_size": 32,
     "head_dim": 16,
     "num_hidden_layers": 2,
@@ -309,17 +310,80 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
+HEARING: dict[str, Family] = {
+    "gemma4_unified": Family(
+        tokens=(
+            *("<|image>", "<|image|>", "<image|>"),
+            *("<|audio>", "<|audio|>", "<audio|>", "<|video|>"),
+        ),
+        config={
+            "image_token_id": "<|image|>",
+            "audio_token_id": "<|audio|>",
+            "video_token_id": "<|video|>",
+            "text_config": {
+                **TEXT,
+                "model_type": "gemma4_unified_text",
+                "num_hidden_layers": 4,
+                "head_dim": 16,
+                "global_head_dim": 16,
+                "num_global_key_value_heads": 2,
+                "sliding_window": 24,
+                "sliding_window_pattern": 2,
+                "tie_word_embeddings": True,
+            },
+            "vision_config": {
+                "model_type": "gemma4_unified_vision",
+                "patch_size": 4,
+                "pooling_kernel_size": 2,
+                "model_patch_size": 8,
+                "mm_embed_dim": HIDDEN,
+                "mm_posemb_size": 64,
+                "num_soft_tokens": 16,
+                "output_proj_dims": HIDDEN,
+            },
+            "audio_config": {"model_type": "gemma4_unified_audio"},
+        },
+        template=PLAIN_TEMPLATE.replace("IMAGE", "<|image|>").replace(
+            "{% elif part.type == 'text' %}",
+            "{% elif part.type == 'audio' %}<|audio|>{% elif part.type == 'text' %}",
+        ),
+        preprocessor={},
+        processor={
+            "processor_class": "Gemma4UnifiedProcessor",
+            "image_processor": {
+                "patch_size": 4,
+                "pooling_kernel_size": 2,
+                "model_patch_size": 8,
+                "max_soft_tokens": 16,
+            },
+            "feature_extractor": {"sampling_rate": 16000},
+        },
+        tokenizer={
+            "extra_special_tokens": {
+                "image_token": "<|image|>",
+                "boi_token": "<|image>",
+                "eoi_token": "<image|>",
+                "audio_token": "<|audio|>",
+                "boa_token": "<|audio>",
+                "eoa_token": "<audio|>",
+                "video_token": "<|video|>",
+            }
+        },
+    ),
+}
+"""Families that take recordings."""
+
 
 def tiny_vision_model(family: str, folder: Path, *, seed: int = 7, **text: Any) -> Path:
     """Write a random float32 checkpoint of this family into `folder`; `text` changes its text configuration."""
-    made = FAMILIES[family]
+    made = {**FAMILIES, **HEARING}[family]
     folder.mkdir(parents=True, exist_ok=True)
     ids = _write_tokenizer(folder, made)
     config = _numbered({"model_type": family, "eos_token_id": EOS, **made.config}, ids)
     config.get("text_config", config).update(text)
     for part in (config, config.get("text_config")):
         if part is not None:
-            part["vocab_size"] = len(ids)
+            part["vocab_size"] = part["vocab_size_per_layer_input"] = len(ids)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(made.preprocessor))
     (folder / "processor_config.json").write_text(json.dumps(made.processor))

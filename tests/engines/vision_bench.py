@@ -20,6 +20,7 @@ from pippin.engines.language.loading import build_engine
 from pippin.engines.language.prompt import open_preparer
 from pippin.engines.language.vision.clips import Clip
 from pippin.engines.language.weights import load_weights
+from pippin.engines.sound import Samples
 from tests.engines.bench import PLAN, watch
 
 Tokens = dict[str, list[int]]
@@ -75,19 +76,25 @@ class VisionBench:
         """By an engine that has seen nothing yet."""
         return self.run(job, engine=self.new_engine())[0][job.id]
 
-    def judged(self, text: str, pictures: Sequence[bytes], tokens: int = 12) -> list[int]:
-        """What mlx-vlm generates for one message of the user, pictures first."""
+    def judged(
+        self, text: str, pictures: Sequence[bytes], tokens: int = 12, *, sound: Samples | None = None
+    ) -> list[int]:
+        """What mlx-vlm generates for one message of the user, pictures and sound first."""
         from mlx_vlm.generate import stream_generate
         from mlx_vlm.utils import load_processor
 
         processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
+        if sound is not None:
+            content = [{"type": "audio"}, *content]
         prompt = processor.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
         given: dict[str, Any] = {
             "image": [Pictures.open(io.BytesIO(picture)) for picture in pictures] or None
         }
+        if sound is not None:
+            given["audio"] = [sound]
         if self.folder.name == "llava" and pictures:
             # Its image processor in transformers takes no `padding`, with which mlx-vlm calls it.
             made = processor(text=[prompt], images=given.pop("image"))

@@ -190,11 +190,14 @@ def test_a_worker_that_dies_while_loading_is_a_failed_load(tmp_path: Path) -> No
     async def scene() -> None:
         script = write_script(tmp_path, load_fault="abort", load_seconds=0.2)
         async with scripted_service(scripted(script=script)) as service:
-            with pytest.raises(ServerError, match="its process died") as failed:
+            with pytest.raises(ServerError, match="its process died while it loaded its weights") as failed:
                 await begin(service)
             assert failed.value.report.kind == "load_failed"
-            with pytest.raises(ServerError, match="its process died"):
+            assert "signal 6, SIGABRT" in failed.value.report.message
+            assert "needs about 100 MiB, and" in failed.value.report.message
+            with pytest.raises(ServerError, match="its process died while") as again:
                 await begin(service)
+            assert again.value.report.retry_after is not None, "answered from memory, without another try"
             assert processes.children() == []
 
     play(scene)

@@ -246,6 +246,37 @@ def test_a_failed_load_is_told_for_a_while_and_then_tried_again() -> None:
     play(scene)
 
 
+def test_loads_that_fail_again_and_again_are_tried_ever_more_seldom_but_by_the_operator_at_once() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.launcher.fail_with = "The weights are damaged."
+        for tries in range(1, 10):
+            with pytest.raises(ServerError):
+                await stage.lease("a")
+            assert len(stage.launcher.launched) == tries
+            pause = min(10.0 * 2 ** (tries - 1), 120.0)
+            await stage.clock.advance(pause - 1)
+            with pytest.raises(ServerError) as kept:
+                await stage.lease("a")
+            assert kept.value.report.retry_after == 1.0
+            assert len(stage.launcher.launched) == tries
+            await stage.clock.advance(1)
+        with pytest.raises(ServerError):
+            await stage.pool.load("a")
+        stage.launcher.fail_with = None
+        assert (await stage.pool.load("a")).state == "loaded"
+        stage.launcher.fail_with = "Again."
+        await stage.pool.unload("a")
+        with pytest.raises(ServerError):
+            await stage.lease("a")
+        await stage.clock.advance(10)
+        with pytest.raises(ServerError) as fresh:
+            await stage.lease("a")
+        assert fresh.value.report.retry_after is None, "a load that succeeded wipes the slate"
+
+    play(scene)
+
+
 def test_a_load_that_takes_too_long_is_ended() -> None:
     async def scene() -> None:
         stage = Stage(catalog=StaticCatalog(scripted("a"), options={"a": ModelOptions(load_timeout=20.0)}))

@@ -46,6 +46,11 @@ HOSTILE = {
     ),
     "48 name": ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": "../f"}}])),
     "52 deep": ("/v1/chat/completions", b'{"model":"m","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "52 a million lists": ("/v1/chat/completions", chat(metadata={"a": [[]] * 1_000_000})),
+    "52 a million fields": (
+        "/v1/messages",
+        json.dumps({f"k{number}": number for number in range(600_000)}).encode(),
+    ),
     "52 NaN": ("/v1/chat/completions", b'{"model":"m","messages":[],"temperature":NaN}'),
     "52 infinite": ("/v1/chat/completions", b'{"model":"m","messages":[],"temperature":1e999}'),
     "54 negative": ("/v1/chat/completions", chat(logit_bias={"-1": 1})),

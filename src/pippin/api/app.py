@@ -9,11 +9,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.context import Api, Endpoint, both
+from pippin.api.body import MIB
+from pippin.api.body_room import BodyRoom
+from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.errors import Errors, LastCatcher
@@ -81,6 +83,7 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
+    app = BodyRoom(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
@@ -105,12 +108,14 @@ def _observer_of(options: ServerOptions) -> Observer:
 
 
 def find_routes(api: Api) -> list[BaseRoute]:
-    """Those of every module in `api/routes`, then those that every dialect has."""
-    found: list[BaseRoute] = []
+    """Those of every module in `api/routes`, then those that every dialect has; in the order of how often they are
+    asked for, because a route costs all those before it."""
+    found: list[Route] = []
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
         found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+    found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
@@ -16,7 +17,14 @@ from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
 
+_VALUE = re.compile(r"(invalid (?:enum )?value) '.*'", re.DOTALL)
+"""What a client wrote in a wrong place is told to it, but is not for the log: it may be a prompt."""
+
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
+
+
+def _answered(error: HTTPException) -> str:
+    return (error.headers or {}).get("Allow", "other methods")
 
 
 class Errors:
@@ -26,7 +34,7 @@ class Errors:
     def reply(self, report: ErrorReport, scope: Scope) -> Response:
         """The error as the dialect spoken at this path has it."""
         exchange = exchange_of(scope)
-        exchange.refusal = report.message
+        exchange.refusal = _VALUE.sub(r"\1", report.message)
         dialect = dialect_of_path(self._dialects, exchange.path)
         return self.reply_in(dialect, report, exchange.id)
 
@@ -53,7 +61,8 @@ class Errors:
                 report = not_found()
             case 405:
                 report = ErrorReport(
-                    kind="method_not_allowed", message=f"This address does not answer {request.method}."
+                    kind="method_not_allowed",
+                    message=f"This address does not answer {request.method}; it answers {_answered(error)}.",
                 )
             case _:
                 report = ErrorReport(kind="invalid_request", message=error.detail)

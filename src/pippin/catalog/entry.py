@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
+from pippin.catalog.info import INCOMPLETE
 from pippin.catalog.scan import Found
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
@@ -24,6 +25,11 @@ class CatalogEntry:
     info: ModelInfo | None
     error: ErrorReport | None
     stamp: Stamp = ()  # of the files that this was read from
+
+    @property
+    def incomplete(self) -> bool:
+        """Not all of it was downloaded."""
+        return self.error is not None and self.error.code == INCOMPLETE
 
 
 def stamp_of(folder: Path) -> Stamp:

@@ -1,18 +1,18 @@
 """Estimates the memory that a loaded model takes, from the headers of its weight files."""
 
 import struct
-import sys
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
+from pippin.config.accelerator import accelerator
 from pippin.config.model_options import ModelOptions
 from pippin.core.models import ModelInfo
 
 AutoDtype = Literal["stored", "float32"]
-"""What `dtype: auto` comes to: "float32" on the CPU of Linux, where weights are dequantised, else "stored"."""
+"""What `dtype: auto` comes to: "float32" on a CPU, where weights are dequantised, else "stored"."""
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
 LARGEST_HEADER: Final = 64 * 1024**2
@@ -34,7 +34,7 @@ FLOATS: Final = ("F64", "F32", "F16", "BF16")
 def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = None) -> int:
     """Bytes in memory of the weights and the process that holds them; the KV cache comes on top.
 
-    `auto` is what the device makes of `dtype: auto`; without it the platform decides, and Linux is taken for a CPU.
+    `auto` is what the device makes of `dtype: auto`; without it what is installed here decides.
     """
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
@@ -62,7 +62,7 @@ def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
         case "float32":
             return 4
         case "auto":
-            decided = auto or ("float32" if sys.platform == "linux" else "stored")
+            decided = auto or ("float32" if accelerator() == "cpu" else "stored")
             return 4 if decided == "float32" else None
         case _:
             # Quantised weights stay packed, and dense ones are 16 bits wide in nearly all checkpoints.

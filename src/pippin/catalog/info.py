@@ -8,6 +8,7 @@ from typing import Final
 
 from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
 from pippin.catalog.kinds import hears, kind_of, sees, watches
+from pippin.catalog.names import is_repository
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
 from pippin.core.requests import Sampling
@@ -24,6 +25,10 @@ WINDOW_KEYS: Final = (
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
+WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
+TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
+INCOMPLETE: Final = "model_incomplete"
+"""The code of the error."""
 
 
 def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = None) -> ModelInfo:
@@ -33,6 +38,8 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     """
     name = id or folder.name
     config = find_json(folder / "config.json")
+    if config is None and _under_way(folder):
+        raise _incomplete(name, "its config.json is missing")
     found = kind or kind_of(folder, name, config or {})
     if found is None or (config is None and found != "images"):
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
@@ -40,6 +47,10 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
     config = config or {}
     weights = _weights(folder)
     check_complete(folder, name, weights)
+    if found in WITH_TOKENIZER and not any(
+        path.exists() for each in TOKENIZERS for path in folder.glob(each)
+    ):
+        raise _incomplete(name, "its tokenizer is missing")
     tokenizer = find_json(folder / "tokenizer_config.json") or {}
     template = chat_template(folder, tokenizer) if found == "language" else None
     return ModelInfo(
@@ -67,18 +78,31 @@ def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]])
     wanted = {file for file in table((index or {}).get("weight_map")).values() if isinstance(file, str)}
     missing = sorted(wanted - present)
     if missing:
-        raise ServerError(
-            "load_failed",
-            f"The model {name} is only half downloaded: {len(missing)} of {len(wanted)} weight files are missing "
-            f"({missing[0]}). Go on with `pippin pull {name}`.",
-        )
-    if not present:
-        what = "is only half downloaded" if (folder / "config.json").exists() else "is empty"
-        raise ServerError(
-            "load_failed",
-            f"The model {name} has no weights as safetensors; either it {what} (then `pippin pull {name}` goes on), "
-            "or it is in another format.",
-        )
+        raise _incomplete(name, f"{len(missing)} of {len(wanted)} weight files are missing ({missing[0]})")
+    if present:
+        return
+    if _under_way(folder) or any(path.is_symlink() for path in folder.glob("*.safetensors")):
+        raise _incomplete(name, "its weights are missing")
+    raise ServerError(
+        "load_failed",
+        f"The model {name} has no weights as safetensors: either its download has not ended ({_way_out(name)}), or it "
+        "is in another format.",
+        code=INCOMPLETE,
+    )
+
+
+def _incomplete(name: str, what: str) -> ServerError:
+    message = f"The model {name} is only half downloaded: {what}. To go on: {_way_out(name)}."
+    return ServerError("load_failed", message, code=INCOMPLETE)
+
+
+def _way_out(name: str) -> str:
+    return f"`pippin pull {name}`" if is_repository(name) else "fetch or copy it again"
+
+
+def _under_way(folder: Path) -> bool:
+    """Whether the folder is a snapshot in the Hub's cache with files that have not come to their end."""
+    return folder.parent.name == "snapshots" and any(folder.parent.parent.glob("blobs/*.incomplete"))
 
 
 def chat_template(folder: Path, tokenizer: Json) -> str | None:

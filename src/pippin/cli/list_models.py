@@ -40,8 +40,8 @@ def run(arguments: Sequence[str]) -> int:
 def _row(entry: "CatalogEntry") -> tuple[str, ...]:
     info = entry.info
     if info is None:
-        reason = entry.error.message if entry.error else "not usable"
-        return (entry.found.id, "-", "-", "-", "-", f"not usable: {reason}")
+        state = "incomplete" if entry.incomplete else "not usable"
+        return (entry.found.id, "-", "-", "-", "-", f"{state}: {entry.error.message if entry.error else '-'}")
     return (
         info.id,
         info.kind,
@@ -54,7 +54,8 @@ def _row(entry: "CatalogEntry") -> tuple[str, ...]:
 
 def _facts(entry: "CatalogEntry") -> dict[str, object]:
     if entry.info is None:
-        return {"id": entry.found.id, "error": entry.error.message if entry.error else None}
+        error = entry.error.message if entry.error else None
+        return {"id": entry.found.id, "error": error, "incomplete": entry.incomplete}
     info = entry.info
     return {
         "id": info.id,

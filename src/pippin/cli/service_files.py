@@ -69,7 +69,7 @@ class Systemd:
             "Description=Pippin, a server for MLX models\n"
             "After=network.target\n\n"
             "[Service]\n"
-            + "".join(f"Environment={_quoted([f'{name}={value}'])}\n" for name, value in variables.items())
+            + "".join(f"Environment={_word(f'{name}={value}')}\n" for name, value in variables.items())
             + f"ExecStart={_quoted(command)}\n"
             "Restart=on-failure\n"
             "RestartPreventExitStatus=2\n"  # what was said on the command line will not become right
@@ -99,11 +99,13 @@ def _domain() -> str:
 
 
 def _quoted(words: Sequence[str]) -> str:
-    """As systemd reads a command line: `%` and `$` are its own signs, and a quoted word is quoted whole."""
-    return " ".join(_word(word).replace("%", "%%").replace("$", "$$") for word in words)
+    """As systemd reads a command line, where `$` is its own sign, which it is not in `Environment=`."""
+    return " ".join(_word(word).replace("$", "$$") for word in words)
 
 
 def _word(word: str) -> str:
+    """`%` is systemd's own sign everywhere, and a quoted word is quoted whole."""
+    word = word.replace("%", "%%")
     if PLAIN.fullmatch(word):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

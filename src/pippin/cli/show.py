@@ -30,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps(msgspec.to_builtins(info), indent=2))
         return 0
-    facts = {**_facts(catalog, info), "sampling": _sampling(settings, catalog, info)}
+    facts = _facts(catalog, info)
+    if info.kind == "language":
+        facts["sampling"] = _sampling(settings, catalog, info)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print(f"{name:<{width}}{value}")

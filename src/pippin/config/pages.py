@@ -60,9 +60,9 @@ item as a flag (`--api-key a --api-key b`); mappings are `NAME=VALUE` pairs or a
 
 MIGRATING: Final = """# Migrating
 
-Pippin takes the place of four servers. Their flags, environment variables and YAML keys work in it under their own
-names; where two of them disagree on a default, `--compat NAME` (or `PIPPIN_COMPAT`, or `compat:` in the file) takes
-over the defaults of one. What each name does here:
+Pippin takes the place of four servers, and of mlx_lm.server beneath two of them. Their flags, environment variables and
+YAML keys work in it under their own names; where two of them disagree on a default, `--compat NAME` (or
+`PIPPIN_COMPAT`, or `compat:` in the file) takes over the defaults of one. What each name does here:
 
 - **same**: it is Pippin's option of that name.
 - **equivalent**: that option does the same job in another way; one line in the log says how.
@@ -72,7 +72,7 @@ over the defaults of one. What each name does here:
 A value that Pippin has no equal of takes the nearest that is honest, with a warning that names both: KV caches have 4
 or 8 bits, so `--kv-bits 3.5` is 4. A value that the server itself would refuse is refused.
 
-With a host other than loopback and no key, as two of the four start by default, Pippin serves too, and says so loudly.
+With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
 """
 
 

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from pippin.config.marks import flag
 from pippin.core.models import ModelKind
 
-Compat = Literal["mlx-vlm", "mlx-server", "mlx-openai-server", "vllm-mlx"]
+Compat = Literal["mlx-vlm", "mlx-server", "mlx-openai-server", "vllm-mlx", "mlx-lm"]
 
 
 class StartOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from typing import Final
 import pippin
 
 # A worker runs model code and needs no secret of the server.
-SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "API_KEY", "MLX_VLM_API_KEY")
+SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "MLX_VLM_SERVER_API_KEY")
 
 # Weights are read whole for every token, so what the processor spends on finding their pages shows: in pages of 2 MiB a
 # step of a small model was measured 1.3 to 6 times as fast, the more the more fragmented a virtual machine's memory is.

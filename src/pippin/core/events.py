@@ -1,28 +1,32 @@
 """What a worker answers, event by event.
 
-Grammar of a generation: `Accepted Progress* PromptEcho? choice*`, where the events of each choice are
+Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? choice*`, where the events of each choice are
 `(PartStarted PartDelta* PartEnded)* Finished`, choices interleaved; `Failed` may end the request at any
 point after which nothing follows. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
+What comes in thousands has `gc=False`: it can't be part of a cycle, and the garbage collector need not look at it.
 """
 
 from typing import Literal
 
 from msgspec import Struct, field
 
+from pippin.core.conversation import Tool
 from pippin.core.errors import ErrorReport
 
-PartKind = Literal["text", "reasoning", "tool_call"]
+PartKind = Literal["text", "reasoning", "tool_call", "server_call", "server_result"]
+"""The last two are of tools that Pippin itself calls for the model; a result has the id of its call."""
+
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
-class Accepted(Struct, frozen=True, tag=True, omit_defaults=True):
+class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     """The request was understood and queued. Everything that deserves a status code is behind us."""
 
     prompt_tokens: int
     dropped_messages: int = 0  # by the overflow policy
 
 
-class Progress(Struct, frozen=True, tag=True, omit_defaults=True):
+class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     """Work on the prompt (or of a diffusion step): `done` of `total`, `cached` of them not computed."""
 
     done: int
@@ -31,13 +35,20 @@ class Progress(Struct, frozen=True, tag=True, omit_defaults=True):
     message: str | None = None
 
 
-class TopToken(Struct, frozen=True, array_like=True):
+class TopToken(Struct, frozen=True, array_like=True, gc=False):
     id: int
     raw: bytes
     logprob: float
 
 
-class Token(Struct, frozen=True, array_like=True):
+class ToolsListed(Struct, frozen=True, tag=True):
+    """Tools that Pippin calls for the model, under the names that they have at their server."""
+
+    server: str
+    tools: tuple[Tool, ...]
+
+
+class Token(Struct, frozen=True, array_like=True, gc=False):
     """A sampled token. `raw` holds its bytes, which may be a part of a character."""
 
     id: int
@@ -53,15 +64,17 @@ class PromptEcho(Struct, frozen=True, tag=True, omit_defaults=True):
     tokens: tuple[Token, ...] = ()
 
 
-class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True):
+class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     choice: int
     index: int  # counts the parts of this choice from 0
     kind: PartKind
     id: str | None = None  # of a tool call
     name: str | None = None  # of a tool call
+    server: str | None = None  # of the called tool, where Pippin calls it
+    is_error: bool = False  # of a result
 
 
-class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True):
+class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     """More of a part. For a tool call, `text` is a piece of the arguments' JSON text.
 
     `tokens` is filled only where logprobs were asked for; `completed` counts the completion tokens
@@ -75,12 +88,12 @@ class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True):
     completed: int = 0
 
 
-class PartEnded(Struct, frozen=True, tag=True):
+class PartEnded(Struct, frozen=True, tag=True, gc=False):
     choice: int
     index: int
 
 
-class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, read from the prefix cache
     stored_tokens: int = 0  # of the prompt, newly written to the prefix cache
@@ -90,7 +103,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     accepted_tokens: int = 0  # of those
 
 
-class Timings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Timings(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Milliseconds."""
 
     queue: float = 0.0
@@ -98,7 +111,7 @@ class Timings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     decode: float = 0.0
 
 
-class Finished(Struct, frozen=True, tag=True, omit_defaults=True):
+class Finished(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     """The end of one choice. Prompt figures are the same in each choice of a request."""
 
     choice: int
@@ -209,6 +222,7 @@ class PicturesDone(Struct, frozen=True, tag=True, omit_defaults=True):
 
 Event = (
     Accepted
+    | ToolsListed
     | Progress
     | PromptEcho
     | PartStarted

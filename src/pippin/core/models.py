@@ -48,6 +48,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = field(default_factory=dict)
     threads: int | None = None  # for the BLAS
     memory_bytes: int | None = None  # the most that weights and caches may take
+    expected_bytes: int = 0  # the estimate of its footprint
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
 

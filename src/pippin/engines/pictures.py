@@ -9,8 +9,10 @@ from pippin.core.errors import ServerError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_PIXELS = 64 << 20
+MOST_PIXELS = 64_000_000
 """Of one picture, before anything of it is decoded."""
+
+MOST_SIDE = 65_500
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 PictureFormat = Literal["png", "jpeg", "webp"]
@@ -21,49 +23,46 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
 
     Raises `ServerError` for what is no picture, is damaged, or is too large.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
-    refusal = ServerError(
-        "invalid_request",
-        f"{param} is no picture that can be read; send a whole png, jpeg or webp file.",
-        param,
-    )
+    if not data:
+        raise _refusal(param, "is an empty file; send a picture.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes, which are checked here
             with Image.open(io.BytesIO(data), formats=FORMATS) as found:
-                width, height = found.size
-                if width * height > most_pixels:
-                    raise ServerError(
-                        "too_large",
-                        f"{param} has {width}x{height} pixels; send at most {most_pixels}.",
-                        param,
-                    )
-                if min(width, height) < 1:
-                    raise refusal
+                check_size(*found.size, param, most_pixels=most_pixels)
                 found.load()
                 upright = ImageOps.exif_transpose(found)
                 return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     except ServerError:
         raise
-    except Image.DecompressionBombError as error:
-        raise ServerError(
-            "too_large", f"{param} has too many pixels; send at most {most_pixels}.", param
+    except UnidentifiedImageError as error:
+        raise _refusal(
+            param, f"is no picture of a kind that is read here ({', '.join(FORMATS)}); send one of these."
         ) from error
-    # Pillow's readers raise whatever a damaged file leads them to.
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        EOFError,
-        MemoryError,
-    ) as error:
-        raise refusal from error
-    except Exception as error:  # zlib.error, struct.error and their like
-        raise refusal from error
+    except Image.DecompressionBombError as error:
+        raise _too_large(param, most_pixels) from error
+    except Exception as error:  # Pillow's readers raise whatever a damaged file leads them to
+        raise _refusal(
+            param, "is damaged or cut off, and can't be read as a picture; send the whole file."
+        ) from error
+
+
+def check_size(width: int, height: int, param: str, *, most_pixels: int = MOST_PIXELS) -> None:
+    """Raises `ServerError` for a picture of more pixels than are worked on."""
+    if width * height > most_pixels or max(width, height) > MOST_SIDE:
+        raise _too_large(param, most_pixels)
+
+
+def _too_large(param: str, most: int) -> ServerError:
+    return _refusal(
+        param, f"has too many pixels; {most // 1_000_000} million is the most. Send a smaller one."
+    )
+
+
+def _refusal(param: str, why: str) -> ServerError:
+    return ServerError("invalid_request", f"{param} {why}", param)
 
 
 def encode(picture: "Image", format: PictureFormat, quality: int | None) -> bytes:

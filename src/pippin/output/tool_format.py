@@ -1,5 +1,6 @@
 """What a format of tool calls is: how calls are written, read, recognised, and enforced."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +8,21 @@ from typing import Any, Literal
 
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels
-from pippin.output.source import Reading, Source
+from pippin.output.source import Malformed, Reading, Source
 from pippin.output.writer import Writer
 
 SpecialToken = Callable[[str], "int | bool | None"]
 """The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
+
+
+Write = Callable[[str, dict[str, Any]], str]
+"""A call's text, from its name and its arguments."""
+
+
+def write_json_tags(name: str, arguments: dict[str, Any]) -> str:
+    """The commonest format; its models understand it without having seen it in their template."""
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +30,12 @@ class History:
     """How earlier calls and their results are handed to the chat template."""
 
     arguments: Literal["object", "json"] = "object"
+    write: Write | None = None
+    """For templates that do not write calls. Without it, the commonest format stands in for this one."""
     result_role: str = "tool"
     result_content: Literal["text", "object"] = "text"
-    call_ids: Literal["any", "nine"] = "any"  # nine: exactly nine letters and digits
+    call_ids: Literal["any", "nine", "function"] = "any"
+    """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 
 
 @dataclass
@@ -75,3 +89,11 @@ class ToolFormat(ABC):
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         """Lark source in llguidance's dialect that admits exactly this format's calls of these tools."""
+
+
+class HeaderCalls(ToolFormat):
+    """Headers say what is a call, so that there is no opener to read from."""
+
+    def read(self, calls: Calls, opener: str) -> Reading[None]:
+        raise Malformed
+        yield

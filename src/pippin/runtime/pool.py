@@ -92,8 +92,10 @@ class Pool:
     # For operators
 
     async def load(self, name: str) -> ModelState:
-        """Load a model to the end. Raises `ServerError` where that fails."""
-        lease = await self.lease(self._catalog.resolve(name))
+        """Load a model to the end, tried at once even if it has just failed. Raises `ServerError` where that fails."""
+        slot = self._slot(self._catalog.resolve(name))
+        slot.refuse_until = 0.0
+        lease = await self.lease(slot.info)
         try:
             await asyncio.shield(lease.worker.weights_ready)
             await self._changes.until(lambda: lease.slot.loading is None)

@@ -134,7 +134,7 @@ class Residency:
         slot.loaded_at, slot.load_seconds = self._clock.wall(), seconds
         slot.loads += 1
         slot.restarts += slot.died
-        slot.died, slot.error, slot.refuse_until = False, None, 0.0
+        slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
         self.last_loaded = slot.info.id
         log.info("Loaded %s in %.1f s, %d MiB.", slot.info.id, seconds, slot.footprint >> 20)
         self.watch_idleness(slot)
@@ -166,6 +166,7 @@ class Residency:
             options=msgspec.to_builtins(slot.options),
             threads=blas_threads(residents),
             memory_bytes=slot.options.memory_bytes or slot.memory,
+            expected_bytes=slot.footprint,
             log_level=self._options.log_level,
             log_format=self._options.log_format,
         )

@@ -11,7 +11,7 @@ from pippin.runtime.clock import Timer
 from pippin.runtime.eviction import Resident
 from pippin.runtime.worker import Worker
 
-FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests
+FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests; doubled each time
 DEATHS_BEFORE_PAUSE: Final = 3
 DEATHS_COUNTED: Final = 120.0  # seconds that a death is remembered
 LONGEST_PAUSE: Final = 120.0  # seconds
@@ -47,6 +47,7 @@ class Slot:
     loads: int = 0
     evictions: int = 0
     error: ErrorReport | None = None
+    failures: int = 0  # loads that failed since the last that did not
     refuse_until: float = 0.0
     deaths: list[float] = field(default_factory=list)
 
@@ -96,8 +97,10 @@ class Slot:
             raise ServerError("overloaded", message, retry_after=5.0)
 
     def load_failed(self, error: ErrorReport, now: float) -> None:
+        """Remember a failed load; the answer is kept longer each time, until one succeeds."""
         self.error = error
-        self.refuse_until = now + FAILURE_KEPT
+        self.failures += 1
+        self.refuse_until = now + min(FAILURE_KEPT * 2.0 ** (self.failures - 1), LONGEST_PAUSE)
 
     def worker_died(self, error: ErrorReport, now: float) -> None:
         """Remember a death; after several in a short time, pause before the next try, longer each time."""

@@ -19,7 +19,6 @@ from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
 from pippin.core.link import (
-    STEP_FAILED,
     AskStats,
     Cancel,
     ClearCache,
@@ -36,6 +35,7 @@ from pippin.core.link import (
 )
 from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.tasks import Task
+from pippin.runtime.death import Birth, death_report, died
 from pippin.runtime.link import Link, LinkFull
 from pippin.runtime.mailbox import Mailbox
 from pippin.runtime.wire_ids import SERIAL_MARK, request_id
@@ -47,6 +47,7 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
+ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 
@@ -66,6 +67,8 @@ class WorkerProcess:
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._process = process
+        self._birth = Birth.now()
+        self._need = spec.expected_bytes
         self._link: Link | None = None
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
         self._wire_ids: dict[str, str] = {}
@@ -145,9 +148,10 @@ class WorkerProcess:
 
     def fail_all(self, error: ErrorReport) -> None:
         """End every request with this error."""
-        for wire_id, mailbox in list(self._mailboxes.items()):
+        waiting = list(self._mailboxes.items())
+        for wire_id, _ in waiting:
             self.cancel(request_id(wire_id))
-            mailbox.fail(error)
+        _fail_some([mailbox for _, mailbox in waiting], error)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._try_to_send(ClearCache(prefixes_only, disk))
@@ -245,6 +249,15 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
+    def _doing(self) -> str | None:
+        """What of its load it is at; None when it is loaded."""
+        if not self.prompt_ready.done():
+            return "read its tokenizer"
+        if self.weights_ready.done() and self.weights_ready.exception() is None:
+            return None
+        done, total, _ = self.progress or (0, 0, "")
+        return f"loaded its weights ({done * 100 // total} %)" if total else "loaded its weights"
+
     async def _watch_process(self) -> None:
         output = self._process.stdout
         assert output is not None  # asked for with PIPE
@@ -253,8 +266,8 @@ class WorkerProcess:
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
-        loaded = self.weights_ready.done() and self.weights_ready.exception() is None
-        report = death_report(self.info.id, status, self._fault, loaded)
+        death = died(status, self._birth, fault=self._fault, doing=self._doing())
+        report = death_report(self.info.id, death, self._birth, self._need)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:
@@ -265,21 +278,12 @@ class WorkerProcess:
         self.died.set_result(report)
 
 
-def death_report(model: str, status: int, fault: Exception | None, loaded: bool) -> ErrorReport:
-    """What to tell clients of a worker that ended with this exit status."""
-    if fault is not None:
-        how = "it sent what could not be read and was ended"
-    elif status < 0:
-        how = f"it was ended by signal {-status}"
-    elif status == STEP_FAILED:
-        how = "its engine failed in a step, and the server's log has more"
-    else:
-        how = f"it left with status {status}"
-    if loaded:
-        message = f"The process of model {model!r} died: {how}. The next request starts it again."
-        return ErrorReport(kind="worker_died", message=message)
-    message = f"The model {model!r} could not be loaded: its process died ({how}). It may be too large."
-    return ErrorReport(kind="load_failed", message=message)
+def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
+    """A few in each turn of the event loop: a thousand readers that wake at once would hold up everybody else."""
+    for mailbox in mailboxes[:ENDED_IN_A_TURN]:
+        mailbox.fail(error)
+    if rest := mailboxes[ENDED_IN_A_TURN:]:
+        asyncio.get_running_loop().call_soon(_fail_some, rest, error)
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:

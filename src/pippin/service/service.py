@@ -19,7 +19,7 @@ from pippin.runtime.source import Estimate, ModelSource
 from pippin.service.best_of import widened
 from pippin.service.defaults import with_defaults, with_manner
 from pippin.service.run import Run
-from pippin.service.summaries import summarized
+from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class Service:
         A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
         Raises `ServerError("model_not_found")`.
         """
+        if (loaded := self.pool.info(name)) is not None:
+            return loaded
         info = self._resolve(name)
         return self.pool.info(info.id) or info
 
@@ -179,8 +181,11 @@ class Service:
         except ServerError as error:
             if not summarize or error.report.kind != "context_length_exceeded":
                 raise
-        request, dropped = await summarized(request, lambda part: self._ask(lease, part, id))
-        run = await self._submit(lease, Generate(widened(request)), id, asked)
+        run, dropped = await with_summary(
+            request,
+            lambda part: self._ask(lease, part, id),
+            lambda shorter: self._submit(lease, Generate(widened(shorter)), id, asked),
+        )
         if run.accepted is not None:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
         return run

@@ -1,7 +1,7 @@
 """The overflow policy `summarize`: older messages give way to a summary that the model itself writes."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -10,7 +10,8 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 
 KEPT: Final = 6  # the last messages, which stay as they are
-SUMMARY_TOKENS: Final = 1024
+SUMMARY_TOKENS: Final = (1024, 256)
+"""Length of the summary, and of the one after it where the conversation does not fit with the first."""
 SUMMARY_TEMPERATURE: Final = 0.2
 MOST_PIECES: Final = 8  # parts that the older messages are cut into, when they do not fit at once
 INSTRUCTIONS: Final = (
@@ -23,15 +24,40 @@ Ask = Callable[[GenerationRequest], Awaitable[str]]
 """Runs a request on the same model, for its text."""
 
 
-async def summarized(request: GenerationRequest, ask: Ask) -> tuple[GenerationRequest, int]:
-    """The request with its older messages summarised, and how many those were.
+Answer = TypeVar("Answer")
 
-    Raises `ServerError("context_length_exceeded")` where nothing is left to summarise or no piece of it fits.
+
+async def with_summary(
+    request: GenerationRequest, ask: Ask, submit: Callable[[GenerationRequest], Awaitable[Answer]]
+) -> tuple[Answer, int]:
+    """What `submit` makes of the request with its older messages summarised, and how many those were.
+
+    Tried again with a shorter summary; raises `ServerError("context_length_exceeded")` where that does not fit either.
+    """
+    refusal = _too_long()
+    for tokens in SUMMARY_TOKENS:
+        try:
+            shorter, dropped = await summarized(request, ask, tokens)
+            return await submit(shorter), dropped
+        except ServerError as error:
+            if error.report.kind != "context_length_exceeded":
+                raise
+            refusal = error
+    raise refusal
+
+
+async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple[GenerationRequest, int]:
+    """The request with its older messages summarised in at most so many tokens, and how many those were.
+
+    Raises `ServerError("context_length_exceeded")` where nothing is left to summarise, no piece of it fits, or the
+    model has nothing to say of it.
     """
     instructions, older, recent = parted(request.messages or ())
     if not older:
         raise _too_long()
-    text = await _summary(request, older, ask)
+    text = await _summary(request, older, ask, tokens)
+    if not text.strip():
+        raise _too_long()
     summary = Message("user", (Text(OPENING + text),))
     return msgspec.structs.replace(request, messages=(*instructions, summary, *recent)), len(older)
 
@@ -48,14 +74,14 @@ def parted(
     return instructions, rest[:cut], rest[cut:]
 
 
-async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: Ask) -> str:
+async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: Ask, tokens: int) -> str:
     """In one piece if it fits the window, else in twice as many."""
     pieces = 1
     while pieces <= min(MOST_PIECES, len(older)):
         size = -(-len(older) // pieces)
         try:
             summaries = [
-                await ask(_summary_request(request, older[start : start + size]))
+                await ask(_summary_request(request, older[start : start + size], tokens // pieces))
                 for start in range(0, len(older), size)
             ]
         except ServerError as error:
@@ -67,13 +93,15 @@ async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: 
     raise _too_long()
 
 
-def _summary_request(request: GenerationRequest, messages: tuple[Message, ...]) -> GenerationRequest:
+def _summary_request(
+    request: GenerationRequest, messages: tuple[Message, ...], tokens: int
+) -> GenerationRequest:
     transcript = "\n".join(f"{message.role}: {_shown(message)}" for message in messages)
     return GenerationRequest(
         model=request.model,
         messages=(Message("user", (Text(f"{INSTRUCTIONS}\n\n{transcript}"),)),),
         sampling=Sampling(temperature=SUMMARY_TEMPERATURE, seed=request.sampling.seed),
-        max_tokens=SUMMARY_TOKENS,
+        max_tokens=tokens,
         thinking=Thinking(enabled=False),
         overflow="error",
         adapter=request.adapter,

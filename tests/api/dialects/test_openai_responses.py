@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.openai_compaction import CompactionDialect
 from pippin.api.dialects.openai_responses import ResponsesDialect
 from pippin.api.dialects.openai_responses_encode import ResponseShape
 from pippin.api.dialects.sealed_text import seal
@@ -212,6 +213,13 @@ def test_custom_namespace_and_shell_tools_become_functions() -> None:
     assert [tool.name for tool in tools] == ["patch", "crm__get_weather", "local_shell"]
     assert tools[0].parameters is not None
     assert tools[0].parameters["required"] == ["input"]
+
+
+def test_a_regular_expression_of_a_custom_tool_is_enforced() -> None:
+    form = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+|-"}
+    [tool] = request(tools=[{"type": "custom", "name": "word", "format": form}]).tools
+    assert tool.strict
+    assert (tool.parameters or {})["properties"]["input"]["pattern"] == "^(?:[a-z]+|-)$"
 
 
 def test_a_grammar_of_a_custom_tool_is_told_to_the_model() -> None:
@@ -529,6 +537,12 @@ def test_a_tool_is_repeated_with_all_its_fields() -> None:
         WEATHER | {"description": None, "strict": False}
     ]
     assert request(tools=[WEATHER]).tools == (Tool("get_weather", None, {"type": "object"}),)
+
+
+def test_a_compaction_names_its_model() -> None:
+    with pytest.raises(ServerError) as caught:
+        CompactionDialect().decode(b'{"input": "Hi"}', DecodeContext())
+    assert caught.value.report.param == "model"
 
 
 # Open Responses (2026-04-24): every field of a response is there, and these are never null.

@@ -23,14 +23,14 @@ CHATML = (
 )
 
 
-def byte_level(size: int = 700, **more: object) -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen have it."""
+def byte_level(size: int = 700, *, special: tuple[str, ...] = (), **more: object) -> Tokenizer:
+    """As GPT-2, Llama 3 and Qwen have it; `special` are a family's own special tokens."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=list(SPECIAL),
+        special_tokens=[*SPECIAL, *special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

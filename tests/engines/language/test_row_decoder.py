@@ -10,11 +10,12 @@ from tests.engines.language.small_tokenizer import byte_level
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Event, PartEnded
+from pippin.core.events import Accepted, Event, PartDelta, PartEnded
 from pippin.core.requests import Choice, GenerationRequest, JsonSchema, Sampling
 from pippin.engines.language.constraints import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.row_decoder import RowDecoder
+from pippin.engines.language.tokenizer import Tokenizer
 from pippin.output.formats import reasoning_format, tool_format
 
 TOKENIZER = byte_level()
@@ -54,8 +55,8 @@ def run(decoder: RowDecoder, text: str, *, logprobs: bool = False) -> CompletedC
     return completion.choices[0] if completion.choices else CompletedChoice()
 
 
-def allowed(decoder: RowDecoder) -> set[int]:
-    row = np.zeros(-(-TOKENIZER.size // 32), np.int32)
+def allowed(decoder: RowDecoder, tokenizer: Tokenizer = TOKENIZER) -> set[int]:
+    row = np.zeros(-(-tokenizer.size // 32), np.int32)
     decoder.fill_mask(row)
     return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
 
@@ -168,9 +169,9 @@ def test_a_grammar_begins_after_the_reasoning():
 
 
 def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
-    start = TOKENIZER.single("<think>")
+    (start,) = TOKENIZER.encode("<think>")
     decoder = RowDecoder(
-        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=start),
+        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
     )
@@ -178,7 +179,7 @@ def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
     choice = run(decoder, "<think>well</think>no")
     assert (choice.text("reasoning"), choice.text("text")) == ("well", "no")
     answered = RowDecoder(
-        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=start),
+        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
     )
@@ -239,6 +240,16 @@ def test_a_tool_call_is_a_part_and_the_reason_to_end():
     assert choice.text("tool_call").replace(" ", "") == '{"at":"it"}'
 
 
+def test_calls_that_are_not_to_be_read_stay_text_markup_and_all():
+    said = 'Wait. <tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call> and on'
+    request = asking(tools=(TOOL,), read_calls=False, parallel_tool_calls=False)
+    decoder = RowDecoder(job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER)
+    choice = run(decoder, said + "<|im_end|>")
+    assert decoder.finished == "stop"
+    assert choice.text("text") == said
+    assert choice.text("tool_call") == ""
+
+
 def test_a_required_call_is_the_only_thing_that_can_come():
     form, compiler = tool_format("json_tools"), GrammarCompiler(TOKENIZER)
     source = form.grammar((TOOL,), required=True, parallel=False, special=compiler.special_id)
@@ -275,3 +286,130 @@ def test_closing_a_cancelled_row_ends_its_parts():
     decoder = RowDecoder(replace(job()), 0, TOKENIZER)
     decoder.accept(TOKENIZER.encode("Hello")[0])
     assert decoder.close("cancelled")
+
+
+# Reasoning before a grammar, in families that mark it in ways of their own
+
+
+def follow(decoder: RowDecoder, tokenizer: Tokenizer, text: str) -> list[Event]:
+    """Feed a text whose every token must be allowed."""
+    events: list[Event] = []
+    for token in tokenizer.encode(text):
+        row = np.zeros(-(-tokenizer.size // 32), np.int32)
+        if decoder.needs_mask:
+            decoder.fill_mask(row)
+            bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+            assert bits[token], (text, tokenizer.raw(token))
+        events += decoder.accept(token)
+    return events
+
+
+def preparing(
+    tokenizer: Tokenizer, tool: str | None, reasoning: str, wanted: Any = None, **more: Any
+) -> LanguageJob:
+    """As a request would be prepared that requires a call of `look`, or an answer as `wanted`."""
+    compiler, form = GrammarCompiler(tokenizer), tool_format(tool) if tool else None
+    thinking = reasoning_format(reasoning)
+    calls = (
+        form.grammar((LOOK,), required=True, parallel=False, special=compiler.special_id) if form else None
+    )
+    return job(
+        tool_format=form,
+        tools=(LOOK,) if form else (),
+        reasoning_format=thinking,
+        grammar=compiler.compile(wanted, calls, reasoning=thinking),
+        grammar_has_reasoning=thinking.in_grammar is not None,
+        thinking_start=tuple(tokenizer.encode(thinking.start)),
+        thinking_end=tuple(tokenizer.encode(thinking.end)),
+        **more,
+    )
+
+
+LOOK = Tool("look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})
+HARMONY = byte_level(
+    special=("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+)
+GEMMA = byte_level(special=("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'))
+YES = Choice(("yes", "no"))
+
+
+@pytest.mark.parametrize("blanks", ["", "\n\n", "\n"])
+def test_blank_lines_between_reasoning_and_a_grammar_are_allowed_and_do_not_show(blanks):
+    for wanted, answer in ((YES, "yes"), (JsonSchema({"type": "object", "maxProperties": 0}), "{}")):
+        decoder = RowDecoder(preparing(TOKENIZER, None, "think", wanted, thinking_open=True), 0, TOKENIZER)
+        events = follow(decoder, TOKENIZER, f"hm</think>{blanks}{answer}")
+        shown = "".join(event.text for event in events if isinstance(event, PartDelta) and event.index == 1)
+        assert shown == answer
+        assert decoder.finished == "stop"
+    decoder = RowDecoder(preparing(TOKENIZER, "json_tools", "think", thinking_open=True), 0, TOKENIZER)
+    follow(decoder, TOKENIZER, f"hm</think>{blanks}<tool_call>\n{{")
+
+
+def test_reasoning_may_begin_after_a_blank_line():
+    decoder = RowDecoder(preparing(TOKENIZER, "glm47", "glm4", may_think=True), 0, TOKENIZER)
+    follow(decoder, TOKENIZER, "\n<think>hm</think>\n<tool_call>look")
+
+
+def test_a_marker_of_several_tokens_may_open_reasoning_before_a_grammar():
+    decoder = RowDecoder(preparing(GEMMA, "gemma4", "gemma4", may_think=True), 0, GEMMA)
+    follow(decoder, GEMMA, "<|channel>thought\nhm<channel|>")
+    follow(decoder, GEMMA, '<|tool_call>call:look{at:<|"|>x<|"|>}<tool_call|>')
+    assert decoder.finished == "tool_calls"
+
+
+def test_a_marker_of_several_tokens_is_finished_once_begun():
+    decoder = RowDecoder(preparing(GEMMA, "gemma4", "gemma4", may_think=True), 0, GEMMA)
+    start = tuple(GEMMA.encode("<|channel>thought\n"))
+    decoder.accept(start[0])
+    assert decoder.forced == start[1:]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<|channel|>commentary to=functions.look <|constrain|>json<|message|>",
+        " to=functions.look<|channel|>commentary json<|message|>",
+    ],
+)
+@pytest.mark.parametrize(
+    "thought", ["", "<|channel|>analysis<|message|>hm, quite free<|end|><|start|>assistant"]
+)
+def test_a_call_that_is_required_of_harmony_may_follow_its_analysis(thought, call):
+    decoder = RowDecoder(preparing(HARMONY, "harmony", "harmony"), 0, HARMONY)
+    follow(decoder, HARMONY, thought + call + '{"at": "x"}<|call|>')
+    assert decoder.calls == 1
+
+
+def test_an_answer_of_harmony_in_a_form_stands_in_its_final_channel():
+    decoder = RowDecoder(preparing(HARMONY, None, "harmony", YES), 0, HARMONY)
+    follow(
+        decoder,
+        HARMONY,
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>",
+    )
+    assert {bytes(HARMONY.raw(token)[:1]) for token in allowed(decoder, HARMONY)} == {b"y", b"n"}
+
+
+def test_a_budget_ends_the_analysis_of_harmony_inside_a_grammar():
+    decoder = RowDecoder(preparing(HARMONY, "harmony", "harmony", thinking_budget=2), 0, HARMONY)
+    for token in HARMONY.encode("<|channel|>analysis<|message|>one two three four"):
+        if decoder.forced:
+            break
+        decoder.accept(token)
+    assert decoder.forced == tuple(HARMONY.encode("<|end|>"))
+    follow(decoder, HARMONY, "<|end|><|start|>assistant<|channel|>commentary to=functions.look ")
+
+
+def test_nothing_of_an_answer_cut_inside_reasoning_is_content():
+    for text in ("hm, quite", "hm <tool_call>", "hm </thi"):
+        choice = run(
+            RowDecoder(job(reasoning_format=THINK, thinking_open=True, max_tokens=3), 0, TOKENIZER), text
+        )
+        assert choice.text("text") == ""
+
+
+def test_a_stop_string_that_ends_in_the_answer_does_not_reach_back_into_the_reasoning():
+    decoder = RowDecoder(job(asking(stop=("ab",)), reasoning_format=THINK, thinking_open=True), 0, TOKENIZER)
+    choice = run(decoder, "a</think>b then ab")
+    assert (choice.text("reasoning"), choice.text("text")) == ("a", "b then ")
+    assert decoder.stop_sequence == "ab"

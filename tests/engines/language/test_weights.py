@@ -80,7 +80,13 @@ def test_a_broken_config_is_a_refusal(folder: Path) -> None:
 
 def test_a_truncated_file_is_a_refusal(folder: Path) -> None:
     path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:5000])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert (
+        f"model.safetensors of the model 'tiny' is cut off: {len(whole) - 1} of {len(whole)} bytes"
+        in refusal(folder)
+    )
+    path.write_bytes(whole[:5])
     assert "cannot be loaded" in refusal(folder)
 
 

@@ -1,10 +1,10 @@
-"""The four replaced servers, and what a name means under the profile of one of them or of none."""
+"""The replaced servers, and what a name means under the profile of one of them or of none."""
 
 from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from pippin.config.compat import mlx_openai_server, mlx_server, mlx_vlm, vllm_mlx
+from pippin.config.compat import mlx_lm_server, mlx_openai_server, mlx_server, mlx_vlm, vllm_mlx
 from pippin.config.compat.terms import Server, Term
 from pippin.config.start_options import Compat
 
@@ -13,6 +13,7 @@ SERVERS: Final[dict[Compat, Server]] = {
     "mlx-server": mlx_server.SERVER,
     "mlx-openai-server": mlx_openai_server.SERVER,
     "vllm-mlx": vllm_mlx.SERVER,
+    "mlx-lm": mlx_lm_server.SERVER,
 }
 
 

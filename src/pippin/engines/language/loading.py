@@ -102,6 +102,7 @@ def build_engine(
             adapters,
             options.quantized_kv_start if options.kv_bits else 0,
             sorts_slowly=plan.sorts_slowly,
+            overlaps=plan.overlaps,
         ),
         head=Head(model, batching.vocabulary),
         joint_prompts=batching.shape is not None,

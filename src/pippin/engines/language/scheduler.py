@@ -16,6 +16,7 @@ CAPACITY_STEP = 256  # tokens by which a class's arrays grow
 GROWTH_CHARGED = (
     512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
 )
+MOST_STEPS = 8  # that a chunk may take the time of
 SMOOTHING = 0.3  # weight of the newest measurement
 
 
@@ -120,11 +121,13 @@ class Scheduler:
     def chunk(self) -> int:
         """Prompt tokens that this step may compute."""
         limits = self.limits
-        if not any(ticket.phase == "running" for ticket in self.tickets):
+        running, waiting = len(self.phase("running")), len(self.phase("prefill"))
+        if not running:
             return limits.prefill_chunk
-        # Where decoding alone takes up the gap, prompts get two thirds of the time: whoever joins sooner shares more
-        # steps with the others, so that all are done sooner.
-        seconds = max(limits.target_gap - self.decode_seconds, 2 * self.decode_seconds)
+        # Where decoding alone takes up the gap, prompts get the time of two steps, and of more where many wait for few:
+        # whoever joins sooner shares more steps with the others, so that all are done sooner.
+        steps = min(max(2.0, 2 * waiting / running), MOST_STEPS)
+        seconds = max(limits.target_gap - self.decode_seconds, steps * self.decode_seconds)
         tokens = self.chunk_cost.affordable(seconds, self.decode_seconds)
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 

@@ -19,6 +19,7 @@ from pippin.engines.language.vision import opening
 
 log = logging.getLogger(__name__)
 
+LARGEST_HEADER = 1 << 26  # bytes
 TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
@@ -84,6 +85,13 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
             f"The model {info.id!r} has no safetensors weights{found}: convert it with mlx_lm.convert, or import a "
             "GGUF file with pippin import. If its repository is gated, accept its terms, log in and download it again.",
         )
+    for path in weights:
+        size, whole = path.stat().st_size, _whole_size(path)
+        if size < whole:
+            raise ServerError(
+                "load_failed",
+                f"{path.name} of the model {info.id!r} is cut off: {size} of {whole} bytes are there. Fetch it again.",
+            )
     index = folder / "model.safetensors.index.json"
     if index.exists():
         named = set(json.loads(index.read_bytes()).get("weight_map", {}).values())
@@ -94,6 +102,22 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
                 f"The model {info.id!r} is incomplete: {', '.join(missing[:3])} of {len(named)} files "
                 f"{'is' if len(missing) == 1 else 'are'} missing. Download it again.",
             )
+
+
+def _whole_size(path: Path) -> int:
+    """Bytes that a safetensors file has by its own header; 0 where that can't be read."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > LARGEST_HEADER:
+                return 0
+            header = json.loads(file.read(length))
+        ends: list[int] = [
+            array["data_offsets"][1] for name, array in header.items() if name != "__metadata__"
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+        return 0
+    return 8 + int(length) + max(ends, default=0)
 
 
 def _explain(info: ModelInfo, error: Exception, library: str) -> str:

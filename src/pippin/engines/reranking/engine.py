@@ -114,11 +114,11 @@ def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
-    progress(0, 1, "weights")
+    progress(0, spec.info.size_bytes, "weights")
     load = _classifier if preparer.is_classifier else _language_model
     forward = load(preparer)
     forward([TokenRow((preparer.tokenizer.pad,))])
-    progress(1, 1, "weights")
+    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 

@@ -83,10 +83,10 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     def load() -> nn.Module:
         from mlx_audio.tts.utils import load_model
 
-        progress(0, 1, "weights")
+        progress(0, spec.info.size_bytes, "weights")
         model = load_model(folder)
         for_this_device(model, options)
-        progress(1, 1, "weights")
+        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)

@@ -54,12 +54,12 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     def load() -> nn.Module:
         from mlx_audio.stt.utils import load_model
 
-        progress(0, 1, "weights")
+        progress(0, spec.info.size_bytes, "weights")
         model = load_model(folder, strict=True)
         for_this_device(model, options)
         if is_whisper(model):
             _settle_whisper(model, spec.info.id)
-        progress(1, 1, "weights")
+        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)

@@ -1,6 +1,7 @@
 """The analysis channel of gpt-oss: `<|channel|>analysis<|message|>` reasoning `<|end|>`."""
 
 from pippin.output.channels import Channels, Route
+from pippin.output.grammars import Grammar
 from pippin.output.reasoning_format import ReasoningFormat
 
 
@@ -22,12 +23,26 @@ CHANNELS = Channels(
     further=("<|constrain|>",),
 )
 
+
+def thoughts(grammar: Grammar) -> str:
+    """Any number of messages of the analysis channel, each with the beginning of the next message."""
+    return f"{grammar.rule(further(grammar, 'analysis'))}*"
+
+
+def further(grammar: Grammar, channel: str) -> str:
+    """A message of this channel, and the beginning of the next one; the prompt has begun the first."""
+    opener, message, start = map(grammar.mark, ("<|channel|>", "<|message|>", "<|start|>"))
+    return f'{opener} "{channel}" {message} {grammar.value_until("<|end|>")} {start} "assistant"'
+
+
 FORMAT = ReasoningFormat(
     name="harmony",
     aliases=("gpt_oss", "openai_gptoss"),
     start="<|channel|>analysis<|message|>",
     end="<|end|>",
     channels=CHANNELS,
+    before_answer=("<|channel|>", "final", "<|message|>"),
+    in_grammar=thoughts,
     signs=(("<|channel|>analysis",), ("<|channel|>", "<|constrain|>")),
     priority=40,
 )

@@ -3,40 +3,31 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, parameters_of, string
-from pippin.output.reasoning_parsers.harmony import CHANNELS
-from pippin.output.source import Malformed, Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.grammars import ANY, Grammar, named_calls, string
+from pippin.output.reasoning_parsers.harmony import CHANNELS, further, thoughts
+from pippin.output.tool_format import HeaderCalls, SpecialToken
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarmonyCalls(ToolFormat):
-    """Headers say what is a call, so that there is no opener to read from."""
-
-    def read(self, calls: Calls, opener: str) -> Reading[None]:
-        raise Malformed
-        yield
-
+class HarmonyCalls(HeaderCalls):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        start, channel, message, end = (
-            grammar.mark(marker) for marker in ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
-        )
-        options = [
-            f"{string('commentary to=functions.' + tool.name + ' ')} {grammar.mark('<|constrain|>')} "
-            f'"json" {message} {grammar.json(parameters_of(tool))} {grammar.mark("<|call|>")}'
-            for tool in tools
-        ]
-        again = grammar.rule(f'({start} "assistant")?')
-        thought = grammar.rule(f'{again} {channel} "analysis" {message} {grammar.text_until("<|end|>")}')
-        said = grammar.rule(f'{again} {channel} "commentary" {message} {grammar.text_until("<|end|>")}')
-        call = grammar.rule(f"{again} {channel} {grammar.either(options)}")
+        grammar = Grammar(special, self.openers)
+        channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
+        json = f'" "? {grammar.mark("<|constrain|>")}? " "? "json" {message}'
+
+        def head(name: str) -> str:
+            """The recipient stands with the channel or with the role: models write both."""
+            to = string(f" to=functions.{name}")
+            return f'({channel} "commentary" {to} | {to} {channel} "commentary") {json}'
+
+        named = named_calls(grammar, tools, head, grammar.mark("<|call|>"))
         if required:
-            return grammar.lines(f"{thought}* {call}")
-        answer = grammar.rule(f'{again} {channel} "final" {message} {grammar.rule(ANY)} {end}?')
-        return grammar.lines(f"{thought}* {said}? ({call} | {answer})")
+            return grammar.lines(f"{thoughts(grammar)} {named}")
+        said = grammar.rule(further(grammar, "commentary"))
+        answer = grammar.rule(f'{channel} "final" {message} {grammar.rule(ANY)} {end}?')
+        return grammar.lines(f"{thoughts(grammar)} {said}? ({named} | {answer})")
 
 
 FORMAT = HarmonyCalls(

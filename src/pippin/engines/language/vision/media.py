@@ -22,6 +22,7 @@ class Medium:
     tokens: tuple[int, ...]  # of that text
     places: tuple[int, ...]  # of the tokens that its features take the place of
     arrays: dict[str, Any]  # numpy arrays by the names that the model knows
+    typed: bool = False  # the library tells the model which tokens are of what kind
 
     @property
     def bytes(self) -> int:

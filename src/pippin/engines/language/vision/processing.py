@@ -15,14 +15,15 @@ from PIL import Image as Pictures
 from pippin.config.model_options import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
-from pippin.engines import sound
+from pippin.engines import pictures, sound
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import marks, read_config
 from pippin.engines.language.vision.clips import Clip, FrameRate, read_clip
 from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, PromptMedia, kind_of, place
-from pippin.engines.language.vision.pictures import bounds, decode_picture, resized
+from pippin.engines.language.vision.pictures import bounds, resized
 
-BESIDE = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "num_crops"})
+TYPES = "mm_token_type_ids"
+BESIDE = frozenset({"input_ids", "attention_mask", "token_type_ids", TYPES, "num_crops"})
 """What processors give that belongs to their text."""
 
 PLACEHOLDERS: dict[MediaKind, tuple[tuple[str, ...], ...]] = {
@@ -103,7 +104,7 @@ class MediaProcessor:
         """Find out, by trying, which media the processor takes and what it calls them."""
         self._tokenizer = tokenizer
         trials: dict[MediaKind, Callable[[], dict[str, Any]]] = {
-            "image": lambda: {"images": [Pictures.new("RGB", (64, 64), "grey")]},
+            "image": lambda: {"images": [_shaded()]},
             "video": lambda: self._filmed(_still()),
             "audio": lambda: self._heard(np.zeros(self._audio_rate, np.float32)),
         }
@@ -204,7 +205,7 @@ class MediaProcessor:
 
     def _picture(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
         least, most = bounds(part, self._options.min_pixels, self._options.max_pixels, param)
-        image = decode_picture(data, param)
+        image = pictures.decode(data, param=param).convert("RGB")
         if not self._sizes_itself:
             return {"images": [resized(image, part, least, most, param)]}
         limits = {"min_pixels": least, "max_pixels": most}
@@ -231,7 +232,13 @@ class MediaProcessor:
                 for name, value in made.items()
                 if name not in BESIDE and value is not None
             },
+            typed=TYPES in made,
         )
+
+
+def _shaded() -> Pictures.Image:
+    """A picture to try a processor and a model with, of parts that differ."""
+    return Pictures.linear_gradient("L").resize((64, 64)).rotate(30).convert("RGB")
 
 
 def _still() -> Clip:

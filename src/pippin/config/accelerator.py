@@ -1,0 +1,60 @@
+"""What MLX computes on here, and how much memory that has; told without importing MLX."""
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import psutil
+
+Accelerator = Literal["metal", "cuda", "cpu"]
+
+CUDA_BUILDS: Final = ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda")
+DRIVER: Final = Path("/proc/driver/nvidia/version")
+NVML: Final = "libnvidia-ml.so.1"
+
+
+@cache
+def accelerator() -> Accelerator:
+    if sys.platform == "darwin":
+        return "metal"
+    return "cuda" if DRIVER.exists() and any(map(_installed, CUDA_BUILDS)) else "cpu"
+
+
+def device_memory() -> int:
+    """Bytes of the memory that weights lie in: the graphics card's with CUDA, else the machine's."""
+    found = card_memory() if accelerator() == "cuda" else None
+    return int(psutil.virtual_memory().total) if found is None else found
+
+
+class _Memory(ctypes.Structure):
+    """NVML's `nvmlMemory_t`."""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def card_memory(open_library: Callable[[str], Any] = ctypes.CDLL) -> int | None:
+    """Bytes of the first NVIDIA card, as its driver's library tells; None where it does not."""
+    try:
+        nvml = open_library(NVML)
+        if nvml.nvmlInit_v2() != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    device, memory = ctypes.c_void_p(), _Memory()
+    try:
+        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != 0:
+            return None
+        return int(memory.total) if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0 else None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _installed(package: str) -> bool:
+    with contextlib.suppress(PackageNotFoundError):
+        return bool(version(package))
+    return False

@@ -1,0 +1,88 @@
+"""What is told of a worker that died: how, at what, and what to do."""
+
+import signal
+from pathlib import Path
+from typing import Final
+
+import psutil
+from msgspec import Struct
+
+from pippin.core.errors import ErrorReport
+from pippin.core.link import STEP_FAILED
+
+GIB: Final = 1 << 30
+MENDS: Final = "unload other models, or take a smaller quantisation"
+
+
+class Birth(Struct, frozen=True, kw_only=True):
+    """The machine's memory when the worker started."""
+
+    free: int  # bytes
+    starved: int  # processes that the system had ended for lack of memory
+
+    @classmethod
+    def now(cls) -> "Birth":
+        return cls(free=psutil.virtual_memory().available, starved=_starved())
+
+
+class Death(Struct, frozen=True, kw_only=True):
+    status: int  # of the exit; below 0 a signal's number
+    fault: Exception | None  # what was wrong with the frames that it sent
+    doing: str | None  # of the load; None where that was done
+    starved: bool  # the system ended a process for lack of memory in the worker's time
+
+
+def died(status: int, birth: Birth, *, fault: Exception | None, doing: str | None) -> Death:
+    return Death(status=status, fault=fault, doing=doing, starved=_starved() > birth.starved)
+
+
+def death_report(model: str, death: Death, birth: Birth, need: int) -> ErrorReport:
+    """What to tell clients; `need` is the bytes that the model was expected to take."""
+    killed = death.status == -signal.SIGKILL and death.fault is None
+    if death.doing is None:
+        why = " for lack of memory" if killed and death.starved else ""
+        message = (
+            f"The process of model {model!r} died: {_how(death)}{why}. The next request starts it again."
+        )
+        return ErrorReport(kind="worker_died", message=message)
+    words = [
+        f"The model {model!r} could not be loaded: its process died while it {death.doing} ({_how(death)}).",
+        f"It needs about {_size(need)}, and {_size(birth.free)} were free when it started.",
+    ]
+    if killed and death.starved:
+        words.append(f"The system ended it for lack of memory: {MENDS}.")
+    elif killed:
+        words.append(f"If nobody ended it by hand, the system did for lack of memory: {MENDS}.")
+    else:
+        words.append("The server's log has its last words.")
+    return ErrorReport(kind="load_failed", message=" ".join(words))
+
+
+def _how(death: Death) -> str:
+    if death.fault is not None:
+        return "it sent what could not be read and was ended"
+    if death.status < 0:
+        return f"it was ended by signal {-death.status}, {_name(-death.status)}"
+    if death.status == STEP_FAILED:
+        return "its engine failed in a step, and the server's log has more"
+    return f"it left with status {death.status}"
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count >> 20} MiB"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "which has no name"
+
+
+def _starved() -> int:
+    """Processes that the system has ended for lack of memory since it started, as far as it tells (Linux)."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,68 @@
+"""What MLX computes on, told from what is installed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pippin.config import accelerator as module
+from pippin.config.accelerator import accelerator, card_memory, device_memory
+
+CARD = 80 * 10**9
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    accelerator.cache_clear()
+    yield
+    accelerator.cache_clear()
+
+
+def library(status: int = 0) -> SimpleNamespace:
+    def memory(device: object, found: object) -> int:
+        found._obj.total = CARD  # type: ignore[attr-defined]
+        return status
+
+    return SimpleNamespace(
+        nvmlInit_v2=lambda: 0,
+        nvmlShutdown=lambda: 0,
+        nvmlDeviceGetHandleByIndex_v2=lambda index, device: 0,
+        nvmlDeviceGetMemoryInfo=memory,
+    )
+
+
+def missing(name: str) -> SimpleNamespace:
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+def test_the_cards_memory_is_the_drivers_word_or_none() -> None:
+    assert card_memory(lambda name: library()) == CARD
+    assert card_memory(lambda name: library(status=15)) is None
+    assert card_memory(missing) is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "driver", "build", "found"),
+    [
+        ("darwin", False, False, "metal"),
+        ("linux", True, True, "cuda"),
+        ("linux", True, False, "cpu"),
+        ("linux", False, True, "cpu"),
+    ],
+)
+def test_cuda_takes_a_driver_and_a_build_for_it(
+    platform: str, driver: bool, build: bool, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.sys, "platform", platform)
+    monkeypatch.setattr(module, "DRIVER", tmp_path if driver else tmp_path / "absent")
+    monkeypatch.setattr(module, "_installed", lambda package: build and package == "mlx-cuda-13")
+    assert accelerator() == found
+
+
+def test_models_share_the_cards_memory_where_they_lie_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "accelerator", lambda: "cuda")
+    monkeypatch.setattr(module, "card_memory", lambda: CARD)
+    assert device_memory() == CARD
+    monkeypatch.setattr(module, "card_memory", lambda: None)
+    assert device_memory() != CARD

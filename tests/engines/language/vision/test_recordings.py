@@ -1,0 +1,126 @@
+"""Recordings in prompts: answered as mlx-vlm's own generate does, cached, beside texts, bounded, and over the wire."""
+
+import base64
+import io
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from tests.engines.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.vision_bench import VisionBench
+from tests.running_server import running_server
+
+from pippin.core.conversation import Audio, Inline
+from pippin.core.errors import ServerError
+from pippin.engines import sound
+from pippin.engines.language.vision.trial import is_faithful
+
+QUESTION = "What is said here?"
+
+
+def wav(seconds: float, seed: int, rate: int = 16000) -> bytes:
+    samples = (np.random.default_rng(seed).normal(size=int(rate * seconds)) * 3000).astype("<i2")
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(rate)
+        written.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+def recording(data: bytes) -> Audio:
+    return Audio(Inline(data))
+
+
+SHORT, LONG, COARSE = wav(0.5, 1), wav(1.3, 2), wav(0.7, 3, rate=8000)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vision_model("gemma4_unified", tmp_path_factory.mktemp("models") / "gemma4_unified")
+
+
+@pytest.fixture(scope="module")
+def bench(folder: Path) -> VisionBench:
+    return VisionBench(folder)
+
+
+def judged(bench: VisionBench, heard: bytes) -> list[int]:
+    return bench.judged(QUESTION, [], sound=sound.decode(heard, 16000, param="sound"))
+
+
+def test_a_recording_is_answered_as_mlx_vlm_does(bench: VisionBench) -> None:
+    answers = [bench.alone(bench.job("a", recording(heard), QUESTION)) for heard in (SHORT, LONG, COARSE)]
+    assert answers == [judged(bench, heard) for heard in (SHORT, LONG, COARSE)]
+    assert answers[0] != answers[1]
+
+
+def test_recordings_and_texts_answer_together_as_alone(bench: VisionBench) -> None:
+    jobs = {
+        "short": bench.job("short", recording(SHORT), QUESTION, tokens=20),
+        "text": bench.job("text", "No sound here, only a text of some length.", tokens=9),
+        "two": bench.job("two", recording(LONG), recording(SHORT), "Which is longer?", tokens=14),
+    }
+    together, _ = bench.run(*jobs.values(), engine=bench.new_engine())
+    assert together == {name: bench.alone(job) for name, job in jobs.items()}
+
+
+def test_another_question_on_a_recording_hears_it_once(bench: VisionBench) -> None:
+    engine = bench.new_engine()
+    assert engine._sight is not None
+    bench.run(bench.job("a", recording(LONG), QUESTION), engine=engine)
+    other = bench.job("b", recording(LONG), "Who speaks?")
+    followed, ends = bench.run(other, engine=engine)
+    assert followed["b"] == bench.alone(other)
+    assert ends["b"].usage.cached_tokens >= 32
+    assert engine._sight.encoded == 1
+
+
+def test_sound_costs_tokens_by_its_length(bench: VisionBench) -> None:
+    words = len(bench.job("a", QUESTION).prompt)
+    short, long = (len(bench.job("a", recording(heard), QUESTION).prompt) - words for heard in (SHORT, LONG))
+    assert (short, long) == (13 + 2, 33 + 2)  # one for 40 ms begun, and one before and after
+
+
+def test_pictures_that_want_attention_in_both_directions_are_refused_and_sound_is_not(folder: Path) -> None:
+    bench = VisionBench(folder)
+    bench.preparer.try_media(lambda medium: is_faithful(bench.model, medium))
+    found = bench.preparer.info.capabilities
+    assert (found.images, found.video, found.audio) == (False, False, True)
+    with pytest.raises(ServerError, match="takes no image"):
+        bench.job("a", picture(32, 32), QUESTION)
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", SHORT[:30], picture(8, 8), wav(0, 1)])
+def test_what_is_no_sound_is_refused_by_name(bench: VisionBench, data: bytes) -> None:
+    with pytest.raises(ServerError) as caught:
+        bench.job("a", recording(data), QUESTION)
+    assert caught.value.report.param == "messages[0].content[0]"
+    assert caught.value.report.status == 400
+
+
+@pytest.mark.timeout(600)  # a server of its own on a machine that is shared
+def test_input_audio_is_heard_over_the_wire(bench: VisionBench, folder: Path, tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path, str(folder)) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=500) as client,
+    ):
+        asked = {"model": "gemma4_unified", "temperature": 0, "max_tokens": 12}
+        for heard in (SHORT, LONG):
+            content: list[Any] = [
+                {
+                    "type": "input_audio",
+                    "input_audio": {"data": base64.b64encode(heard).decode(), "format": "wav"},
+                },
+                {"type": "text", "text": QUESTION},
+            ]
+            answer = client.chat.completions.create(messages=[{"role": "user", "content": content}], **asked)
+            expected = bench.preparer.tokenizer.decode(judged(bench, heard))
+            assert answer.choices[0].message.content == expected.removesuffix("<|end|>")
+        content[0]["input_audio"]["data"] = base64.b64encode(b"no sound").decode()
+        with pytest.raises(openai.BadRequestError, match=r"messages\[0\].content\[0\]"):
+            client.chat.completions.create(messages=[{"role": "user", "content": content}], **asked)

@@ -1,0 +1,60 @@
+"""Without its extra every kind says which command installs it."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pippin.core.conversation import Image, Inline, Message, Text
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelKind, WorkerSpec
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+from pippin.engines.language.prompt import open_preparer
+from tests.engines.driving import no_progress
+from tests.engines.tiny_vision_models import picture, tiny_vision_model
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing", "command"),
+    [
+        ("embeddings", "mlx_vlm.embedding_loader", 'pip install "pippin[vision]"'),
+        ("reranking", "mlx_vlm.reranker_loader", 'pip install "pippin[vision]"'),
+        ("transcription", "mlx_audio", 'pip install "pippin[audio]"'),
+        ("transcription", "av", 'pip install "pippin[audio]"'),
+        ("speech", "mlx_audio", 'pip install "pippin[audio]"'),
+        ("speech", "av", 'pip install "pippin[audio]"'),
+        ("images", "mflux", 'pip install "pippin[images]"'),
+    ],
+)
+def test_a_model_whose_extra_is_missing_does_not_load(
+    kind: ModelKind, missing: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_vision_model("llava", tmp_path / "model")  # for its tokenizer
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setitem(sys.modules, missing, None)
+    doors = importlib.import_module(f"pippin.engines.{kind}")
+    info = ModelInfo(id="model", kind=kind, path=str(tmp_path / "model"))
+    spec = WorkerSpec(info=info, options={"config_name": "flux-dev"})
+    with pytest.raises(ServerError) as caught:
+        doors.open_engine(spec, doors.open_preparer(spec), no_progress)
+    assert caught.value.report.kind == "load_failed"
+    assert command in caught.value.report.message
+
+
+def test_a_picture_for_a_model_that_could_see_it_is_refused_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny_vision_model("llava", tmp_path / "llava")
+    monkeypatch.setitem(sys.modules, "mlx_vlm", None)
+    spec = WorkerSpec(info=ModelInfo(id="llava", kind="language", path=str(folder)))
+    preparer = open_preparer(spec)
+    assert 'pip install "pippin[vision]"' in caplog.text
+    shown = Message("user", (Text("Look:"), Image(Inline(picture(8, 8)))))
+    with pytest.raises(ServerError) as caught:
+        preparer.prepare("a", Generate(GenerationRequest(model="llava", messages=(shown,))))
+    assert caught.value.report.param == "messages[0].content[1]"
+    assert 'pip install "pippin[vision]"' in caught.value.report.message

@@ -1,0 +1,44 @@
+"""What is told of a worker that died."""
+
+import pytest
+
+from pippin.core.errors import ErrorKind
+from pippin.runtime.death import Birth, Death, death_report
+
+GIB = 1 << 30
+BIRTH = Birth(free=3 * GIB, starved=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "doing", "starved", "kind", "words"),
+    [
+        (-9, "loaded its weights (40 %)", True, "load_failed", "while it loaded its weights (40 %)"),
+        (-9, "loaded its weights (40 %)", True, "load_failed", "about 4.5 GiB, and 3.0 GiB were free"),
+        (-9, "loaded its weights", True, "load_failed", "The system ended it for lack of memory: unload"),
+        (-9, "loaded its weights", False, "load_failed", "If nobody ended it by hand"),
+        (-6, "loaded its weights", False, "load_failed", "signal 6, SIGABRT"),
+        (-6, "loaded its weights", False, "load_failed", "log has its last words"),
+        (
+            3,
+            "read its tokenizer",
+            False,
+            "load_failed",
+            "while it read its tokenizer (it left with status 3)",
+        ),
+        (-9, None, True, "worker_died", "signal 9, SIGKILL for lack of memory. The next request starts it"),
+        (-9, None, False, "worker_died", "signal 9, SIGKILL. The next request starts it"),
+        (70, None, True, "worker_died", "its engine failed in a step"),
+    ],
+)
+def test_a_death_is_told_with_its_cause_and_the_way_out(
+    status: int, doing: str | None, starved: bool, kind: ErrorKind, words: str
+) -> None:
+    death = Death(status=status, fault=None, doing=doing, starved=starved)
+    report = death_report("m", death, BIRTH, need=int(4.5 * GIB))
+    assert report.kind == kind
+    assert words in report.message
+
+
+def test_nobody_is_accused_of_what_is_not_known() -> None:
+    death = Death(status=-11, fault=None, doing="loaded its weights", starved=True)
+    assert "memory:" not in death_report("m", death, BIRTH, need=GIB).message
