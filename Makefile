@@ -101,7 +101,7 @@ $(TO_TEST): $(UV) $(LOCK)
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py
 
-$(TEST_MODELS): scripts/fetch_test_models.py | $(UV)
+$(TEST_MODELS): scripts/fetch_test_models.py scripts/fetch_templates.py | $(UV)
 	@$(BIN)/python scripts/fetch_test_models.py
 	@touch $@
 

@@ -141,12 +141,13 @@ def main() -> None:
     options = parser.parse_args()
     asker = Asker(options.model, options.threads, cache_memory_mb=2048)
     found: dict[str, Points] = {}
-    for name, measure in {
+    measures: dict[str, Callable[[], Points]] = {
         "prompt": lambda: by_prompt(asker, options.lengths, options.rounds),
         "cached": lambda: by_cached(asker, options.lengths, options.rounds),
         "clients": lambda: by_clients(asker, options.rows, options.rounds),
         "tree": lambda: by_tree(options.blocks, options.rounds),
-    }.items():
+    }
+    for name, measure in measures.items():
         found[name] = measure()
         print(f"{name}: " + ", ".join(f"{x}: {1000 * y:.3g} ms" for x, y in found[name]), flush=True)
     RESULTS.mkdir(exist_ok=True)

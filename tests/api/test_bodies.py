@@ -49,6 +49,8 @@ def test_a_body_at_a_modest_pace_is_read_to_its_end(monkeypatch: pytest.MonkeyPa
 
     async def receive() -> Message:
         nonlocal now, words
+        if not words:
+            await asyncio.Event().wait()  # the client is there and says nothing
         now += 1.0
         piece, words = words[:8000], words[8000:]
         return {"type": "http.request", "body": piece, "more_body": bool(words)}

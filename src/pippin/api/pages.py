@@ -65,7 +65,7 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
   come back as items of their own kind; the functions of a `namespace` get its name in front. Tools that OpenAI's
   servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `tool_search`)
   are left out of the prompt with a warning in the log. Forcing one of them by `tool_choice` is refused. The grammar of
-  a custom tool is told to the model, not enforced.
+  a custom tool is told to the model. A regular expression is enforced, too; a Lark grammar is not.
 - **Tools of MCP servers** are called while the response is made ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
   items show them, and `max_tool_calls` bounds them.
 - **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run

@@ -68,6 +68,8 @@ def _packed_layers(folder: Path) -> str:
         layers, count = full_attention_layers(json.loads((folder / "config.json").read_bytes()))
     except (OSError, ValueError):
         return "-"
+    if not count:
+        return "-"
     if not layers:
         return "refused: no layer can be packed"
     if len(layers) == count:

@@ -191,7 +191,10 @@ def _provide_gfortran() -> None:
     descriptor = os.memfd_create("libgfortran.so.5")
     try:
         image = fortran.read_bytes().replace(stated, b"libgfortran.so.5\0".ljust(len(stated), b"\0"))
-        os.write(descriptor, image)
+        if os.write(descriptor, image) != len(
+            image
+        ):  # a limit on the size of files holds for memory files too
+            raise OSError("libgfortran.so.5 could not be put in memory")
         ctypes.CDLL(f"/proc/self/fd/{descriptor}", ctypes.RTLD_GLOBAL)
     finally:
         os.close(descriptor)

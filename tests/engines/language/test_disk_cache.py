@@ -42,6 +42,76 @@ def test_a_restarted_server_remembers(folders: dict[str, Path], tmp_path: Path, 
     second.engine.close()
 
 
+def test_tenants_stay_apart_on_the_disk_too(folders: dict[str, Path], tmp_path: Path) -> None:
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)}, key=b"one")
+    first.engine.close()
+    second = bench_of(folders["llama"], tmp_path)
+    _, ends = run_all(second, {"b": (PROMPT, 4)}, key=b"two")
+    assert ends["b", 0].usage.cached_tokens == 0
+    _, ends = run_all(second, {"c": (PROMPT, 4)}, key=b"one")
+    assert ends["c", 0].usage.cached_tokens == 96
+    second.engine.close()
+
+
+SERVER = """
+    import os, sys
+    from pathlib import Path
+    from pippin.config.model_options import ModelOptions
+    from pippin.engines.device import accelerate_blas
+    accelerate_blas(ModelOptions(), threads=1)
+    from tests.engines.bench import Bench, run_all
+    folder, cache, seeds, end = sys.argv[1:]
+    options = ModelOptions(cache_block_tokens=8, cache_dir=cache)
+    bench = Bench(Path(folder), options)
+    for seed in seeds.split(","):
+        prompt = tuple((int(seed) * 13 + place * 11) % 250 for place in range(100))
+        answers, ends = run_all(bench, {"a": (prompt, 6)})
+        bench.judge(prompt, answers["a", 0])
+        print(seed, ends["a", 0].usage.cached_tokens, flush=True)
+    if end == "kill":
+        while bench.engine._prefixes._disk.disk.writes < 8:
+            bench.engine._prefixes.write_some()
+        os.kill(os.getpid(), 9)
+    bench.engine.close()
+"""
+
+
+def serve(folder: Path, cache: Path, seeds: str, end: str) -> "subprocess.Popen[str]":
+    paths = [str(Path(pippin.__file__).parents[1]), str(Path(__file__).parents[3])]
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVER), str(folder), str(cache), seeds, end],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def cached(process: "subprocess.Popen[str]") -> dict[str, int]:
+    out, _ = process.communicate(timeout=600)
+    return {seed: int(count) for seed, count in (line.split() for line in out.splitlines())}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_servers_that_share_a_folder_and_are_killed_help_each_other(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    together = [serve(folders["llama"], tmp_path, "1,2,3,4", "close") for _ in range(2)]
+    for process in together:
+        assert cached(process).keys() == {"1", "2", "3", "4"}
+        assert process.returncode == 0
+    killed = serve(folders["llama"], tmp_path, "1,2,5", "kill")
+    found = cached(killed)
+    assert killed.returncode == -9
+    assert (found["1"], found["2"], found["5"]) == (96, 96, 0)
+    after = serve(folders["llama"], tmp_path, "3,5", "close")
+    found = cached(after)
+    assert after.returncode == 0
+    assert found["3"] == 96
+    assert found["5"] >= 56, "what was written before the kill"
+
+
 def test_a_damaged_file_is_a_miss_and_goes(folders: dict[str, Path], tmp_path: Path, caplog) -> None:  # type: ignore[no-untyped-def]
     first = bench_of(folders["llama"], tmp_path)
     run_all(first, {"a": (PROMPT, 4)})

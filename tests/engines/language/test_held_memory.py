@@ -88,7 +88,7 @@ def test_a_hit_holds_its_prefix_in_the_tree_and_in_its_row(bench: Bench) -> None
     )
     for _ in range(4):
         bench.engine.step()
-    assert active() - before < 1.2 * size
+    assert active() - before < 1.35 * size, "its row, whose places are rounded up to 1,280"
 
 
 def test_sixteen_rows_of_one_prefix_hold_it_once_in_the_tree(bench: Bench) -> None:

@@ -133,3 +133,13 @@ def test_what_cannot_be_served_is_refused_by_name(
         Bench(base, ModelOptions(adapters={"bad": str(folder)}))
     assert caught.value.report.kind == "load_failed"
     assert "'bad'" in caught.value.report.message
+
+
+def test_adapters_of_experts_are_refused_by_name(tmp_path: Path) -> None:
+    base = tiny_model("qwen3_moe", tmp_path / "qwen3_moe")
+    folder = adapter(tmp_path / "bad", 4, 1)
+    key = "model.layers.0.mlp.switch_mlp.gate_proj"
+    pair = {f"{key}.lora_a": mx.zeros((4, 4, 64)), f"{key}.lora_b": mx.zeros((4, 32, 4))}
+    mx.save_safetensors(str(folder / "adapters.safetensors"), pair)
+    with pytest.raises(ServerError, match=r"switch_mlp.*plain linear layer"):
+        Bench(base, ModelOptions(adapters={"bad": str(folder)}))

@@ -24,7 +24,7 @@ class Act:
 
 acts = st.builds(
     Act,
-    kind=st.sampled_from(["keep"] * 8 + ["state"] * 4 + ["drop", "pin", "pin", "resize", "clear"]),  # type: ignore[arg-type]
+    kind=st.sampled_from(["keep"] * 8 + ["state"] * 4 + ["drop", "pin", "pin", "resize", "clear"]),
     key=st.integers(0, 1),
     tokens=st.lists(st.integers(0, 2), max_size=14).map(tuple),
     bytes=st.integers(1, 400),

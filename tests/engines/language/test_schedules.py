@@ -148,3 +148,29 @@ def test_a_thousand_schedules_do_not_change_the_answers(
             assert subject.tally[what], f"no schedule had any {what}"
     if NIGHT >= 100 and architecture in REWINDABLE:
         assert 0 < subject.tally["accepted"] < subject.tally["proposed"]
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.timeout(7200)
+def test_schedules_do_not_change_the_answers_of_real_weights(demo_model: Path) -> None:
+    subject = Subject(demo_model)
+    profile = settings(
+        max_examples=max(NIGHT // 50, 1),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.reuse, Phase.generate],
+        print_blob=True,
+    )
+    alone = {"prefixes": False, "preempt_every": 0, "room": None, "disk": False}
+    kinds = st.one_of(worlds(), worlds(proposals="prompt_lookup"), worlds(kv_bits=8, **alone))
+
+    @profile
+    @given(kinds, asks(list(MANNERS), [None]))
+    def run(world: World, plan: list[Ask]) -> None:
+        note(f"{world}, {plan}")
+        with tempfile.TemporaryDirectory() as disk:
+            run_schedule(subject, plan, world, Path(disk))
+
+    run()
+    print(dict(subject.tally))

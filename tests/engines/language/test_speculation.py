@@ -1,11 +1,15 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.engines.bench import Bench, run_all
+from tests.engines.bench import Bench, run_all, watch
 from tests.engines.tiny_models import tiny_model
 
 from pippin.config.model_options import ModelOptions
@@ -91,6 +95,41 @@ def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) 
         answers, _ = run_all(bench, {"a": (PHRASE * 2, 40)}, sampling=sampling)
         found.append(answers["a", 0])
     assert found[0] == found[1]
+
+
+def test_what_is_drawn_with_proposals_has_the_models_distribution(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pearson's test over pairs of tokens, of which the second was judged beside a proposal."""
+    monkeypatch.setattr(speculation, "MOST_ROWS", 64)
+    bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
+    draws, kept = 500, 3
+    sampling = Sampling(temperature=1.0, top_k=kept)
+    seen: Counter[tuple[int, int]] = Counter()
+    engine = bench.engine
+    watched = watch(engine)
+    for seed in range(draws):
+        engine.submit(replace(bench.job(f"r{seed}", PHRASE, 3, sampling=sampling), seed=seed))
+    while engine.busy:
+        engine.step()
+    for answer in watched.values():
+        seen[answer[1], answer[2]] += 1
+    assert engine.stats().draft_tokens >= draws
+
+    def likeliest(prompt: tuple[int, ...]) -> dict[int, float]:
+        logits = bench.model(mx.array([prompt]))[0, -1]
+        best = mx.argsort(-logits)[:kept]
+        shares = mx.softmax(logits[best])
+        return dict(zip(np.array(best).tolist(), np.array(shares).tolist(), strict=True))
+
+    expected: Counter[tuple[int, int]] = Counter()
+    for first, share in likeliest(PHRASE).items():
+        for second, after in likeliest((*PHRASE, first)).items():
+            for third, last in likeliest((*PHRASE, first, second)).items():
+                expected[second, third] += draws * share * after * last  # type: ignore[assignment]
+    assert not seen.keys() - expected.keys()
+    distance = sum((seen[pair] - count) ** 2 / count for pair, count in expected.items())
+    assert distance < 2.5 * len(expected) + 10, "far beyond chance"
 
 
 @pytest.mark.parametrize("architecture", ["mamba2", "qwen3_next"])

@@ -83,7 +83,7 @@ def test_a_truncated_file_is_a_refusal(folder: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     assert (
-        f"model.safetensors of the model 'tiny' is cut off: {len(whole) - 1} of {len(whole)} bytes"
+        f"model.safetensors of the model 'm' is cut off: {len(whole) - 1} of {len(whole)} bytes"
         in refusal(folder)
     )
     path.write_bytes(whole[:5])

@@ -104,10 +104,11 @@ class GrammarCompiler:
         calls: str | None = None,
         *,
         reasoning: ReasoningFormat | None = None,
+        thinks: bool = True,
         param: str = "response_format",
     ) -> CompiledGrammar:
         """The grammar of an answer: of `wanted`, or of tool calls (`calls` is Lark source), or of either one. It may
-        follow on `reasoning`, which leaves its own marks around it.
+        follow on `reasoning`, which leaves its own marks around it, and blanks if the model `thinks` this time.
 
         Raises `ServerError` for what can't be honoured, naming `param`, the keyword and its path.
         """
@@ -120,7 +121,10 @@ class GrammarCompiler:
         if reasoning is not None:
             kinds = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
             named = [
-                {"name": f"whole_{name}", "lark_grammar": kinds[name](reasoning, self.special_id, f"@{name}")}
+                {
+                    "name": f"whole_{name}",
+                    "lark_grammar": kinds[name](reasoning, self.special_id, f"@{name}", thinks=thinks),
+                }
                 for name in parts
             ] + named
             parts = {f"whole_{name}": {} for name in parts}

@@ -131,6 +131,8 @@ class LanguagePreparer:
         reasoning = self._reasoning_format(request) if not prompt.raw else None
         ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())
         stops = request.stop + (tool_format.stops if tool_format and offered else ())
+        start, opened = self._thinking_start(reasoning), _thinking_open(reasoning, prompt)
+        may_think = bool(start) and _may_think(reasoning, prompt, request)
         return LanguageJob(
             id=id,
             request=request,
@@ -141,12 +143,12 @@ class LanguagePreparer:
             max_tokens=max(min(room, room if asked is None else asked), 0),
             eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
             pins=prompt.pins,
-            thinking_open=_thinking_open(reasoning, prompt),
-            may_think=_may_think(reasoning, prompt, request),
-            thinking_start=tuple(self.tokenizer.encode(reasoning.start)) if reasoning else (),
+            thinking_open=opened,
+            may_think=may_think,
+            thinking_start=start,
             thinking_budget=request.thinking.budget,
             thinking_end=tuple(self.tokenizer.encode(reasoning.end)) if reasoning else (),
-            grammar=self._grammar(request, offered, tool_format, reasoning),
+            grammar=self._grammar(request, offered, tool_format, reasoning, thinks=opened or may_think),
             grammar_has_reasoning=reasoning is not None and reasoning.in_grammar is not None,
             tools=request.tools if request.tool_choice.mode == "none" else offered,
             tool_format=tool_format,
@@ -186,6 +188,12 @@ class LanguagePreparer:
             return formats.tool_format(DEFAULT_TOOL_FORMAT)
         return self._tools
 
+    def _thinking_start(self, reasoning: ReasoningFormat | None) -> tuple[int, ...]:
+        """The tokens by which the model may open its reasoning before an answer of a given form. A marker that begins
+        with plain text is none that the model was taught, and a bracket would be read as its beginning."""
+        tokens = self.tokenizer.encode(reasoning.start) if reasoning else []
+        return tuple(tokens) if tokens and tokens[0] in self.tokenizer.pieces.added else ()
+
     def _reasoning_format(self, request: GenerationRequest) -> ReasoningFormat | None:
         found = _marked(self._reasoning, request.thinking.start_marker, request.thinking.end_marker)
         if found is not None and found.implicit and request.thinking.enabled is False:
@@ -198,6 +206,8 @@ class LanguagePreparer:
         offered: tuple[Tool, ...],
         tool_format: ToolFormat | None,
         reasoning: ReasoningFormat | None,
+        *,
+        thinks: bool,
     ) -> CompiledGrammar | None:
         wanted, calls = request.output_format, None
         required = request.tool_choice.mode == "required"
@@ -213,9 +223,8 @@ class LanguagePreparer:
                 )
         if wanted is None and calls is None:
             return None
-        return self._grammars.compile(
-            wanted, calls, reasoning=reasoning, param="response_format" if wanted is not None else "tools"
-        )
+        param = "response_format" if wanted is not None else "tools"
+        return self._grammars.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
 
     def _open_renderer(self) -> PromptRenderer:
         defaults = dict(self.options.chat_template_kwargs)
