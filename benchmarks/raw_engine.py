@@ -107,7 +107,7 @@ def main() -> None:
     spec = WorkerSpec(info=info, options=settings, threads=options.threads)
     preparer = open_preparer(spec)
     engine = open_engine(spec, preparer, lambda *_: None)
-    model = engine._model
+    model = engine.model
     print(
         "| rows | raw ms | lm ms | pippin ms | pippin/raw | pippin/lm | CPU raw ms | CPU lm ms | CPU pippin ms |"
     )

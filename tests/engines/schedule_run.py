@@ -87,7 +87,7 @@ class Subject:
             quantized_kv_start=world.quantised_start,
         )
         model = self.load() if world.adapted else self.model
-        plan = msgspec.structs.replace(PLAN, prefill_chunk=world.chunk)
+        plan = msgspec.structs.replace(PLAN, prefill_chunk=world.chunk, overlaps=world.overlaps)
         engine = build_engine(model, self.tokenizer, options, plan, folder=self.folder)
         limits = engine._scheduler.limits
         if world.room is not None:

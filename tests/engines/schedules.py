@@ -94,6 +94,7 @@ class World:
     tree: int | None  # blocks that the prefix cache holds
     disk: bool
     interval: int
+    overlaps: bool = True
     proposals: Literal[None, "prompt_lookup", "draft"] = None
     adapted: bool = False
     kv_bits: int | None = None
@@ -140,5 +141,6 @@ def worlds(**traits: Any) -> st.SearchStrategy[World]:
         "tree": st.sampled_from([None, None, 4, 20]),
         "disk": st.booleans(),
         "interval": st.sampled_from([1, 1, 3]),
+        "overlaps": st.booleans(),
     }
     return st.builds(World, **(drawn | {name: st.just(value) for name, value in traits.items()}))

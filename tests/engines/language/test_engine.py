@@ -16,7 +16,9 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
 from pippin.engines.language import batching, prompts
+from pippin.engines.language.batching import probe_row
 from pippin.engines.language.joint_prefill import compute_together
+from pippin.engines.language.row_group import SoloGroup
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 
@@ -241,6 +243,30 @@ def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
     answers, _ = run_all(bench, given)
     for name, (prompt, _count) in given.items():
         bench.judge(prompt, answers[name, 0])
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_rows_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: bool) -> None:
+    bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, overlaps=overlaps))
+    given = {f"r{n}": (PROMPT[: 9 + 5 * n], 1 + 3 * n) for n in range(6)}
+    for _ in range(2):  # the second time from the cache
+        answers, ends = run_all(bench, given)
+        for name, (prompt, count) in given.items():
+            bench.judge(prompt, answers[name, 0])
+            assert ends[name, 0].usage.completion_tokens == count
+
+
+def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
+    model = Bench(folder, ModelOptions()).model
+    group = SoloGroup(model)
+    slot = group.join(probe_row(model, 6), 6, 0)
+    group.forward(mx.array([[3]]))
+    view = group.view(slot, 5)
+    assert [layer.offset for layer in view] == [5] * len(view)
+    assert group.length(slot) == 7
+    for layer, own in zip(view, probe_row(model, 5), strict=True):
+        for held, expected in zip(layer.state[:2], own.state[:2], strict=True):
+            assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
 
 
 def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:

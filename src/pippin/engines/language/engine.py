@@ -53,7 +53,7 @@ class LanguageEngine:
         sight: Sight | None = None,
         adapters: Adapters,
     ) -> None:
-        self._model = model
+        self.model = model
         self._tokenizer = tokenizer
         self._options = options
         self._share = share
@@ -127,7 +127,7 @@ class LanguageEngine:
             self._keeping.settle()
         if self._batch.rows and not checked:
             self._batch.launch()
-        self._keeping.settle()
+        self._keeping.settle()  # rows that left while the step was built: their text is copied beside it
         tokens = self._compute_prompts(wait=checked or not decoding, start=not checked)
         if self._batch.rows and not checked:
             self._draw()

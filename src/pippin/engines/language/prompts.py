@@ -118,9 +118,8 @@ class Prompts:
         computed = prompt.ticket.computed
         ahead = [border - computed for border in prompt.borders if border > computed]
         remaining = min([prompt.ticket.remaining, *ahead])
-        count = (
-            remaining if remaining <= MOST_STRETCH * most else most
-        )  # what little would be left costs a pass too
+        # What little would be left costs a whole pass, too.
+        count = remaining if remaining <= MOST_STRETCH * most else most
         alone = not self._head.works and count == prompt.ticket.remaining > 1
         return count - 1 if alone else count
 

@@ -273,7 +273,11 @@ class SoloGroup:
         return []
 
     def view(self, slot: int, stop: int) -> RowCache:
-        raise NotImplementedError("rows with caches of their own are not kept")
+        cache = copy_row(self._caches[slot] or [])
+        if stop < self._lengths[slot]:
+            for part in cache:
+                part.trim(self._lengths[slot] - stop)
+        return cache
 
     @property
     def bytes(self) -> int:

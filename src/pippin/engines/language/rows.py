@@ -79,15 +79,11 @@ class Request:
     viewing: Viewing | None = None  # its media
     rows: list[Row] = field(default_factory=list)  # unfinished ones
     prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
-    ended: list[tuple[float, list[Event]]] = field(
-        default_factory=list
-    )  # with best_of: mean logprob, all events
     admitted: float | None = None
     computed: float | None = None  # when the prompt was done
     first_token: float | None = None
     cached: int = 0  # prompt tokens from the prefix cache
     stored: int = 0  # prompt tokens written to it
-    completed: int = 0
 
     @property
     def shift(self) -> int:
