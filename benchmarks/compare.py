@@ -1,9 +1,9 @@
-"""Runs Pippin and its peers side by side: same weights, same type, same BLAS, one after the other in one run.
+"""Runs Pippin and its peers side by side: same weights, same type, same BLAS, in turns in one run.
 
     python -m benchmarks.compare --model FOLDER --peers pippin mlx_lm --scenarios short --clients 1 4 8 16 32
 
-Each cell is measured `--rounds` times, the peers taking turns, and its median is shown. The table goes to the
-terminal as Markdown, every run to a JSON file under benchmarks/results/.
+All servers are up at once and one at a time is asked. Each cell is measured `--rounds` times, the peers taking turns,
+and its median is shown. The table goes to the terminal as Markdown, every run to a JSON file under benchmarks/results/.
 """
 
 import argparse
@@ -15,7 +15,8 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.load import Result, run
@@ -42,22 +43,38 @@ def free_port() -> int:
         return port
 
 
-def measure(peer: Peer, model: Path, cells: list[Cell], same_blas: bool) -> dict[Cell, Result]:
-    """One start of a server and one run of every cell, after a warm-up request."""
+@dataclass(frozen=True)
+class Subject:
+    """A running server under measure."""
+
+    name: str
+    url: str
+    model: str
+    pid: int
+
+    def measure(self, scenario: str, clients: int, cell: int) -> Result:
+        return asyncio.run(run(self.url, self.model, SCENARIOS[scenario], clients, self.pid, cell=cell))
+
+
+def start(peer: Peer, model: Path, same_blas: bool, stack: ExitStack) -> Subject:
+    """A started server that has answered one request. It is stopped with the stack."""
     port = free_port()
-    name = peer.model_name.format(model=model)
-    url = f"http://127.0.0.1:{port}"
-    results: dict[Cell, Result] = {}
-    with serve(peer, model, port, same_blas=same_blas) as process:
-        asyncio.run(run(url, name, SCENARIOS["short"], 1))
-        for place, (scenario, clients) in enumerate(cells):
-            results[scenario, clients] = asyncio.run(
-                run(url, name, SCENARIOS[scenario], clients, process.pid, cell=place + 1)
-            )
-            print(
-                f"  {peer.name:10} {scenario:10} {clients:3}  {brief(results[scenario, clients])}", flush=True
-            )
-    return results
+    process = stack.enter_context(serve(peer, model, port, same_blas=same_blas))
+    subject = Subject(peer.name, f"http://127.0.0.1:{port}", peer.model_name.format(model=model), process.pid)
+    subject.measure("short", 1, 0)
+    return subject
+
+
+def measure(subjects: list[Subject], cells: list[Cell], rounds: int) -> dict[str, dict[Cell, list[Result]]]:
+    """All servers are up, one at a time is asked: what a machine's drift does to one of them, it does to all."""
+    found: dict[str, dict[Cell, list[Result]]] = {subject.name: defaultdict(list) for subject in subjects}
+    for place, (scenario, clients) in enumerate(cells):
+        for turn in range(rounds):
+            for subject in subjects if turn % 2 == 0 else reversed(subjects):
+                result = subject.measure(scenario, clients, 1 + place * rounds + turn)
+                found[subject.name][scenario, clients].append(result)
+                print(f"  {subject.name:10} {scenario:10} {clients:3}  {brief(result)}", flush=True)
+    return found
 
 
 def brief(result: Result) -> str:
@@ -102,14 +119,17 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are stopped on the way out
     cells = [(scenario, clients) for scenario in options.scenarios for clients in options.clients]
-    found: dict[str, dict[Cell, list[Result]]] = {name: defaultdict(list) for name in options.peers}
-    for round_number in range(options.rounds):
-        print(f"round {round_number + 1}", flush=True)
-        for name in options.peers:
-            path = options.gguf if PEERS[name].gguf else options.model
-            results = measure(PEERS[name], path.resolve(), cells, not options.as_shipped)
-            for cell, result in results.items():
-                found[name][cell].append(result)
+    with ExitStack() as stack:
+        subjects = [
+            start(
+                PEERS[name],
+                (options.gguf if PEERS[name].gguf else options.model).resolve(),
+                not options.as_shipped,
+                stack,
+            )
+            for name in options.peers
+        ]
+        found = measure(subjects, cells, options.rounds)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"compare-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(
