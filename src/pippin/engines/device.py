@@ -50,6 +50,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     memory_limit: int  # bytes for weights, rows and prefix cache together
     overlaps: bool = True  # what is handed to the device is computed while the host goes on
     compiles: bool = True  # let MLX compile kernels as it goes
+    slow_functions: bool = False  # exp and its kin are computed one number at a time
     sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
 
 
@@ -79,6 +80,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
         # On a CPU that means calling g++, for seconds, and loading what lies under /tmp; measured, it gains nothing.
         compiles=not on_cpu,
+        slow_functions=on_cpu and facts.system == "Linux",
         sorts_slowly=on_cpu,
     )
 
@@ -140,6 +142,10 @@ def configure(plan: DevicePlan) -> None:
 
     if not plan.compiles:
         mx.disable_compile()
+    if plan.slow_functions:
+        from pippin.engines import cpu_functions
+
+        cpu_functions.install()
     mx.set_cache_limit(plan.allocator_cache)
     if plan.wired_limit is not None:
         mx.set_wired_limit(plan.wired_limit)
