@@ -52,15 +52,15 @@ def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
     return names
 
 
-def greet(options: ServerOptions, address: str, models: list[str]) -> None:
-    """The first lines, once the server answers."""
+def greet(options: ServerOptions, address: str, models: list[str], example: str) -> None:
+    """The first lines, once the server answers. `example` is a model to try where none is named."""
     print(f"Pippin {pippin.__version__} serves at {address}")
     if models:
         print(f"Model: {', '.join(models)}")
     else:
         print("No model is named: requests load them. `pippin list` shows what is here.")
     key = bool(options.api_keys or options.api_key_file)
-    print(f"Try it:\n  {curl_line(address, models[0] if models else 'MODEL', key=key)}", flush=True)
+    print(f"Try it:\n  {curl_line(address, models[0] if models else example, key=key)}", flush=True)
 
 
 @dataclass

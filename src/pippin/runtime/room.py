@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 GIB: Final = 1 << 30
 
-Act = Callable[[Slot], Awaitable[None]]
+Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
 
 class Room:
