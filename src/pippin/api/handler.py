@@ -162,7 +162,6 @@ class Handler:
     ) -> Decoded[Any]:
         """Understand a body, beside the event loop where it is large; what is odd in it goes to the log."""
         context = DecodeContext(
-            max_choices=self._options.max_choices,
             headers=dict(request.headers),
             query=dict(request.query_params),
             history=history,
