@@ -10,11 +10,12 @@ import pytest
 
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Tokenize
 from pippin.runtime.supervisor import WorkerProcess
 from tests.runtime import processes
 from tests.runtime.doubles import Stage, settle
+from tests.runtime.swapping import said, swaps_leave_nothing
 from tests.service_doubles import MIB, scripted, scripted_service, write_script
 
 
@@ -263,5 +264,34 @@ def test_kill_9_of_a_worker_that_waits_for_room_is_told_and_the_busy_model_goes_
             assert not busy.worker.died.done()
             busy.release()
         assert processes.children() == []
+
+    play(scene)
+
+
+def two_scripted(folder: Path) -> list[ModelInfo]:
+    return [scripted(name, write_script(folder, name=name, ballast_mb=20)) for name in ("one", "two")]
+
+
+def test_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    swaps_leave_nothing(two_scripted(tmp_path), 10)
+
+
+@pytest.mark.long
+def test_a_hundred_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    swaps_leave_nothing(two_scripted(tmp_path), 100)
+
+
+def test_swaps_under_streaming_clients_lose_no_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        rule = {"say": "one two three four five", "gap": 0.005}
+        infos = [scripted(name, write_script(tmp_path, rule, name=name)) for name in ("one", "two")]
+        async with scripted_service(*infos, options=ServerOptions(max_models=1)) as service:
+
+            async def client(number: int) -> list[str]:
+                names = [("one", "two")[(number + turn) % 2] for turn in range(3)]
+                return [await said(service, name, f"{number}.{turn}") for turn, name in enumerate(names)]
+
+            answers = await asyncio.gather(*(client(number) for number in range(16)))
+            assert answers == [["one two three four five"] * 3] * 16
 
     play(scene)
