@@ -214,6 +214,40 @@ def test_a_swap_for_an_idle_model_goes_on_when_the_caller_leaves() -> None:
     play(scene)
 
 
+def test_a_model_that_is_pinned_while_the_next_one_gets_ready_stays() -> None:
+    async def scene() -> None:
+        stage = Stage(max_models=1)
+        await stage.use("a")
+        stage.launcher.hold = True
+        wanted = stage.lease("b")
+        await settle()
+        await stage.pool.pin("a", True)
+        stage.launcher.last("b").finish_load()
+        with pytest.raises(ServerError, match="pinned models hold it"):
+            await wanted
+        assert stage.loaded == "a"
+
+    play(scene)
+
+
+def test_nobody_is_sent_away_when_there_is_room_by_the_time_the_next_one_is_ready() -> None:
+    async def scene() -> None:
+        stage = Stage(max_models=2)
+        for name in "ab":
+            await stage.use(name)
+            await stage.clock.advance(1)
+        stage.launcher.hold = True
+        wanted = stage.lease("c")
+        await settle()
+        await stage.pool.unload("b")
+        stage.launcher.last("c").finish_load()
+        await wanted
+        await settle()
+        assert stage.loaded == "ac"
+
+    play(scene)
+
+
 def test_a_model_that_loads_learns_of_its_new_share_of_the_memory() -> None:
     async def scene() -> None:
         stage = Stage(memory=1000 * MIB)
