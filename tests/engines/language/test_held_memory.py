@@ -120,6 +120,22 @@ def test_a_hit_is_copied_into_its_own_cache_and_from_there_into_the_batch(bench:
     assert active() - before < 1.35 * size, "beside the tree it is in the batch alone"
 
 
+def test_a_row_that_joins_copies_nobody_elses_cache(bench: Bench) -> None:
+    run_all(bench, {"a": (LONG[:900], 1)})
+    engine, own = bench.engine, prefix_bytes(bench)
+    for row in range(9):
+        engine.submit(bench.job(f"r{row}", (*LONG[:900], row), 100))
+    while len(engine._batch.rows) < 9:
+        engine.step()
+    slots = engine.stats().kv_bytes
+    assert slots > 15 * own, "there are empty slots"
+    for row in range(9, 12):
+        engine.submit(bench.job(f"r{row}", (*LONG[:900], row), 100))
+        assert max(step_peak(bench) for _ in range(4)) < 3 * own
+    assert len(engine._batch.rows) == 12
+    assert engine.stats().kv_bytes == slots
+
+
 @pytest.mark.parametrize("overlaps", [True, False])
 @pytest.mark.parametrize("known_to_end", [True, False])
 def test_a_row_that_leaves_copies_its_new_text_alone(
