@@ -23,8 +23,8 @@ def test_warm_prompts_serve_the_first_request_and_stay(tmp_path: Path, architect
     tiny_model(architecture, tmp_path / "models" / "tiny")
     file = tmp_path / "warm.json"
     file.write_text(json.dumps([STORY, [{"role": "system", "content": GUIDE}]]))
-    words = ("tiny", "--model-dir", str(tmp_path / "models"))
-    words += ("--warm-prompts", str(file), "--cache-memory-mb", "1")
+    words = ["tiny", "--model-dir", str(tmp_path / "models"), "--warm-prompts", str(file)]
+    words += ["--cache-memory-mb", "1"]
     with (
         running_server(tmp_path, *words) as address,
         openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
