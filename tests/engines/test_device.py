@@ -53,6 +53,13 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
 
 
+def test_erf_is_slow_on_processors_without_apples_library() -> None:
+    apple = msgspec.structs.replace(MAC, accelerator="cpu")
+    assert [decide(facts, ModelOptions()).erf_is_slow for facts in (LINUX, MAC, CUDA, apple)] == [
+        *(True, False, False, False)
+    ]
+
+
 def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
     plan = decide(LINUX, ModelOptions())
     with pytest.raises(ServerError, match=r"30\.0 GiB for its weights, and 18\.0 GiB") as caught:

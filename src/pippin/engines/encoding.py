@@ -21,6 +21,7 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission, Forgetful, Job
 from pippin.engines.device import RunType, decide, find_facts
+from pippin.engines.gelu import quicken_gelu
 
 Floats = npt.NDArray[np.float32]
 
@@ -244,6 +245,8 @@ def for_this_device(model: nn.Module, options: ModelOptions) -> None:
         dequantize_model(model)
     if plan.run_type is not None:
         model.set_dtype(RUN_TYPES[plan.run_type])
+    if plan.erf_is_slow:
+        quicken_gelu(model)
     mx.eval(model.parameters())
 
 

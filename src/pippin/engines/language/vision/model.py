@@ -131,7 +131,9 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.inner = inner
         self._three_axes = hasattr(inner.language_model, "get_rope_index")
-        self.mutual: frozenset[MediaKind] = frozenset()  # kinds whose tokens see each other; the trial finds them
+        self.mutual: frozenset[MediaKind] = (
+            frozenset()
+        )  # kinds whose tokens see each other; the trial finds them
 
     @property
     def layers(self) -> Any:
