@@ -1,11 +1,12 @@
 """What follows from a machine, with the machine made up."""
 
+import mlx.core as mx
 import msgspec
 import pytest
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import CPU_CHUNK, DeviceFacts, decide, share_memory
+from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, share_memory
 
 GIB = 2**30
 MAC = DeviceFacts(
@@ -53,10 +54,18 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
 
 
-def test_erf_is_slow_on_processors_without_apples_library() -> None:
-    apple = msgspec.structs.replace(MAC, accelerator="cpu")
-    assert [decide(facts, ModelOptions()).erf_is_slow for facts in (LINUX, MAC, CUDA, apple)] == [
-        *(True, False, False, False)
+def test_kernels_are_compiled_on_the_way_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    for name in ("disable_compile", "set_cache_limit", "set_wired_limit"):
+        monkeypatch.setattr(mx, name, lambda *_, name=name: told.append(name))
+    for facts in (LINUX, CUDA, MAC):
+        configure(decide(facts, ModelOptions()))
+    assert told == [
+        "disable_compile",
+        "set_cache_limit",
+        "set_cache_limit",
+        "set_cache_limit",
+        "set_wired_limit",
     ]
 
 
