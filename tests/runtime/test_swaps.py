@@ -10,11 +10,12 @@ import pytest
 
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import WorkerSpec
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Tokenize
 from pippin.runtime.supervisor import WorkerProcess
 from tests.runtime import processes
 from tests.runtime.doubles import Stage, settle
+from tests.runtime.swapping import said, swaps_leave_nothing
 from tests.service_doubles import MIB, scripted, scripted_service, write_script
 
 
@@ -213,6 +214,40 @@ def test_a_swap_for_an_idle_model_goes_on_when_the_caller_leaves() -> None:
     play(scene)
 
 
+def test_a_model_that_is_pinned_while_the_next_one_gets_ready_stays() -> None:
+    async def scene() -> None:
+        stage = Stage(max_models=1)
+        await stage.use("a")
+        stage.launcher.hold = True
+        wanted = stage.lease("b")
+        await settle()
+        await stage.pool.pin("a", True)
+        stage.launcher.last("b").finish_load()
+        with pytest.raises(ServerError, match="pinned models hold it"):
+            await wanted
+        assert stage.loaded == "a"
+
+    play(scene)
+
+
+def test_nobody_is_sent_away_when_there_is_room_by_the_time_the_next_one_is_ready() -> None:
+    async def scene() -> None:
+        stage = Stage(max_models=2)
+        for name in "ab":
+            await stage.use(name)
+            await stage.clock.advance(1)
+        stage.launcher.hold = True
+        wanted = stage.lease("c")
+        await settle()
+        await stage.pool.unload("b")
+        stage.launcher.last("c").finish_load()
+        await wanted
+        await settle()
+        assert stage.loaded == "ac"
+
+    play(scene)
+
+
 def test_a_model_that_loads_learns_of_its_new_share_of_the_memory() -> None:
     async def scene() -> None:
         stage = Stage(memory=1000 * MIB)
@@ -263,5 +298,34 @@ def test_kill_9_of_a_worker_that_waits_for_room_is_told_and_the_busy_model_goes_
             assert not busy.worker.died.done()
             busy.release()
         assert processes.children() == []
+
+    play(scene)
+
+
+def two_scripted(folder: Path) -> list[ModelInfo]:
+    return [scripted(name, write_script(folder, name=name, ballast_mb=20)) for name in ("one", "two")]
+
+
+def test_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    swaps_leave_nothing(two_scripted(tmp_path), 10)
+
+
+@pytest.mark.long
+def test_a_hundred_swaps_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    swaps_leave_nothing(two_scripted(tmp_path), 100)
+
+
+def test_swaps_under_streaming_clients_lose_no_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        rule = {"say": "one two three four five", "gap": 0.005}
+        infos = [scripted(name, write_script(tmp_path, rule, name=name)) for name in ("one", "two")]
+        async with scripted_service(*infos, options=ServerOptions(max_models=1)) as service:
+
+            async def client(number: int) -> list[str]:
+                names = [("one", "two")[(number + turn) % 2] for turn in range(3)]
+                return [await said(service, name, f"{number}.{turn}") for turn, name in enumerate(names)]
+
+            answers = await asyncio.gather(*(client(number) for number in range(16)))
+            assert answers == [["one two three four five"] * 3] * 16
 
     play(scene)

@@ -96,7 +96,10 @@ class Room:
         for victim in leaving:
             victim.drains += 1
         try:
-            if not await self._prepared_and_drained(slot, leaving, deadline):
+            drained = await self._prepared_and_drained(slot, leaving, deadline)
+            if not self._missing(slot) or any(victim.pinned for victim in leaving):
+                return  # what was chosen before the wait may be wrong by now
+            if not drained:
                 await self._preempt(slot, leaving)
             slot.stage = "starting"
             log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)

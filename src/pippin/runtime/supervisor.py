@@ -77,8 +77,7 @@ class WorkerProcess:
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
-        self._may_load = False
-        self._stopping = False
+        self._may_load = self._stopping = False
         self._fault: Exception | None = None
         self._watch: asyncio.Task[None] | None = None
 
