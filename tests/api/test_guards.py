@@ -167,6 +167,10 @@ def test_cors_is_off_by_default_and_never_with_credentials() -> None:
         reply = ask("OPTIONS", "/v1/models", headers=preflight, allowed_origins=origins)
         assert reply.headers["access-control-allow-origin"] in ("https://a.example", "*")
         assert "access-control-allow-credentials" not in reply.headers
+    page = ask(
+        "GET", "/v1/models", headers={"origin": "https://a.example"}, allowed_origins=("https://a.example",)
+    )
+    assert "x-ratelimit-remaining-tokens" in page.headers["access-control-expose-headers"]
     other = preflight | {"origin": "https://b.example"}
     reply = ask("OPTIONS", "/v1/models", headers=other, allowed_origins=("https://a.example",))
     assert "access-control-allow-origin" not in reply.headers
@@ -220,7 +224,15 @@ def test_a_rate_limit_is_429_with_the_wait_and_counts_each_caller() -> None:
                 for key in ("a", "a", "a", "b")
             ]
         assert [reply.status_code for reply in replies] == [200, 200, 429, 200]
-        assert replies[0].headers["x-ratelimit-remaining-requests"] == "1"
+        told = [
+            (each.headers[f"x-ratelimit-{what}-requests"])
+            for each in replies
+            for what in ("limit", "remaining")
+        ]
+        assert told == ["2", "1", "2", "0", "2", "0", "2", "1"]
+        full_in = [float(each.headers["x-ratelimit-reset-requests"].removesuffix("s")) for each in replies]
+        assert 0 < full_in[0] <= 30 < full_in[1] <= 60  # half a minute for each request
+        assert full_in[2] <= full_in[1]  # a refused one is not counted
         assert int(replies[2].headers["retry-after"]) >= 1
         assert replies[2].json()["error"]["code"] == "rate_limit_exceeded"
 
