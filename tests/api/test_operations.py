@@ -135,6 +135,23 @@ def test_status_has_the_fields_that_vllm_mlx_documents() -> None:
     assert {"block_size", "token_hit_rate", "lookups_hit", "evictions", "disk_bytes"} <= set(cache)
 
 
+def test_totals_of_the_status_outlive_the_models() -> None:
+    service = FakeService()
+
+    async def main() -> list[Any]:
+        async with client_of(application(service)) as client:
+            chat = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
+            usage = (await client.post("/v1/chat/completions", json=chat)).json()["usage"]
+            await client.post("/unload")
+            return [usage, (await client.get("/v1/status")).json()]
+
+    usage, status = asyncio.run(main())
+    assert usage["completion_tokens"] > 0
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert status[f"total_{name}"] == usage[name]
+    assert (status["total_requests_processed"], status["num_running"]) == (1, 0)
+
+
 def test_figures_of_several_engines_add_up() -> None:
     status = RequestStatus(id="a", phase="prefill")
     one = EngineStats(running=1, prompt_tps=2.5, cache=CacheStats(hits=2, hit_tokens=5, lookup_tokens=10))

@@ -1,6 +1,7 @@
 """Downloads from a hub on loopback: what is fetched, what is not, and every way it can go wrong."""
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pippin.catalog import Catalog, CatalogRoots
-from pippin.catalog.download import Download, download
-from pippin.catalog.hub_child import is_wanted
+from pippin.catalog.download import Download, Fetched, Refused, download
+from pippin.catalog.hub_child import Fetch, is_wanted
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ServerError
 from tests.catalog.fake_hub import COMMIT, FakeHub, serving
@@ -205,6 +206,20 @@ def test_a_full_disk_is_told_before_the_download(hub: FakeHub, tmp_path: Path) -
         fetch(tmp_path)
     assert caught.value.report.kind == "too_large"
     assert not any("resolve" in asked for asked in hub.asked)
+
+
+def test_a_disk_that_fills_up_during_the_download_is_told_and_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> Fetched:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Fetch, "_run", write)
+    wanted = Download(repository="org/model", cache=str(tmp_path), timeout=1, retries=5, first_wait=0.01)
+    refused = Fetch(wanted).run()
+    assert isinstance(refused, Refused)
+    assert (refused.kind, refused.again) == ("too_large", False)
+    assert refused.message == f"Cannot write org/model to {tmp_path}: No space left on device."
 
 
 def test_the_catalog_downloads_what_is_missing_once(hub: FakeHub, tmp_path: Path) -> None:

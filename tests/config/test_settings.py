@@ -176,6 +176,16 @@ def test_a_model_of_the_file_that_is_named_again_stays_one(file: Path) -> None:
     assert [entry.path for entry in settings(f"--config={file}", "y", "z").server.models] == ["x", "z"]
 
 
+def test_adapters_stand_in_the_file_for_a_model_or_for_all(file: Path) -> None:
+    file.write_text(
+        "adapters: {all: /lora/all}\nmodels:\n- plain\n- path: x\n  adapter_path: /lora/own\n"
+        "  adapters: {formal: /lora/formal}\n"
+    )
+    plain, own = (entry.options for entry in settings(f"--config={file}").server.models)
+    assert (plain.adapter_path, plain.adapters) == (None, {"all": "/lora/all"})
+    assert (own.adapter_path, own.adapters) == ("/lora/own", {"formal": "/lora/formal"})
+
+
 def test_an_adapter_belongs_to_the_models_named_beside_it() -> None:
     resolved = settings("m", "--embedding-model=e", "--adapter-path=/a").server
     assert [entry.options.adapter_path for entry in resolved.models] == ["/a", None]

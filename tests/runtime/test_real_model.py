@@ -10,12 +10,14 @@ import pytest
 from pippin.catalog.info import read_info
 from pippin.config.server_options import ServerOptions
 from pippin.core.conversation import Message, Text
-from pippin.core.events import Counted, Failed
+from pippin.core.events import Counted, Failed, Finished, PartDelta
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Generate
 from pippin.service import Service
+from tests.engines.tiny_models import tiny_model
 from tests.runtime import processes
+from tests.runtime.swapping import swaps_leave_nothing
 from tests.service_doubles import scripted_service
 
 pytestmark = pytest.mark.model
@@ -35,8 +37,11 @@ def greedy(text: str, tokens: int) -> GenerationRequest:
 
 
 async def answer(service: Service, model: str, text: str, id: str, tokens: int = 8) -> str:
+    """The text, read as it streams."""
     async with await service.start(Generate(greedy(text, tokens)), model=model, id=id) as run:
-        return (await run.collect()).choices[0].text("text")
+        events = [event async for event in run.events()]
+    assert isinstance(events[-1], Finished)
+    return "".join(event.text for event in events if isinstance(event, PartDelta))
 
 
 def test_a_worker_that_is_killed_comes_back_with_the_same_answer(demo_model: Path) -> None:
@@ -79,3 +84,12 @@ def test_swaps_under_sixteen_clients_lose_no_request_and_change_no_answer(demo_m
             assert service.active == 0
 
     asyncio.run(scene())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_hundred_swaps_of_real_models_leak_no_process_no_descriptor_no_memory(tmp_path: Path) -> None:
+    kinds = ("llama", "qwen3")
+    infos = [read_info(tiny_model(kind, tmp_path / kind)) for kind in kinds]
+    named = [msgspec.structs.replace(info, id=kind) for info, kind in zip(infos, kinds, strict=True)]
+    swaps_leave_nothing(named, 100)

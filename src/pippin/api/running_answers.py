@@ -24,6 +24,7 @@ class RunningAnswers:
         self._limits = limits
         self._active: dict[str, Answer] = {}
         self.answered = 0
+        self.prompt_tokens = self.completion_tokens = 0  # of those that were answered
 
     def adopt(self, options: ServerOptions) -> None:
         """Hold new answers to changed options."""
@@ -52,6 +53,7 @@ class RunningAnswers:
             tasks,
             ids=ids,
             model=model,
+            served=run.model,
             client=exchange.caller or None,
             presence=presence,
             observer=self._observer.request(kind, run.model, stream=stream),
@@ -64,6 +66,8 @@ class RunningAnswers:
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
         for name in (run.id, exchange.id):
             if self._active.get(name) is answer:

@@ -53,12 +53,12 @@ def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
     return names
 
 
-def greet(options: ServerOptions, address: str, models: list[str]) -> None:
-    """The first lines, once the server answers."""
+def greet(options: ServerOptions, address: str, models: list[str], example: str) -> None:
+    """The first lines, once the server answers. `example` is a model to try where none is named."""
     named = f"Model: {', '.join(models)}" if models else NO_MODEL
     key = bool(options.api_keys or options.api_key_file)
-    example = curl_line(address, models[0] if models else "MODEL", key=key)
-    say(f"Pippin {pippin.__version__} serves at {address}\n{named}\nTry it:\n  {example}")
+    line = curl_line(address, models[0] if models else example, key=key)
+    say(f"Pippin {pippin.__version__} serves at {address}\n{named}\nTry it:\n  {line}")
 
 
 @dataclass

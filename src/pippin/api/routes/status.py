@@ -31,12 +31,12 @@ class StatusPages:
     api: Api
 
     async def status(self, request: Request) -> Response:
-        """The fields that vllm-mlx documents; figures are sums over all loaded models."""
+        """The fields that vllm-mlx documents; figures are sums over all loaded models, totals count from the start."""
         states = self.api.service.pool.states()
         stats = await stats_of_loaded(self.api)
         total = total_stats(stats.values())
         current = current_state(states)
-        options = self.api.options
+        options, answers = self.api.options, self.api.handler.answers
         return json_reply(
             {
                 "status": "running" if total.running or total.waiting else "idle",
@@ -46,9 +46,9 @@ class StatusPages:
                 "steps_executed": total.steps,
                 "num_running": total.running,
                 "num_waiting": total.waiting,
-                "total_requests_processed": self.api.handler.answers.answered,
-                "total_prompt_tokens": total.prompt_tokens,
-                "total_completion_tokens": total.completion_tokens,
+                "total_requests_processed": answers.answered,
+                "total_prompt_tokens": answers.prompt_tokens,
+                "total_completion_tokens": answers.completion_tokens,
                 "generation_tps": total.generation_tps,
                 "prompt_tps": total.prompt_tps,
                 "preemptions": total.preemptions,

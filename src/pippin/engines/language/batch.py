@@ -50,9 +50,10 @@ class Batch:
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
-    def join(self, row: Row, cache: RowCache, logits: mx.array) -> None:
-        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again."""
-        self._place(row, cache, len(row.tokens))
+    def join(self, row: Row, cache: RowCache, logits: mx.array, *, coming: int = 0) -> None:
+        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again.
+        `coming`: as many like it will follow."""
+        self._place(row, cache, len(row.tokens), coming)
         self._places[row] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = row.request.job
@@ -65,12 +66,12 @@ class Batch:
         )
         self.rows.append(row)
 
-    def _place(self, row: Row, cache: RowCache, length: int) -> None:
+    def _place(self, row: Row, cache: RowCache, length: int, coming: int = 0) -> None:
         room = min(row.ticket.growth, GROWTH_CHARGED)
         row.group = (length_class(length + room), length < self._plain_below)
         if row.group not in self._groups:
             self._groups[row.group] = self._new_group(length)
-        row.slot = self._groups[row.group].join(cache, length, room, row.request.shift)
+        row.slot = self._groups[row.group].join(cache, length, room, row.request.shift, coming)
 
     def _promote(self) -> None:
         """Rows that have grown past `plain_below` go over to the others."""
@@ -163,7 +164,7 @@ class Batch:
         self._forget_step()
         self._drawn, self._drawn_rows = drawn, list(self.rows)
         for index, row in enumerate(self.rows):
-            row.source = index
+            row.source, row.fresh = index, None  # one that was preempted may have another input from before
 
     def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
         masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]

@@ -84,9 +84,9 @@ class LanguageEngine:
             arrival=self._arrivals,
             length=len(job.prompt),
             growth=job.max_tokens,
-            rows=job.choices,
+            rows=job.request.n,
         )
-        for choice in range(job.choices):
+        for choice in range(job.request.n):
             decoder = RowDecoder(job, choice, self._tokenizer)
             row = Row(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt), ticket=ticket)
             request.rows.append(row)
@@ -121,8 +121,8 @@ class LanguageEngine:
         self.counters.steps += 1
         self._expire(started)
         self._admit(started)
-        decoding = bool(self._batch.rows)
-        checked = decoding and self._check_proposals()
+        decoding = len(self._batch.rows)
+        checked = decoding > 0 and self._check_proposals()
         if not self._batch.built:
             self._keeping.settle()
         if self._batch.rows and not checked:
@@ -138,7 +138,7 @@ class LanguageEngine:
         self._preempt()
         seconds = time.monotonic() - started
         self._scheduler.observe(seconds, tokens, decoding)
-        self.counters.step_done(seconds, tokens, decoding)
+        self.counters.step_done(seconds, tokens, decoding > 0)
         if self._speculation is not None and decoding and not checked and not tokens:
             self._speculation.observe(seconds, 1, proposed=False)
         sent, self._out = self._out, []
@@ -256,7 +256,7 @@ class LanguageEngine:
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._finish(row)
                 continue
-            self._batch.join(row, prompt.cache, prompt.logits)
+            self._batch.join(row, prompt.cache, prompt.logits, coming=self._scheduler.coming(ticket))
         prompt.cache = prompt.logits = None
 
     def _accept(self, row: Row, choice: Choice) -> None:

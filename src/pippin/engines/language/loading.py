@@ -12,7 +12,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
+from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
 from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
@@ -42,7 +42,7 @@ FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
-    apply_limits(plan)
+    configure(plan)
     trusted = options.trust_remote_code
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
     if isinstance(model, VisionModel) and not runs(model):
@@ -132,7 +132,7 @@ def _open_prefixes(
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     if options.quantized_kv_start:
         shape = replace(shape, kv_bits=None)  # short rows must find what they left
-    layout = BlockLayout(probe_row(model, 2), lambda room: new_row_cache(model, room), shape)
+    layout = BlockLayout(probe_row(model, 2), lambda: new_row_cache(model), shape)
     disk = None
     if options.cache_dir is not None and folder is not None:
         details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"

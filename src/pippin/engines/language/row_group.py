@@ -35,9 +35,9 @@ class RowGroup(Protocol):
         """Live rows."""
         ...
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
         """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot. `shift` is what rotary
-        positions differ by from the tokens' places."""
+        positions differ by from the tokens' places. As many rows as are `coming` will join soon."""
         ...
 
     def leave(self, slot: int) -> None: ...
@@ -99,13 +99,13 @@ class ArenaGroup:
     def length(self, slot: int) -> int:
         return self._window.lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
         window = self._window
         slot = self._free_slot()
         capacity = (
             -(-(length + min(room, CAPACITY_STEP) + self._shape.slack + 1) // CAPACITY_STEP) * CAPACITY_STEP
         )
-        self._grow(slot + 1, capacity)
+        self._grow(slot + 1, capacity, len(self._live) + 1 + coming)
         if self._live:
             self._resize(min(window.low, slot), max(window.high, slot + 1))
         else:
@@ -181,11 +181,12 @@ class ArenaGroup:
                     layer.cache = arena.take(slot)
         return cache
 
-    def _grow(self, slots: int, capacity: int) -> None:
+    def _grow(self, slots: int, capacity: int, foreseen: int = 0) -> None:
+        """Growing copies all rows, so more slots are made than needed: as many as are foreseen, or some to spare."""
         window = self._window
         held = len(window.lengths)
         if slots > held:
-            slots = max(slots, min(held * 2, held + 8))
+            slots = max(slots, foreseen, min(held * 2, held + 8))
             window.lengths.extend([0] * (slots - held))
             window.shifts.extend([0] * (slots - held))
         if slots > held or capacity > window.capacity:
@@ -240,7 +241,7 @@ class SoloGroup:
     def length(self, slot: int) -> int:
         return self._lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
         self._caches.append(copy_row(cache))
         self._lengths.append(length)
         self._shifts.append(shift)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.chunk_cost import ChunkCost
+from pippin.engines.language.step_cost import StepCost
 
 Phase = Literal["waiting", "prefill", "running"]
 
@@ -17,7 +17,6 @@ GROWTH_CHARGED = (
     512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
 )
 MOST_STEPS = 8  # that a chunk may take the time of
-SMOOTHING = 0.3  # weight of the newest measurement
 
 
 def length_class(tokens: int) -> int:
@@ -63,8 +62,7 @@ class Limits:
 class Scheduler:
     limits: Limits
     tickets: list[Ticket] = field(default_factory=list)
-    decode_seconds: float = 0.0  # of a step without prompt work, smoothed
-    chunk_cost: ChunkCost = field(default_factory=ChunkCost)
+    step_cost: StepCost = field(default_factory=StepCost)
 
     def phase(self, phase: Phase) -> list[Ticket]:
         return [ticket for ticket in self.tickets if ticket.phase == phase]
@@ -91,7 +89,7 @@ class Scheduler:
             raise ServerError(
                 "overloaded",
                 f"{len(waiting)} requests are waiting, which is as many as the queue holds: try again later.",
-                retry_after=max(1.0, self.decode_seconds * 100),
+                retry_after=max(1.0, self.step_cost.decoding(len(self.phase("running"))) * 100),
             )
         self.tickets.append(ticket)
 
@@ -127,8 +125,8 @@ class Scheduler:
         # Where decoding alone takes up the gap, prompts get the time of two steps, and of more where many wait for few:
         # whoever joins sooner shares more steps with the others, so that all are done sooner.
         steps = min(max(2.0, 2 * waiting / running), MOST_STEPS)
-        seconds = max(limits.target_gap - self.decode_seconds, steps * self.decode_seconds)
-        tokens = self.chunk_cost.affordable(seconds, self.decode_seconds)
+        decoding = self.step_cost.decoding(running)
+        tokens = self.step_cost.affordable(max(limits.target_gap - decoding, steps * decoding))
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
@@ -154,6 +152,11 @@ class Scheduler:
         for other in self.tickets:
             if other is not ticket and other.phase == "prefill":
                 other.passed += tokens
+
+    def coming(self, ticket: Ticket) -> int:
+        """Rows of its length class that are on their way."""
+        kind = length_class(ticket.charged)
+        return sum(each.rows for each in self.phase("prefill") if length_class(each.charged) == kind)
 
     def split(self, ticket: Ticket) -> list[Ticket]:
         """The prompt is computed: its rows run, with a ticket each."""
@@ -192,15 +195,10 @@ class Scheduler:
             return active[0]
         return None
 
-    def observe(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
-        """Learn from a step that took so long."""
-        if not prompt_tokens:
-            if decoded:
-                self.decode_seconds = _smooth(self.decode_seconds, seconds)
-            return
-        spent = seconds - self.decode_seconds if decoded else seconds
-        if spent > 0:
-            self.chunk_cost.observe(prompt_tokens, spent)
+    def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
+        """Learn from a step that took so long, in which so many rows decoded."""
+        if rows or prompt_tokens:
+            self.step_cost.observe(rows, prompt_tokens, seconds)
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
         """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step."""
@@ -216,7 +214,3 @@ class Scheduler:
             rows * row_bytes(-(-longest[kind] // CAPACITY_STEP) * CAPACITY_STEP)
             for kind, rows in count.items()
         )
-
-
-def _smooth(old: float, new: float) -> float:
-    return new if old <= 0 else old + SMOOTHING * (new - old)
