@@ -301,16 +301,6 @@ def test_more_requests_at_once_than_allowed_are_503_and_the_place_comes_back() -
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"), [("chat/completions", {"n": 5}), ("completions", {"best_of": 5})]
-)
-def test_more_choices_than_the_operator_allows_are_refused_by_name(path: str, fields: dict[str, int]) -> None:
-    body = {"prompt": "Hi"} if path == "completions" else CHAT
-    reply = ask("POST", f"/v1/{path}", json={**body, "model": MODEL.id, **fields}, max_choices=4)
-    assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == next(iter(fields))
-
-
-@pytest.mark.parametrize(
     ("host", "name"),
     [("a.b:80", "a.b"), ("[::1]:80", "::1"), ("::1", "::1"), ("A", "a"), (" x ", "x"), ("", "")],
 )
