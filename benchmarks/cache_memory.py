@@ -3,7 +3,7 @@
     python -m benchmarks.cache_memory --model FOLDER [--streams 16] [--tokens 1500] [--budget-mb 64]
 
 First, so many streams share a prefix: the tree's bytes with one of them and with all, and what their live rows take.
-Then prompts that nobody knows go through a cache with a budget, until several times that was computed: the most that it
+Then prompts that nobody knows go through a cache with a budget, until three times as much was computed: the most it
 held, the budget, and the sum of its arrays' sizes.
 """
 
@@ -41,15 +41,16 @@ def share(asker: Asker, streams: int, tokens: int) -> None:
     asker.first_token(prefix)
     alone = asker.engine.stats().cache
     for stream in range(streams):
-        submit(asker, f"s{stream}", [*prefix, 50 + stream], 48)
-    while asker.engine.stats().batch_size < streams:
-        asker.engine.step()
+        submit(asker, f"s{stream}", [*prefix, 50 + stream], 16 + 2 * streams)
     together = asker.engine.stats()
     while asker.engine.busy:
         asker.engine.step()
+        stats = asker.engine.stats()
+        together = max(together, stats, key=lambda each: each.batch_size)
     after = asker.engine.stats().cache
     per_token = alone.bytes / (alone.entries * asker.engine._prefixes.tree.block_tokens)
-    print(f"a prefix of {tokens} tokens, {per_token:.0f} bytes each, shared by {streams} streams:")
+    print(f"a prefix of {tokens} tokens, {per_token:.0f} bytes each, shared by {streams} streams,")
+    print(f"of which {together.batch_size} ran at once:")
     print(f"  tree with one stream    {alone.bytes:>12} bytes in {alone.entries} blocks")
     print(
         f"  tree with {streams:2} streams    {together.cache.bytes:>12} bytes in {together.cache.entries} blocks"
@@ -62,18 +63,17 @@ def share(asker: Asker, streams: int, tokens: int) -> None:
 
 def fill(asker: Asker, tokens: int) -> None:
     tree = asker.engine._prefixes.tree
-    most, computed, seed = 0, 0, 1
-    while computed < 4 * tree.limit:
-        before = tree.bytes
+    asker.first_token(prompt_of(tokens))
+    one = most = tree.bytes
+    prompts = 1 + 3 * tree.limit // one
+    for seed in range(1, prompts):
         submit(asker, f"f{seed}", prompt_of(tokens, seed), 1)
         while asker.engine.busy:
             asker.engine.step()
             most = max(most, tree.bytes)
         assert held_bytes(asker.engine) == tree.bytes <= tree.limit
-        computed += max(tree.bytes - before, tree.limit // 8)
-        seed += 1
     stats = asker.engine.stats().cache
-    print(f"a budget of {tree.limit} bytes, after {seed - 1} prompts and {stats.evictions} evictions:")
+    print(f"a budget of {tree.limit} bytes, after {prompts} prompts and {stats.evictions} evictions:")
     print(f"  the most that was held  {most:>12} bytes, {tree.limit - most} below the budget")
     print(f"  its arrays, summed up   {held_bytes(asker.engine):>12} bytes; counted: {tree.bytes}")
 

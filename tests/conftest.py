@@ -1,8 +1,10 @@
-"""Fixtures that several rooms share: the demo model's weights."""
+"""Fixtures that several rooms share: the weights of small models, and the real clients."""
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +13,10 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.device import accelerate_blas
 from tests.oracles.whisper_from_ctranslate2 import convert
+
+if TYPE_CHECKING:  # most tests have no use for them, and they take a second to import
+    from anthropic import Anthropic
+    from openai import OpenAI
 
 accelerate_blas(
     ModelOptions(), threads=1
@@ -68,6 +74,23 @@ def whisper_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "whisper-base"
     convert(fetched("faster-whisper-base"), folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def openai_client(address: str) -> "Iterator[OpenAI]":
+    """A client of the module's own server, whose `address` is a fixture of the module's."""
+    from tests.clients import openai_of
+
+    with openai_of(address) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def anthropic_client(address: str) -> "Iterator[Anthropic]":
+    from tests.clients import anthropic_of
+
+    with anthropic_of(address) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -30,20 +30,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="module")
-def openai_client(address: str) -> Iterator[OpenAI]:
-    with OpenAI(
-        base_url=f"{address}/v1", api_key="x", max_retries=0, _strict_response_validation=True
-    ) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def anthropic_client(address: str) -> Iterator[Anthropic]:
-    with Anthropic(base_url=address, api_key="x", max_retries=0, _strict_response_validation=True) as made:
-        yield made
-
-
 def test_a_responses_tool_loop_by_previous_response(openai_client: OpenAI) -> None:
     tool: Any = {"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": False}
     with openai_client.responses.stream(model="scripted", input="Weather?", tools=[tool]) as stream:

@@ -13,6 +13,7 @@ from pippin.core.errors import ErrorReport
 from pippin.core.events import Failed
 from tests.api.golden_events import SEQUENCES
 from tests.api.played_service import PlayedService, served
+from tests.clients import anthropic_of
 
 BUSY = Failed(ErrorReport(kind="overloaded", message="Too many requests wait.", retry_after=2.0))
 PLAYS = SEQUENCES | {"busy": [BUSY]}
@@ -37,13 +38,7 @@ def address(service: PlayedService) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[Anthropic]:
-    with Anthropic(
-        base_url=address,
-        api_key="sk-one-00000000",
-        max_retries=0,
-        timeout=20,
-        _strict_response_validation=True,
-    ) as made:
+    with anthropic_of(address, "sk-one-00000000") as made:
         yield made
 
 

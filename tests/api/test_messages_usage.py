@@ -8,6 +8,7 @@ import pytest
 from anthropic import Anthropic
 from anthropic.types import Usage
 
+from tests.clients import anthropic_of
 from tests.running_server import running_server
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
@@ -60,7 +61,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterat
     flags += ["--chat-template-file", str(home / "template.jinja")]
     with (
         running_server(home, str(demo_model), *flags) as address,
-        Anthropic(base_url=address, api_key="x", max_retries=0, _strict_response_validation=True) as made,
+        anthropic_of(address) as made,
     ):
         yield made
 

@@ -13,6 +13,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.api.live_server import MODEL, live_server
+from tests.clients import openai_of
 
 SCRIPT: dict[str, Any] = {
     "rules": [
@@ -51,9 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[OpenAI]:
-    with OpenAI(
-        base_url=f"{address}/v1", api_key="none", max_retries=0, _strict_response_validation=True
-    ) as made:
+    with openai_of(address) as made:
         yield made
 
 

@@ -15,6 +15,7 @@ from pippin.config.server_options import ServerOptions
 from pippin.core.conversation import Text
 from tests.api.golden_events import SEQUENCES, accepted, end, part
 from tests.api.played_service import SLOW, PlayedService, served
+from tests.clients import openai_of
 
 JSON = [accepted(), *part("text", '{"city":', '"Ulm"}'), end(2)]
 PLAYS = SEQUENCES | {"json": JSON}
@@ -42,15 +43,9 @@ def address(service: PlayedService) -> Iterator[str]:
         yield url
 
 
-def client_of(address: str, key: str = "none") -> OpenAI:
-    return OpenAI(
-        base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=20, _strict_response_validation=True
-    )
-
-
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[OpenAI]:
-    with client_of(address) as made:
+    with openai_of(address) as made:
         yield made
 
 
@@ -284,7 +279,7 @@ def test_without_the_version_in_the_path(address: str) -> None:
 
 def test_keys_do_not_see_each_others_responses(service: PlayedService) -> None:
     with served(service, ServerOptions(api_keys=("sk-one-00000000", "sk-two-00000000"))) as url:
-        one, two = client_of(url, "sk-one-00000000"), client_of(url, "sk-two-00000000")
+        one, two = openai_of(url, "sk-one-00000000"), openai_of(url, "sk-two-00000000")
         with one, two:
             response = one.responses.create(model="text", input="Hi")
             assert one.responses.retrieve(response.id).id == response.id
@@ -299,9 +294,9 @@ def test_keys_do_not_see_each_others_responses(service: PlayedService) -> None:
 
 def test_a_store_in_a_file_survives_a_restart(service: PlayedService, tmp_path: Path) -> None:
     options = ServerOptions(response_store=str(tmp_path / "kept" / "responses.db"))
-    with served(service, options) as url, client_of(url) as before:
+    with served(service, options) as url, openai_of(url) as before:
         stored = before.responses.create(model="text", input="Hi")
         running = before.responses.create(model=SLOW, input="Hi", background=True)
-    with served(service, options) as url, client_of(url) as after:
+    with served(service, options) as url, openai_of(url) as after:
         assert after.responses.retrieve(stored.id).output_text == "Hello, world"
         assert after.responses.retrieve(running.id).status == "failed"

@@ -60,20 +60,6 @@ def address(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Itera
         yield found
 
 
-@pytest.fixture(scope="module")
-def openai_client(address: str) -> Iterator[OpenAI]:
-    with OpenAI(
-        base_url=f"{address}/v1", api_key="x", max_retries=0, _strict_response_validation=True
-    ) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def anthropic_client(address: str) -> Iterator[Anthropic]:
-    with Anthropic(base_url=address, api_key="x", max_retries=0, _strict_response_validation=True) as made:
-        yield made
-
-
 # Chat completions
 
 

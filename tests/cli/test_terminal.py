@@ -91,7 +91,7 @@ def test_what_is_said_is_one_write_that_ends_its_line(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stdout", output)
     monkeypatch.setattr(sys, "stderr", errors)
     terminal.say("it is ready.")
-    greeting.greet(ServerOptions(), "http://127.0.0.1:1", ["m"])
+    greeting.greet(ServerOptions(), "http://127.0.0.1:1", ["m"], "m")
     with terminal.progress("Loading m:") as tell:
         tell(1, 2, "weights")
     assert len(output.seen) == 2

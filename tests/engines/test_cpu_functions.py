@@ -42,7 +42,7 @@ def test_exp_is_right_wherever_float32_holds_it() -> None:
 def test_sigmoid_and_erf_are_right_to_six_digits_and_at_the_ends() -> None:
     x = WIDE.astype(np.float64)
     assert np.abs(np.array(sigmoid(mx.array(WIDE))) - 1 / (1 + np.exp(-x))).max() < 3e-7
-    assert np.abs(np.array(erf(mx.array(WIDE))) - np.vectorize(math.erf)(x)).max() < 7e-7
+    assert np.abs(np.array(erf(mx.array(WIDE))) - np.vectorize(math.erf)(x)).max() < 4e-7
     ends = mx.array([-math.inf, -1e30, 0.0, 1e30, math.inf])
     assert sigmoid(ends).tolist() == pytest.approx([0, 0, 0.5, 1, 1], abs=1e-30)
     assert erf(ends).tolist() == [-1, -1, 0, 1, 1]

@@ -260,6 +260,55 @@ FAMILIES: dict[str, Family] = {
             }
         },
     ),
+    "gemma4": Family(
+        tokens=("<|image>", "<|image|>", "<image|>", "<|video|>"),
+        config={
+            "image_token_id": "<|image|>",
+            "video_token_id": "<|video|>",
+            "hidden_size": HIDDEN,
+            "text_config": {
+                **TEXT,
+                "model_type": "gemma4_text",
+                "num_hidden_layers": 4,
+                "num_kv_shared_layers": 0,
+                "hidden_size_per_layer_input": 8,
+                "head_dim": 16,
+                "global_head_dim": 16,
+                "use_bidirectional_attention": "vision",
+                "sliding_window": 24,
+                "sliding_window_pattern": 2,
+                "tie_word_embeddings": True,
+            },
+            "vision_config": {
+                **SIGLIP,
+                "model_type": "gemma4_vision",
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "pooling_kernel_size": 2,
+                "default_output_length": 32,
+                "position_embedding_size": 64,
+            },
+        },
+        template=PLAIN_TEMPLATE.replace("IMAGE", "<|image|>").replace(
+            "{% elif part.type == 'text' %}",
+            "{% elif part.type == 'video' %}<|video|>{% elif part.type == 'text' %}",
+        ),
+        preprocessor={},
+        processor={
+            "processor_class": "Gemma4Processor",
+            "image_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 32},
+            "video_processor": {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70},
+            "feature_extractor": {"feature_size": 32},  # more are too many for its window, it warns
+        },
+        tokenizer={
+            "extra_special_tokens": {
+                "image_token": "<|image|>",
+                "boi_token": "<|image>",
+                "eoi_token": "<image|>",
+                "video_token": "<|video|>",
+            }
+        },
+    ),
     "idefics3": IDEFICS,
     "smolvlm": replace(
         IDEFICS,
@@ -288,6 +337,8 @@ FAMILIES: dict[str, Family] = {
         tokens=IMG,
         config={
             "image_token_index": "[IMG]",
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
             "text_config": {**TEXT, "model_type": "mistral", "head_dim": 16},
             "vision_config": PIXTRAL,
         },

@@ -15,6 +15,7 @@ from pippin.core.events import Failed, Finished
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
+from pippin.engines.device import DevicePlan
 from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
@@ -29,17 +30,18 @@ Tokens = dict[str, list[int]]
 
 
 class VisionBench:
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, plan: DevicePlan = PLAN, **options: Any) -> None:
         self.options = ModelOptions(cache_block_tokens=8, **options)
         self.folder = folder
+        self.plan = plan
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
-        self.model, _ = load_weights(info, PLAN, lambda *_: None, trust_remote_code=False)
+        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
         self.preparer.try_media(partial(is_faithful, self.model))
         self.engine = self.new_engine()
 
     def new_engine(self) -> LanguageEngine:
-        return build_engine(self.model, self.preparer.tokenizer, self.options, PLAN, folder=self.folder)
+        return build_engine(self.model, self.preparer.tokenizer, self.options, self.plan, folder=self.folder)
 
     def job(self, name: str, *parts: Part | bytes | str, tokens: int = 12, **request: Any) -> LanguageJob:
         """Of one message of the user."""

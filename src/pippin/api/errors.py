@@ -17,8 +17,13 @@ from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
 
-_VALUE = re.compile(r"(invalid (?:enum )?value) '.*'", re.DOTALL)
-"""What a client wrote in a wrong place is told to it, but is not for the log: it may be a prompt."""
+_CLIENTS_WORDS = re.compile(
+    r"(invalid (?:enum )?value) '.*'"
+    r"|(The JSON schema can't be honoured|The (?:GBNF )?grammar can't be (?:compiled|read)"
+    r"|The model's chat template can't render these messages).*",
+    re.DOTALL,
+)
+"""What a client wrote is told to it where it is wrong, but is not for the log: it may be a prompt, or be secret."""
 
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
@@ -34,7 +39,7 @@ class Errors:
     def reply(self, report: ErrorReport, scope: Scope) -> Response:
         """The error as the dialect spoken at this path has it."""
         exchange = exchange_of(scope)
-        exchange.refusal = _VALUE.sub(r"\1", report.message)
+        exchange.refusal = _CLIENTS_WORDS.sub(r"\1\2", report.message)
         dialect = dialect_of_path(self._dialects, exchange.path)
         return self.reply_in(dialect, report, exchange.id)
 

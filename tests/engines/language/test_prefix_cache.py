@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
-from tests.engines.bench import Bench, run_all
+from tests.engines.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 from pippin.config.model_options import ModelOptions
@@ -50,6 +51,22 @@ def test_requests_that_arrive_together_compute_their_prefix_once(
     shared = len(PROMPT) // 8 * 8
     assert sorted(end.usage.cached_tokens for end in ends.values()) == [0] + [shared] * 15
     assert bench.engine.stats().prompt_tokens == 104 + 15 * (104 - shared)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+def test_sixteen_requests_with_the_same_1500_tokens_compute_them_once(
+    folders: dict[str, Path], architecture: str
+) -> None:
+    plan = msgspec.structs.replace(PLAN, prefill_chunk=256)
+    bench = Bench(folders[architecture], ModelOptions(), plan)
+    long = tuple((place * 11 + place // 250) % 250 for place in range(1500))
+    prompts = {f"r{index}": ((*long, index, 1, 2, 3), 3) for index in range(16)}
+    answers, ends = run_all(bench, prompts)
+    for name in ("r0", "r1", "r15"):
+        bench.judge(prompts[name][0], answers[name, 0])
+    shared = 1500 // 16 * 16
+    assert sorted(end.usage.cached_tokens for end in ends.values()) == [0] + [shared] * 15
+    assert bench.engine.stats().prompt_tokens == 1504 + 15 * (1504 - shared)
 
 
 def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: dict[str, Path]) -> None:

@@ -21,6 +21,7 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
     Tokens,
+    check_unsummarised,
     continues_final,
     overflow_of,
     shows_reasoning,
@@ -115,6 +116,8 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "stop": "use `stop_sequences`.",
     "max_completion_tokens": "use `max_tokens`.",
     "max_output_tokens": "use `max_tokens`.",
+    "video_fps": "messages hold no videos; use /v1/chat/completions.",
+    "video_max_frames": "messages hold no videos; use /v1/chat/completions.",
     "logprobs": "messages have none; use /v1/chat/completions.",
     "top_logprobs": "messages have none; use /v1/chat/completions.",
 }
@@ -135,6 +138,7 @@ class MessagesDialect:
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[MessageShape]:
         check_version(context.headers)
         fields, ignored = self.contract.decode(body)
+        check_unsummarised(fields)
         if fields.max_tokens is None and not self._counting:
             raise invalid("max_tokens", "is required.")
         reader = ConversationReader()
@@ -209,7 +213,7 @@ def _pins(
 
 def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
     """A last message of the assistant is a prefill, unless the request says that it is not."""
-    if fields.continue_final_message is not None:
+    if fields.continue_final_message is not None or fields.add_generation_prompt is not None:
         return continues_final(fields)
     last = messages[-1]
     return last.role == "assistant" and bool(last.parts) and isinstance(last.parts[-1], Text)
@@ -239,7 +243,7 @@ def _thinking(fields: MessagesBody) -> Thinking:
     if enabled is None:
         enabled = spec is not None and spec.type != "disabled"
     budget = asked.budget
-    if budget is None and spec is not None and spec.type == "enabled":
+    if budget is None and spec is not None and spec.type != "disabled":
         budget = spec.budget_tokens
     effort = asked.effort or (config.effort if config is not None else None)
     return msgspec.structs.replace(asked, enabled=enabled, budget=budget, effort=effort)

@@ -14,17 +14,18 @@ class ThinkingAnswer(Closed, tag_field="type", tag="thinking"):
     signature: str
 
 
-class ToolUseAnswer(Closed, tag_field="type", tag="tool_use"):
+class CallAnswer(Closed):
     id: str
     name: str
     input: dict[str, Any]
 
 
-class McpToolUseAnswer(Closed, tag_field="type", tag="mcp_tool_use"):
-    id: str
-    name: str
+class ToolUseAnswer(CallAnswer, tag_field="type", tag="tool_use"):
+    pass
+
+
+class McpToolUseAnswer(CallAnswer, tag_field="type", tag="mcp_tool_use"):
     server_name: str
-    input: dict[str, Any]
 
 
 class McpToolResultAnswer(Closed, tag_field="type", tag="mcp_tool_result"):

@@ -54,7 +54,8 @@ class ReasoningOptions(Struct, kw_only=True):
     exclude: bool | None = None
     summary: Any = None
     generate_summary: Any = None
-    context: Any = None
+    context: str | None = None
+    mode: str | None = None
 
 
 class Compaction(Struct, kw_only=True):
@@ -160,6 +161,7 @@ def thinking_of(fields: EngineFields) -> Thinking:
         case str() as word:
             effort = effort or word
         case ReasoningOptions() as options:
+            _check_reasoning(options)
             effort = effort or options.effort
             enabled = options.enabled if enabled is None else enabled
             budget = options.max_tokens if budget is None else budget
@@ -175,6 +177,26 @@ def thinking_of(fields: EngineFields) -> Thinking:
         start_marker=fields.thinking_start_token,
         end_marker=fields.thinking_end_token,
     )
+
+
+def _check_reasoning(options: ReasoningOptions) -> None:
+    """What OpenAI's own models alone can do."""
+    if options.context not in (None, "auto"):
+        raise unsupported(
+            "reasoning.context",
+            "the chat template says which reasoning of earlier turns is shown; send `auto`.",
+        )
+    if options.mode not in (None, "standard"):
+        raise unsupported("reasoning.mode", "there is one mode; send `standard`.")
+
+
+def check_unsummarised(fields: EngineFields) -> None:
+    """For dialects whose answers have no place for summaries."""
+    options = fields.reasoning
+    if isinstance(options, ReasoningOptions):
+        for name, asked in (("summary", options.summary), ("generate_summary", options.generate_summary)):
+            if asked not in (None, "none"):
+                raise unsupported(f"reasoning.{name}", "reasoning is given whole here; leave it out.")
 
 
 def shows_reasoning(fields: EngineFields) -> bool:

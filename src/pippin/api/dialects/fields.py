@@ -23,6 +23,9 @@ While more is decoded, which can't be interrupted, nobody else would be answered
 BOOKKEEPING: Final = "Bookkeeping of the client's."
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
+NEAR: Final = 200  # bytes before a number, within which its field's name stands
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
@@ -67,6 +70,8 @@ class Contract(Generic[Body]):
 
     def _sort_out(self, data: bytes) -> tuple[str, ...]:
         given = decode_json(data, dict[str, msgspec.Raw])
+        for name in given.keys() - names_of(self.body):
+            check_ignored(given[name], name[:64])
         return self._sorted_out({name: bytes(value) for name, value in given.items()})
 
     def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -104,9 +109,29 @@ def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
     except msgspec.ValidationError as error:
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ServerError("invalid_request", f"The request body is not valid JSON: {error}.") from None
+        raise malformed(data, str(error)) from None
     except RecursionError:
         raise too_deep(None) from None
+
+
+def check_ignored(value: msgspec.Raw, name: str) -> None:
+    """A value that nobody looks at must still be JSON with numbers in range, at a depth that can be read."""
+    try:
+        msgspec.json.decode(value)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), Any, name) from None
+    except RecursionError:
+        raise too_deep(name) from None
+
+
+def malformed(data: bytes, complaint: str) -> ServerError:
+    """What is no JSON. NaN and Infinity, which some clients write for numbers, are told by their field's name."""
+    if place := _AT_BYTE.search(complaint):
+        start = int(place[1])
+        field = _FIELD_BEFORE.search(data[max(0, start - NEAR) : start])
+        if field and data[start:].lstrip(b"-").startswith((b"NaN", b"Infinity")):
+            return invalid(field[1].decode(), "must be a finite number; NaN and Infinity are no JSON.")
+    return ServerError("invalid_request", f"The request body is not valid JSON: {complaint}.")
 
 
 def convert(value: Any, type: type[Decodable], path: str) -> Decodable:

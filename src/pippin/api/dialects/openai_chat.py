@@ -123,6 +123,7 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
 
 def _check(fields: ChatRequest) -> None:
     shared.check_values(fields)
+    engine.check_unsummarised(fields)
     if fields.modalities is not None and fields.modalities != ("text",):
         raise unsupported("modalities", 'answers are text; send ["text"] or leave it out.')
     if fields.top_logprobs is not None and not fields.logprobs:

@@ -8,7 +8,7 @@ from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.completions_encoder import CompletionsEncoder, CompletionsShape, TextCompletion
-from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.fields import Contract, invalid, unsupported
 from pippin.api.dialects.openai_words import encode_error
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of
 from pippin.api.dialects.sampling_fields import sampling_of
@@ -43,7 +43,9 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
 
 
 _OF_CONVERSATIONS = (
+    "add_generation_prompt",
     "chat_template_kwargs",
+    "context_management",
     "continue_final_message",
     "documents",
     "enable_thinking",
@@ -129,6 +131,10 @@ def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Pr
 
 def _request_of(fields: CompletionRequest, prompt: Prompt) -> GenerationRequest:
     shared.check_values(fields)
+    if fields.truncation == "auto":
+        raise unsupported("truncation", "a raw prompt has no messages to let go; shorten it.")
+    if fields.include_reasoning is False:
+        raise unsupported("include_reasoning", "raw answers are sent as they are; use /v1/chat/completions.")
     n = fields.n or 1
     if fields.stream and fields.best_of is not None and fields.best_of > n:
         raise invalid("best_of", "above `n` can't be streamed: the best is known at the end.")
@@ -149,7 +155,6 @@ def _request_of(fields: CompletionRequest, prompt: Prompt) -> GenerationRequest:
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         echo=bool(fields.echo),
-        overflow=engine.overflow_of(fields),
     )
     return engine.steered(request, fields)
 

@@ -26,65 +26,66 @@ class OutputText(Closed, tag_field="type", tag="output_text"):
     logprobs: list[TokenLogprob]
 
 
-class ReasoningText(Closed, tag_field="type", tag="reasoning_text"):
+class Words(Closed):
     text: str
 
 
-class SummaryText(Closed, tag_field="type", tag="summary_text"):
-    text: str
+class ReasoningText(Words, tag_field="type", tag="reasoning_text"):
+    pass
 
 
-class OutputMessage(Closed, tag_field="type", tag="message"):
+class SummaryText(Words, tag_field="type", tag="summary_text"):
+    pass
+
+
+class Item(Closed):
     id: str
     status: ItemStatus
+
+
+class CallItem(Item):
+    """A call that the client runs."""
+
+    call_id: str
+
+
+class OutputMessage(Item, tag_field="type", tag="message"):
     role: Literal["assistant"]
     content: list[OutputText]
 
 
-class OutputReasoning(Closed, tag_field="type", tag="reasoning"):
-    id: str
-    status: ItemStatus
+class OutputReasoning(Item, tag_field="type", tag="reasoning"):
     summary: list[SummaryText]
     content: list[ReasoningText] | UnsetType = UNSET
     encrypted_content: str | UnsetType = UNSET
 
 
-class OutputFunctionCall(Closed, tag_field="type", tag="function_call"):
-    id: str
-    status: ItemStatus
-    call_id: str
+class OutputFunctionCall(CallItem, tag_field="type", tag="function_call"):
     name: str
     arguments: str
     namespace: str | UnsetType = UNSET
 
 
-class OutputCustomCall(Closed, tag_field="type", tag="custom_tool_call"):
-    id: str
-    status: ItemStatus
-    call_id: str
+class OutputCustomCall(CallItem, tag_field="type", tag="custom_tool_call"):
     name: str
     input: str
     namespace: str | UnsetType = UNSET
 
 
-class OutputLocalShellCall(Closed, tag_field="type", tag="local_shell_call"):
-    id: str
-    status: ItemStatus
-    call_id: str
+class ShellCallItem(CallItem):
     action: dict[str, Any]
 
 
-class OutputShellCall(Closed, tag_field="type", tag="shell_call"):
-    id: str
-    status: ItemStatus
-    call_id: str
-    action: dict[str, Any]
+class OutputLocalShellCall(ShellCallItem, tag_field="type", tag="local_shell_call"):
+    pass
 
 
-class OutputPatchCall(Closed, tag_field="type", tag="apply_patch_call"):
-    id: str
+class OutputShellCall(ShellCallItem, tag_field="type", tag="shell_call"):
+    pass
+
+
+class OutputPatchCall(CallItem, tag_field="type", tag="apply_patch_call"):
     status: Literal["in_progress", "completed"]
-    call_id: str
     operation: dict[str, Any]
 
 

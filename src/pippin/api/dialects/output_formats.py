@@ -149,6 +149,11 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[tuple[str, OutputFo
         raise unsupported(
             f"{name}.disable_additional_properties", 'write "additionalProperties": false in the schema.'
         )
+    if given.disable_any_whitespace:
+        raise unsupported(
+            f"{name}.disable_any_whitespace",
+            "leave it out; a space or a line end may stand between tokens of JSON.",
+        )
     asked: list[tuple[str, OutputFormat]] = []
     if given.json is not None:
         asked.append((f"{name}.json", schema_format(given.json, f"{name}.json")))

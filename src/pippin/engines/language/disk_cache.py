@@ -108,7 +108,7 @@ class DiskCache:
                         self.bytes = 0
                         reply.set_result(None)
             except OSError as error:  # a full or vanished disk costs the cache, not the server
-                log.warning("the prefix cache's folder fails: %s", error)
+                log.warning("the prefix cache's folder fails: %s", error.strerror)
                 if isinstance(order, (Read, Wipe)) and not order.reply.done():
                     order.reply.set_exception(error)
 

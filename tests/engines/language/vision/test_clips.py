@@ -63,7 +63,7 @@ def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read_clip(film, RATE, "x")
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma4"])
 def test_a_video_is_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model(family, tmp_path / family))
     assert bench.preparer.info.capabilities.video
@@ -81,4 +81,8 @@ def test_a_video_is_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> Non
     assert engine._sight.encoded == 2
     fewer = bench.job("d", Video(Inline(film), max_frames=2), "What happens?")
     assert fewer.media is not None
-    assert fewer.media.placed[0].medium.arrays["video_grid_thw"].tolist()[0][0] == 1
+    arrays = fewer.media.placed[0].medium.arrays
+    if family == "gemma4":
+        assert list(arrays["num_frames_per_video"]) == [2]
+    else:
+        assert arrays["video_grid_thw"].tolist()[0][0] == 1

@@ -207,8 +207,10 @@ def test_pictures_go_with_quantised_caches(tmp_path: Path) -> None:
     assert packed.alone(packed.job("a", WIDE, "?")) == plain.alone(plain.job("a", WIDE, "?"))
 
 
-def test_the_disk_knows_pictures_after_a_restart(folder: Path, tmp_path: Path) -> None:
-    first, second = (VisionBench(folder, cache_dir=str(tmp_path)) for _ in range(2))
+@pytest.mark.parametrize("family", ["qwen3_vl", "gemma4"])
+def test_the_disk_knows_pictures_after_a_restart(family: str, tmp_path: Path) -> None:
+    folder = tiny_vision_model(family, tmp_path / family)
+    first, second = (VisionBench(folder, cache_dir=str(tmp_path / "kept")) for _ in range(2))
     expected, _ = first.run(first.job("a", WIDE, "?"))
     first.engine.close()
     answers, ends = second.run(second.job("a", WIDE, "?"))
@@ -229,7 +231,9 @@ def test_choices_and_structure_go_with_pictures(bench: VisionBench) -> None:
     assert ends["b"].reason in ("stop", "length")
 
 
-def test_a_preempted_row_goes_on_as_it_would_have(bench: VisionBench) -> None:
+@pytest.mark.parametrize("family", ["qwen3_vl", "gemma4"])
+def test_a_preempted_row_goes_on_as_it_would_have(family: str, tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model(family, tmp_path / family))
     engine = bench.new_engine()
     job = bench.job("a", WIDE, "?", tokens=20)
     expected = bench.alone(job)

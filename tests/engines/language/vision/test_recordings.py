@@ -16,7 +16,6 @@ from tests.running_server import running_server
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
-from pippin.engines.language.vision.trial import is_faithful
 
 QUESTION = "What is said here?"
 
@@ -86,13 +85,15 @@ def test_sound_costs_tokens_by_its_length(bench: VisionBench) -> None:
     assert (short, long) == (13 + 2, 33 + 2)  # one for 40 ms begun, and one before and after
 
 
-def test_pictures_that_want_attention_in_both_directions_are_refused_and_sound_is_not(folder: Path) -> None:
-    bench = VisionBench(folder)
-    bench.preparer.try_media(lambda medium: is_faithful(bench.model, medium))
-    found = bench.preparer.info.capabilities
-    assert (found.images, found.video, found.audio) == (False, False, True)
-    with pytest.raises(ServerError, match="takes no image"):
-        bench.job("a", picture(32, 32), QUESTION)
+def test_a_picture_beside_a_recording_is_answered_as_mlx_vlm_does(bench: VisionBench) -> None:
+    shown = picture(32, 32)
+    job = bench.job("a", shown, recording(SHORT), QUESTION)
+    # There sound comes first.
+    heard = sound.decode(SHORT, 16000, param="sound")
+    first = bench.job("b", recording(SHORT), shown, QUESTION)
+    assert bench.alone(first) == bench.judged(QUESTION, [shown], sound=heard)
+    together, _ = bench.run(job, first, bench.job("c", "Hello"), engine=bench.new_engine())
+    assert together == {each.id: bench.alone(each) for each in (job, first, bench.job("c", "Hello"))}
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", SHORT[:30], picture(8, 8), wav(0, 1)])

@@ -1,5 +1,6 @@
 """A model's media are tried when it is loaded; those that would be answered wrongly are refused."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tests.engines.bench import watch
-from tests.engines.tiny_vision_models import FAMILIES, picture, tiny_vision_model
+from tests.engines.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
 from tests.engines.vision_bench import VisionBench
 
 from pippin.core.conversation import Message, Text
@@ -20,12 +21,27 @@ from pippin.engines.language.prompt import open_preparer
 from pippin.engines.language.vision.trial import is_faithful, runs
 
 
-@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("family", [*FAMILIES, *HEARING])
 def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model(family, tmp_path / family))
-    bench.preparer.try_media(partial(is_faithful, bench.model))
-    assert bench.preparer.info.capabilities.images
-    assert bench.preparer.info.capabilities.video == family.startswith("qwen")
+    found = bench.preparer.info.capabilities
+    assert found.images
+    assert found.video == family.startswith(("qwen", "gemma4"))
+    assert found.audio == (family in HEARING)
+    # Sound is heard in order, also by those whose pictures are seen as a whole.
+    assert bench.model.mutual == ({"image", "video"} if family.startswith("gemma4") else set())
+
+
+@pytest.mark.parametrize("family", ["gemma4"])
+def test_pictures_that_are_seen_as_a_whole_must_stand_apart(family: str, tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model(family, tmp_path / family))
+    media = bench.preparer._media
+    assert media is not None
+    sample = media.samples["image"]
+    first, last = sample.places[0], sample.places[-1] + 1
+    bare = replace(sample, tokens=sample.tokens[first:last], places=tuple(range(last - first)))
+    assert is_faithful(bench.model, sample)
+    assert not is_faithful(bench.model, bare)
 
 
 @pytest.mark.parametrize("kind", [mx.bfloat16, mx.float16])

@@ -1,0 +1,77 @@
+"""Prompts that the operator has computed at the start: found by the first request, and kept whatever else is asked."""
+
+import json
+from pathlib import Path
+
+import openai
+import pytest
+from tests.engines.tiny_models import tiny_model
+from tests.running_server import running_server
+
+from pippin.config.model_options import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.language.warm_prompts import _read, _request
+
+BLOCK = ModelOptions().cache_block_tokens
+GUIDE = "You answer in verse. " * 20
+STORY = "Once upon a time there was a hill. " * 12
+FLOOD = 6  # prompts of 1,500 tokens, of which a cache of 1 MiB can't hold all
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_next"])
+def test_warm_prompts_serve_the_first_request_and_stay(tmp_path: Path, architecture: str) -> None:
+    tiny_model(architecture, tmp_path / "models" / "tiny")
+    file = tmp_path / "warm.json"
+    file.write_text(json.dumps([STORY, [{"role": "system", "content": GUIDE}]]))
+    words = ["tiny", "--model-dir", str(tmp_path / "models"), "--warm-prompts", str(file)]
+    words += ["--cache-memory-mb", "1"]
+    with (
+        running_server(tmp_path, *words) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
+    ):
+
+        def cached(prompt: str) -> int:
+            usage = client.completions.create(model="tiny", prompt=prompt, max_tokens=1).usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            return usage.prompt_tokens_details.cached_tokens or 0
+
+        def cached_in_chat(question: str) -> int:
+            usage = client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "system", "content": GUIDE}, {"role": "user", "content": question}],
+                max_tokens=1,
+            ).usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            return usage.prompt_tokens_details.cached_tokens or 0
+
+        story, guide = (
+            len(text) // BLOCK * BLOCK for text in (STORY, f"system: {GUIDE}\n")
+        )  # a token is a byte
+        assert cached(f"{STORY}And then") == story
+        assert cached_in_chat("Who are you?") == guide
+        crowd = [f"{number} {number * 7} " * 220 for number in range(10, 10 + FLOOD)]
+        for text in crowd:
+            cached(text)
+        assert cached(crowd[0]) == 0, "what nobody pinned had to go"
+        assert cached(f"{STORY}But still") == story
+        assert cached_in_chat("And now?") == guide
+
+
+@pytest.mark.parametrize("content", ["no JSON", '{"prompt": "x"}', None])
+def test_a_file_that_cannot_be_read_fails_the_load_by_name(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "warm.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ServerError, match="warm_prompts") as refused:
+        _read(file)
+    assert refused.value.report.kind == "load_failed"
+
+
+def test_an_item_is_a_text_or_a_conversation() -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    assert _request("m", {"prompt": "Hi"}, 0).prompt == _request("m", "Hi", 0).prompt == "Hi"
+    assert _request("m", {"messages": messages}, 0).messages == _request("m", messages, 0).messages
+    with pytest.raises(ServerError, match=r"warm_prompts\[3\]"):
+        _request("m", 5, 3)

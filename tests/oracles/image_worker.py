@@ -1,0 +1,38 @@
+"""A worker of Pippin whose image models are tiny, for an environment that has mflux.
+
+    PYTHONPATH=src:. PYTHON tests/oracles/image_worker.py write FOLDER PRESET
+    PYTHONPATH=src:. PYTHON tests/oracles/image_worker.py serve FD PARENT_PID
+
+The first writes a model of random weights; the second does as `python -m pippin.worker` does.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+from pippin.config.model_options import ModelOptions
+from pippin.engines.device import accelerate_blas
+
+accelerate_blas(ModelOptions(), 1)
+
+from tests.oracles import small_mflux  # noqa: E402
+
+small_mflux.shrink()
+
+
+def write(folder: Path, name: str) -> None:
+    from pippin.engines.images.engine import mflux_named
+    from pippin.engines.images.presets import PRESETS
+
+    preset = next(preset for preset in PRESETS if preset.name == name)
+    config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()
+    small_mflux.write_model(folder, mflux_named(preset.model), config)
+
+
+if __name__ == "__main__":
+    task, first, second = sys.argv[1:]
+    if task == "write":
+        write(Path(first), second)
+    else:
+        sys.argv[1:] = [first, second]
+        runpy.run_module("pippin.worker", run_name="__main__")

@@ -1,0 +1,151 @@
+"""A worker that makes pictures with mflux beside one that generates text: at once, and within one budget.
+
+mflux runs in an environment of its own (`PIPPIN_IMAGES_PYTHON`), because it pins another MLX on Linux.
+"""
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pippin.config.model_options import ModelOptions
+from pippin.config.server_options import ServerOptions
+from pippin.core.conversation import Message, Text
+from pippin.core.events import Event, Picture, PicturesDone, Progress
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import Generate, GenerateImages
+from pippin.runtime.pool import Pool
+from pippin.runtime.supervisor import WorkerProcess
+from pippin.runtime.worker import Worker
+from pippin.service import Service
+from tests.engines.tiny_vision_models import tiny_vision_model
+from tests.service_doubles import MIB, StaticCatalog, scripted
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = "tests/oracles/image_worker.py"
+PRESET = "flux2-klein-4b"
+BUDGET = 4096 * MIB
+
+
+@pytest.fixture(scope="module")
+def images_python() -> Path:
+    python = Path(os.environ.get("PIPPIN_IMAGES_PYTHON", ROOT / ".venv-images" / "bin" / "python"))
+    if not python.is_file():
+        pytest.fail(f"There is no {python}: make it with `make .venv-images/.ready`.", pytrace=False)
+    return python
+
+
+@pytest.fixture(scope="module")
+def infos(images_python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelInfo, ModelInfo]:
+    folder = tmp_path_factory.mktemp("models")
+    subprocess.run(
+        [images_python, SCRIPT, "write", folder / "painter", PRESET],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"src{os.pathsep}."},
+        check=True,
+    )
+    text = tiny_vision_model("llava", folder / "writer")
+    return (
+        ModelInfo(id="painter", kind="images", path=str(folder / "painter")),
+        ModelInfo(id="writer", kind="language", path=str(text), architecture="llava"),
+    )
+
+
+@pytest.fixture
+def launcher_python(images_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Takes the arguments of the project's own Python when it starts a worker."""
+    launcher = tmp_path / "python"
+    launcher.write_text(f'#!/bin/sh\nexec "{images_python}" "{ROOT / SCRIPT}" serve "$3" "$4"\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    return launcher
+
+
+@asynccontextmanager
+async def serving(infos: tuple[ModelInfo, ...], launcher: Path) -> AsyncIterator[Service]:
+    async def launch(spec: WorkerSpec) -> Worker:
+        with pytest.MonkeyPatch.context() as patch:
+            if spec.info.kind == "images":
+                patch.setattr(sys, "executable", str(launcher))
+            return await WorkerProcess.launch(spec)
+
+    options = ServerOptions()
+    named = {"painter": ModelOptions(config_name=PRESET)}
+    # The third is only there to need more room than the others leave.
+    catalog = StaticCatalog(*infos, scripted("large"), options=named, sizes={"large": BUDGET - 64 * MIB})
+    service = Service(options, catalog, Pool(options, catalog, catalog.footprint, BUDGET, launch))
+    try:
+        yield service
+    finally:
+        await service.close(0.0)
+
+
+async def paint(service: Service, id: str, begun: asyncio.Event | None = None, steps: int = 3) -> list[Event]:
+    task = GenerateImages(prompt="a red fish", seed=7, steps=steps, width=64, height=64)
+    events = []
+    async with await service.start(task, model="painter", id=id) as run:
+        async for event in run.events():
+            events.append(event)
+            if begun is not None and isinstance(event, Progress):
+                begun.set()
+    assert isinstance(events[-1], PicturesDone)
+    return events
+
+
+async def write(service: Service, id: str) -> str:
+    message = Message("user", (Text("Say something."),))
+    asked = GenerationRequest(
+        model="writer", messages=(message,), max_tokens=24, sampling=Sampling(temperature=0.0)
+    )
+    async with await service.start(Generate(asked), model="writer", id=id) as run:
+        return (await run.collect()).choices[0].text("text")
+
+
+def drawn(events: list[Event]) -> list[str]:
+    return [hashlib.sha256(event.data).hexdigest() for event in events if isinstance(event, Picture)]
+
+
+def test_pictures_and_texts_are_made_at_once_and_as_alone(
+    infos: tuple[ModelInfo, ModelInfo], launcher_python: Path
+) -> None:
+    async def scene() -> None:
+        async with serving(infos, launcher_python) as service:
+            alone, picture = await write(service, "text"), drawn(await paint(service, "picture", steps=40))
+            begun = asyncio.Event()
+            painting = asyncio.create_task(paint(service, "both", begun, steps=40))
+            await begun.wait()
+            assert await write(service, "beside") == alone
+            assert not painting.done()
+            assert drawn(await painting) == picture
+            states = {state.id: state for state in service.pool.states()}
+            assert (states["painter"].state, states["writer"].state) == ("loaded", "loaded")
+            assert states["painter"].pid != states["writer"].pid
+
+    asyncio.run(scene())
+
+
+def test_both_count_in_one_budget(infos: tuple[ModelInfo, ModelInfo], launcher_python: Path) -> None:
+    async def scene() -> None:
+        async with serving(infos, launcher_python) as service:
+            await write(service, "text")
+            picture = drawn(await paint(service, "picture"))
+            states = {state.id: state for state in service.pool.states()}
+            assert all(states[name].footprint > 64 * MIB for name in ("painter", "writer"))  # measured
+            await service.pool.load("large")
+            states = {state.id: state for state in service.pool.states()}
+            assert states["large"].state == "loaded"
+            assert [states[name].state for name in ("painter", "writer")] == ["unloaded"] * 2
+            assert [states[name].evictions for name in ("painter", "writer")] == [1, 1]
+            await service.pool.unload("large")
+            assert drawn(await paint(service, "again")) == picture
+
+    asyncio.run(scene())
