@@ -26,6 +26,7 @@ UV := .venv/.uv
 TO_SERVE := .venv/.to-serve-$(DEVICE)
 TO_TEST := .venv/.to-test-$(DEVICE)
 ORACLE := .venv-oracle/.ready
+IMAGES := .venv-images/.ready
 
 .PHONY: help
 help: ## Show this
@@ -48,8 +49,9 @@ test: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the test
 	$(BIN)/pytest $(ARGS)
 
 .PHONY: test-all
-test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) lint ## Run the long tests too
-	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
+test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too
+	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python PIPPIN_IMAGES_PYTHON=$(CURDIR)/.venv-images/bin/python \
+	  $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
 
 .PHONY: lint
 lint: $(TO_TEST) ## Check style and types
@@ -78,7 +80,7 @@ chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check thei
 
 .PHONY: clean
 clean: ## Remove the environments and what was fetched
-	rm -rf .venv .venv-oracle .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-oracle .venv-images .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Making the environment
 
@@ -106,4 +108,11 @@ $(TEST_MODELS): scripts/fetch_test_models.py | $(UV)
 $(ORACLE): $(UV) tests/oracles/requirements.txt
 	@$(PYTHON) -m venv .venv-oracle
 	@.venv-oracle/bin/python -m pip install --quiet --requirement tests/oracles/requirements.txt
+	@touch $@
+
+$(IMAGES): $(UV) tests/oracles/images_requirements.txt tests/oracles/images_overrides.txt
+	@$(PYTHON) -m venv .venv-images
+	@.venv-images/bin/python -m pip install --quiet torch==2.13.0
+	@$(BIN)/uv pip install --quiet --python .venv-images/bin/python \
+	  --override tests/oracles/images_overrides.txt --requirement tests/oracles/images_requirements.txt
 	@touch $@

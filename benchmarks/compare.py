@@ -50,9 +50,9 @@ def measure(peer: Peer, model: Path, cells: list[Cell], same_blas: bool) -> dict
     results: dict[Cell, Result] = {}
     with serve(peer, model, port, same_blas=same_blas) as process:
         asyncio.run(run(url, name, SCENARIOS["short"], 1))
-        for scenario, clients in cells:
+        for place, (scenario, clients) in enumerate(cells):
             results[scenario, clients] = asyncio.run(
-                run(url, name, SCENARIOS[scenario], clients, process.pid)
+                run(url, name, SCENARIOS[scenario], clients, process.pid, cell=place + 1)
             )
             print(
                 f"  {peer.name:10} {scenario:10} {clients:3}  {brief(results[scenario, clients])}", flush=True

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks.scenarios import SCENARIOS, Scenario, Turn
+from benchmarks.scenarios import CELL, SCENARIOS, Scenario, Turn
 
 
 @dataclass
@@ -144,7 +144,9 @@ class ProcessMeter:
         return sum(process.memory_info().rss for process in self.tree()) / 2**20
 
 
-async def run(url: str, model: str, scenario: Scenario, clients: int, pid: int | None = None) -> Result:
+async def run(
+    url: str, model: str, scenario: Scenario, clients: int, pid: int | None = None, cell: int = 0
+) -> Result:
     """One run: all clients start together, each speaks its turns one after the other."""
     meter = ProcessMeter(pid) if pid else None
     timeout = aiohttp.ClientTimeout(total=1800)
@@ -152,7 +154,9 @@ async def run(url: str, model: str, scenario: Scenario, clients: int, pid: int |
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=2**20) as session:
         cpu = meter.cpu_seconds() if meter else 0.0
         start = time.perf_counter()
-        talks = await asyncio.gather(*(client(session, url, model, scenario, i) for i in range(clients)))
+        talks = await asyncio.gather(
+            *(client(session, url, model, scenario, cell * CELL + number) for number in range(clients))
+        )
         seconds = time.perf_counter() - start
     result = summary(scenario.name, clients, seconds, talks)
     if meter:

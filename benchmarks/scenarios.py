@@ -15,6 +15,9 @@ WORDS = (
 ).split()
 
 
+CELL = 1000  # clients of another cell have numbers of their own, so that no cell finds another's prompts in a cache
+
+
 def text(words: int, seed: int) -> str:
     """Plain words, about one token each, the same for the same seed."""
     chooser = random.Random(seed)
@@ -44,7 +47,7 @@ def user(content: str) -> Message:
 
 
 def _short(client: int) -> Iterator[Turn]:
-    yield Turn(user(f"Write a long story about the {WORDS[client % len(WORDS)]} number {client}."), 64)
+    yield Turn(user(f"Number {client}. Write a long story about the {WORDS[client % len(WORDS)]}."), 64)
 
 
 def _long(client: int) -> Iterator[Turn]:
@@ -52,7 +55,7 @@ def _long(client: int) -> Iterator[Turn]:
 
 
 def _shared(client: int) -> Iterator[Turn]:
-    yield Turn(user(f"Tell me about the {WORDS[client % len(WORDS)]}."), 16)
+    yield Turn(user(f"Number {client}. Tell me about the {WORDS[client % len(WORDS)]}."), 16)
 
 
 def _growing(client: int) -> Iterator[Turn]:
@@ -62,17 +65,17 @@ def _growing(client: int) -> Iterator[Turn]:
 
 def _mixed(client: int) -> Iterator[Turn]:
     if client % 4 == 3:
-        yield Turn(user(f"Summary {client} of: {text(3000, client)}"), 16, delay=0.3 * client)
+        yield Turn(user(f"Summary {client} of: {text(3000, client)}"), 16, delay=0.3 * (client % CELL))
     else:
-        yield Turn(user(f"Write a long story about the {WORDS[client % len(WORDS)]}."), 96)
+        yield Turn(user(f"Number {client}. Write a long story about the {WORDS[client % len(WORDS)]}."), 96)
 
 
 def _behind(client: int) -> Iterator[Turn]:
     """One prompt of about 6k tokens, and a short request that arrives while it is computed."""
-    if client == 0:
-        yield Turn(user(f"Summary of: {text(5000, 5)}"), 8)
+    if client % CELL == 0:
+        yield Turn(user(f"Summary number {client} of: {text(5000, 5 + client)}"), 8)
     else:
-        yield Turn(user(f"Say hello to the {WORDS[client % len(WORDS)]}."), 8, delay=1.5)
+        yield Turn(user(f"Number {client}. Say hello to the {WORDS[client % len(WORDS)]}."), 8, delay=1.5)
 
 
 def _tools() -> list[dict[str, Any]]:
@@ -122,7 +125,7 @@ SCHEMA = {
 
 def _structured(client: int) -> Iterator[Turn]:
     format_ = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": SCHEMA}}
-    prompt = f"Describe a person who likes the {WORDS[client % len(WORDS)]} as JSON."
+    prompt = f"Number {client}. Describe a person who likes the {WORDS[client % len(WORDS)]} as JSON."
     yield Turn(user(prompt), 64, extra=(("response_format", format_),))
 
 
@@ -131,11 +134,21 @@ SCENARIOS = {
     for scenario in (
         Scenario("short", "a short prompt, 64 new tokens", _short),
         Scenario("long", "a cold prompt of 1,500 words of its own, 16 new tokens", _long),
-        Scenario("shared", "a system prompt of 1,500 words shared by all", _shared, lambda _: text(1500, 1)),
+        Scenario(
+            "shared",
+            "a system prompt of 1,500 words shared by all",
+            _shared,
+            lambda client: text(1500, 1 + client // CELL),
+        ),
         Scenario("growing", "six turns of 120 words", _growing),
         Scenario("mixed", "three short streams for each prompt of 3,000 words", _mixed),
         Scenario("behind", "short requests behind a prompt of 5,000 words", _behind),
-        Scenario("agents", "four turns with tools and a long system prompt", _agent, lambda _: text(2500, 2)),
+        Scenario(
+            "agents",
+            "four turns with tools and a long system prompt",
+            _agent,
+            lambda client: text(2500, 2 + client // CELL),
+        ),
         Scenario("structured", "a JSON schema, 64 new tokens", _structured),
     )
 }

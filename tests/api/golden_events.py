@@ -90,6 +90,19 @@ def time(*texts: str, index: int = 0) -> list[Event]:
     return part("tool_call", *texts, index=index, id="call_b2", name="get_time")
 
 
+def called(arguments: str, result: str, *, is_error: bool, index: int = 0) -> list[Event]:
+    """A tool of a server that Pippin calls, and what it said."""
+    name = f"call_s{index}"
+    return [
+        PartStarted(0, index, "server_call", name, "add", "demo"),
+        PartDelta(0, index, arguments, (), 3),
+        PartEnded(0, index),
+        PartStarted(0, index + 1, "server_result", name, is_error=is_error),
+        PartDelta(0, index + 1, result),
+        PartEnded(0, index + 1),
+    ]
+
+
 SPLIT_EMOJI = Token(7, b"\xf0\x9f", -0.5)
 
 SEQUENCES: dict[str, list[Event]] = {

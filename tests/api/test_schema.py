@@ -1,12 +1,18 @@
 """The OpenAPI document is complete, and its page works without a network."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from pippin.core.conversation import Tool
+from pippin.core.events import Event, ToolsListed
+from tests.api.dialects import golden, openai_golden
+from tests.api.dialects.test_golden_frames import payloads
 from tests.api.fakes import FakeService, application, client_of
+from tests.api.golden_events import SEQUENCES, accepted, called, end, part
 
 
 def get(path: str) -> Any:
@@ -70,3 +76,54 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
     assert page.status_code == 200
     assert "//" not in page.text.replace("http-equiv", "")
     assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+ANSWERS = {
+    "/v1/responses": lambda events: golden.whole("responses", events),
+    "/v1/messages": lambda events: golden.whole("messages", events),
+    "/v1/chat/completions": lambda events: openai_golden.whole("chat_completions", events),
+    "/v1/completions": lambda events: openai_golden.whole("completions", events),
+}
+SERVER_CALL: list[Event] = [
+    accepted(),
+    ToolsListed("demo", (Tool("add", "Adds.", {"type": "object"}), Tool("bare"))),
+    *called("{}", "3", is_error=False),
+    *called("{}", "It broke.", is_error=True, index=2),
+    *part("text", "Three.", index=4),
+    end(9),
+]
+
+
+def validator_of(document: dict[str, Any], path: str) -> Draft202012Validator:
+    answer = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    return Draft202012Validator(answer | {"components": document["components"]})
+
+
+@pytest.mark.parametrize("sequence", [name for name in SEQUENCES if not name.startswith("fails")])
+@pytest.mark.parametrize("path", ANSWERS)
+def test_answers_are_as_the_document_says(document: dict[str, Any], path: str, sequence: str) -> None:
+    validator_of(document, path).validate(json.loads(ANSWERS[path](SEQUENCES[sequence])))
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_answers_with_tools_of_servers_are_as_the_document_says(document: dict[str, Any], path: str) -> None:
+    validator_of(document, path).validate(json.loads(ANSWERS[path](SERVER_CALL)))
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_the_document_describes_answers_in_full(document: dict[str, Any], path: str) -> None:
+    answer = json.loads(ANSWERS[path](SEQUENCES["reasoning_then_tool_call"]))
+    assert not validator_of(document, path).is_valid(answer | {"more": 1})
+    items = answer["output" if "output" in answer else "content"]
+    items[0]["more"] = 1
+    assert not validator_of(document, path).is_valid(answer)
+
+
+@pytest.mark.parametrize("event", [name for name in SEQUENCES if not name.startswith("fails_at_once")])
+def test_every_event_of_a_response_holds_one_that_is_as_the_document_says(
+    document: dict[str, Any], event: str
+) -> None:
+    validator = validator_of(document, "/v1/responses")
+    for payload in payloads(golden.streamed("responses", SEQUENCES[event])):
+        if "response" in payload:
+            validator.validate(payload["response"])

@@ -10,7 +10,7 @@ from pippin.config.errors import ConfigError
 from pippin.config.flags import POSITIONAL
 from pippin.config.load import load
 from pippin.config.settings import GivenFlag, Settings, Sources
-from pippin.config.worker_environment import blas_threads
+from pippin.config.worker_environment import blas_threads, worker_environment
 
 
 def given(*flags: str) -> tuple[GivenFlag, ...]:
@@ -225,3 +225,12 @@ def test_threads_of_linear_algebra_are_the_operators_or_a_share_of_the_cores(
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert blas_threads(residents=2) == threads
+
+
+def test_workers_ask_for_huge_pages_unless_the_operator_has_tuned_malloc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert "glibc.malloc.hugetlb=1" in worker_environment()["GLIBC_TUNABLES"].split(":")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert worker_environment()["GLIBC_TUNABLES"] == "glibc.malloc.check=1"

@@ -1,6 +1,7 @@
 """The image engine over a pipeline that draws without a model; `test_images_mflux.py` runs the real one."""
 
 import io
+import json
 import struct
 import time
 import zlib
@@ -92,7 +93,7 @@ def model() -> Drawing:
 
 def paint(model: Drawing, preset: str = "flux-dev", **fields: Any) -> list[Event]:
     engine = engine_of(model, preset)
-    job = preparer(preset).prepare("one", GenerateImages(prompt="a red fish", **fields))
+    job = preparer(preset).prepare("one", GenerateImages(**{"prompt": "a red fish", **fields}))
     assert not isinstance(job, tuple)
     events = run(engine, job)["one"]
     engine.close()
@@ -112,6 +113,17 @@ def test_each_picture_has_the_next_seed(model: Drawing) -> None:
     assert [picture.index for picture in found] == [0, 1, 2]
     assert all((picture.width, picture.height) == (64, 32) for picture in found)
     assert isinstance(events[-1], PicturesDone)
+
+
+def test_fibo_gets_every_prompt_as_a_json_object(model: Drawing) -> None:
+    for prompt in ("a red fish", '{"objects": ["fish"]}', "[7]"):
+        paint(model, "fibo", prompt=prompt, width=64, height=64)
+    asked = [json.loads(each["prompt"]) for each in model.asked]
+    assert asked == [
+        {"short_description": "a red fish"},
+        {"objects": ["fish"]},
+        {"short_description": "[7]"},
+    ]
 
 
 def test_without_a_seed_pictures_differ(model: Drawing) -> None:

@@ -160,6 +160,14 @@ def test_an_agent_calls_a_tool_and_answers_from_its_result(tmp_path: Path) -> No
     assert said(preparer, second) == "Take an umbrella."
 
 
+def test_calls_that_are_not_to_be_read_stay_text(tmp_path: Path) -> None:
+    preparer = prepared(tmp_path, {"say": "I look. ", "calls": [{"name": "weather"}]})
+    answer = played(preparer, request(tools=(WEATHER,), read_calls=False))
+    assert [part.kind for part in answer.choices[0].parts] == ["text"]
+    assert "<tool_call>" in answer.choices[0].text("text")
+    assert finished(answer).reason == "stop"
+
+
 def test_tools_that_are_not_offered_or_not_wanted_are_not_called(tmp_path: Path) -> None:
     preparer = prepared(tmp_path, {"say": "No.", "calls": [{"name": "weather"}]})
     assert finished(played(preparer, request())).reason == "stop"

@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from anthropic import Anthropic
+from openai import OpenAI
 
 from pippin.api.tool_loop import ToolLoop
 from pippin.config.mcp_file import McpServer, McpSettings
@@ -127,7 +129,10 @@ def test_what_comes_together_with_the_end_of_a_round_does_not_end_the_answer() -
         while batch := await loop.take():
             events += batch
         completion = collect(events)
-        assert [part.text for part in completion.choices[0].parts] == ["One.", "One."]
+        kinds = ["text", "server_call", "server_result", "text"]
+        assert [part.kind for part in completion.choices[0].parts] == kinds
+        assert completion.choices[0].text("text") == "One.One."
+        assert [listed.server for listed in completion.listed] == ["x"]
         assert [each.tools for each in service.requests] == [(), ()]
         said, answered = service.requests[1].messages or ()
         assert said.parts == (Text("One."), ToolCall("c1", "x__y", "{}"))
@@ -167,13 +172,128 @@ REMOTE = RemoteTool(name="y", description="", parameters={})
 def test_responses_and_messages_run_the_same_loop(address: str) -> None:
     body: dict[str, Any] = {"model": MODEL, "input": "sum", "tools": [DEMO | {"require_approval": "never"}]}
     reply = httpx.post(f"{address}/v1/responses", json=body, timeout=30).json()
-    assert [item["type"] for item in reply["output"]] == ["reasoning", "message", "reasoning", "message"]
+    kinds = ["mcp_list_tools", "reasoning", "message", "mcp_call", "reasoning", "message"]
+    assert [item["type"] for item in reply["output"]] == kinds
     assert reply["output"][-1]["content"][0]["text"] == "The sum is 42."
     body = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "sum"}]}
     headers = {"x-mcp-servers": "demo, broken"}
     reply = httpx.post(f"{address}/v1/messages", json=body, headers=headers, timeout=30).json()
     assert reply["stop_reason"] == "end_turn"
     assert reply["content"][-1]["text"] == "The sum is 42."
+
+
+@pytest.fixture(scope="module")
+def openai(address: str) -> Iterator[OpenAI]:
+    with OpenAI(
+        base_url=f"{address}/v1", api_key="x", max_retries=0, _strict_response_validation=True
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def anthropic(address: str) -> Iterator[Anthropic]:
+    with Anthropic(base_url=address, api_key="x", max_retries=0, _strict_response_validation=True) as made:
+        yield made
+
+
+MCP: Any = [{"type": "mcp", "server_label": "demo", "require_approval": "never"}]
+SERVERS: Any = [{"type": "mcp_toolset", "mcp_server_name": "demo"}]
+
+
+def test_a_response_lists_the_tools_and_shows_each_call(openai: OpenAI) -> None:
+    listed, _, _, call, _, said = openai.responses.create(model=MODEL, input="sum", tools=MCP).output
+    assert listed.type == "mcp_list_tools"
+    assert "add" in [tool.name for tool in listed.tools]
+    assert call.type == "mcp_call"
+    assert (call.server_label, call.name, call.status) == ("demo", "add", "completed")
+    assert (json.loads(call.arguments), call.output) == ({"a": 19, "b": 23}, "42")
+    assert said.type == "message"
+
+
+def test_a_response_in_pieces_is_the_whole_one(openai: OpenAI) -> None:
+    with openai.responses.stream(model=MODEL, input="sum", tools=MCP) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    of_the_call = [event.type for event in events if event.type.startswith("response.mcp_call")]
+    assert list(dict.fromkeys(of_the_call)) == [
+        "response.mcp_call.in_progress",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+    ]
+    listing = [event.type for event in events if "mcp_list_tools" in event.type]
+    assert listing == ["response.mcp_list_tools.in_progress", "response.mcp_list_tools.completed"]
+    whole = openai.responses.create(model=MODEL, input="sum", tools=MCP)
+    assert [item.type for item in final.output] == [item.type for item in whole.output]
+    added = [event.item.type for event in events if event.type == "response.output_item.added"]
+    assert added == [item.type for item in final.output]
+
+
+def test_the_next_turn_of_a_response_reads_what_the_tools_said(openai: OpenAI) -> None:
+    first = openai.responses.create(model=MODEL, input="sum", tools=MCP)
+    items = openai.responses.create(model=MODEL, input="and now?", previous_response_id=first.id)
+    assert items.output_text == "and now?"  # the script has no rule: it echoes
+    told = list(openai.responses.input_items.list(items.id, order="asc"))
+    assert [item.type for item in told][:2] == ["message", "mcp_list_tools"]
+    assert items.usage is not None
+    assert first.usage is not None
+    assert (
+        items.usage.input_tokens
+        > openai.responses.input_tokens.count(model=MODEL, input="and now?").input_tokens
+    )
+
+
+@pytest.mark.parametrize(("most", "calls"), [(1, 1), (2, 2), (None, 3)])
+def test_most_calls_of_a_response(openai: OpenAI, most: int | None, calls: int) -> None:
+    """Without a limit of its own the operator's holds."""
+    answer = openai.responses.create(model=MODEL, input="forever", tools=MCP, max_tool_calls=most)
+    assert [item.type for item in answer.output].count("mcp_call") == calls
+    assert answer.output_text == "Enough."
+    assert answer.max_tool_calls == most
+
+
+def test_a_call_that_failed_says_so(openai: OpenAI, anthropic: Anthropic) -> None:
+    answer = openai.responses.create(model=MODEL, input="broken", tools=MCP)
+    [call] = [item for item in answer.output if item.type == "mcp_call"]
+    assert (call.status, call.output) == ("failed", None)
+    assert "Error executing tool fail" in json.dumps(call.model_dump()["error"])
+    message = anthropic.beta.messages.create(
+        model=MODEL, max_tokens=99, messages=[{"role": "user", "content": "broken"}], tools=SERVERS
+    )
+    [result] = [block for block in message.content if block.type == "mcp_tool_result"]
+    assert result.is_error
+
+
+def test_a_call_that_the_clients_own_call_left_behind_is_incomplete(openai: OpenAI) -> None:
+    own: Any = [{"type": "function", "name": "mine", "parameters": {"type": "object"}}]
+    output = openai.responses.create(model=MODEL, input="both", tools=MCP + own).output
+    assert [(item.type, getattr(item, "status", None)) for item in output[1:]] == [
+        ("mcp_call", "incomplete"),
+        ("function_call", "completed"),
+    ]
+
+
+def test_messages_show_the_calls_of_servers_that_they_name(anthropic: Anthropic) -> None:
+    asked: Any = [{"role": "user", "content": "sum"}]
+    whole = anthropic.beta.messages.create(model=MODEL, max_tokens=99, messages=asked, tools=SERVERS)
+    kinds = ["text", "mcp_tool_use", "mcp_tool_result", "text"]
+    assert [block.type for block in whole.content] == kinds
+    _, use, result, said = whole.content
+    assert use.type == "mcp_tool_use"
+    assert (use.server_name, use.name, use.input) == ("demo", "add", {"a": 19, "b": 23})
+    assert result.type == "mcp_tool_result"
+    assert result.tool_use_id == use.id
+    assert not result.is_error
+    assert said.type == "text"
+    assert said.text == "The sum is 42."
+    with anthropic.beta.messages.stream(model=MODEL, max_tokens=99, messages=asked, tools=SERVERS) as stream:
+        final = stream.get_final_message()
+    assert [block.type for block in final.content] == kinds
+    again = [*asked, {"role": "assistant", "content": whole.content}, {"role": "user", "content": "thanks"}]
+    counted = anthropic.beta.messages.count_tokens(model=MODEL, messages=again)
+    answer = anthropic.beta.messages.create(model=MODEL, max_tokens=99, messages=again)
+    assert counted.input_tokens == answer.usage.input_tokens
 
 
 def test_a_request_that_does_not_ask_gets_no_tools(address: str) -> None:

@@ -1,6 +1,6 @@
 """Runs mflux's real pipelines, tiny and with random weights, through Pippin's engine; prints what came as JSON.
 
-    PYTHONPATH=src PYTHON tests/oracles/image_pipeline.py FOLDER
+    PYTHONPATH=src:. PYTHON tests/oracles/image_pipeline.py FOLDER [PRESET ...]
 
 PYTHON has mflux, torch and what they need; the project's own environment can't have mflux on Linux.
 """
@@ -18,86 +18,43 @@ from pippin.engines.device import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 
+from tests.oracles import small_mflux  # noqa: E402
+
+small_mflux.shrink()
+
 import mlx.core as mx  # noqa: E402
-from mflux.models.common.config.model_config import AVAILABLE_MODELS  # noqa: E402
-from mflux.models.flux2.flux2_initializer import Flux2Initializer  # noqa: E402
-from mflux.models.flux2.variants import Flux2Klein  # noqa: E402
 from PIL import Image  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
 from pippin.core.events import Picture, Progress  # noqa: E402
 from pippin.core.models import ModelInfo, WorkerSpec  # noqa: E402
 from pippin.core.tasks import GenerateImages  # noqa: E402
 from pippin.engines import images  # noqa: E402
+from pippin.engines.images.engine import mflux_named  # noqa: E402
+from pippin.engines.images.presets import PRESETS, Preset  # noqa: E402
 
-TRANSFORMER = {
-    "num_layers": 1,
-    "num_single_layers": 1,
-    "num_attention_heads": 2,
-    "attention_head_dim": 32,
-    "joint_attention_dim": 192,
-    "axes_dims_rope": (8, 8, 8, 8),
+Ran = dict[str, Any]
+
+ADAPTED = {
+    # In diffusers' names: a product of the transformer's first block, and its width.
+    "flux": ("transformer.transformer_blocks.0.attn.to_q", 128),
+    "flux2": ("transformer.transformer_blocks.0.attn.to_q", 64),
+    "qwen": ("diffusion_model.transformer_blocks.0.attn.to_q", 128),
+    "z_image": ("diffusion_model.layers.0.attention.to_q", 384),
 }
-TEXT = {
-    "vocab_size": 300,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-}
-
-
-def shrink() -> None:
-    """The preset keeps its name and its code; its sizes become tiny."""
-    config = AVAILABLE_MODELS["flux2-klein-4b"]
-    config.transformer_overrides = TRANSFORMER
-    config.text_encoder_overrides = TEXT
-
-
-def write_tokenizer(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    vocabulary = {token: number for number, token in enumerate([*alphabet, *special])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.add_special_tokens(special)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "chat_template": "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-
-
-def write_model(folder: Path) -> None:
-    """As `mflux-save` writes it."""
-    mx.random.seed(1)
-    model = Flux2Klein.__new__(Flux2Klein)
-    super(Flux2Klein, model).__init__()
-    Flux2Initializer._init_config(model, AVAILABLE_MODELS["flux2-klein-4b"])
-    model.small_text_encoder = model.small_decoder = False
-    Flux2Initializer._init_models(model)
-    write_tokenizer(folder / "tokenizer")
-    Flux2Initializer._init_tokenizers(model, str(folder))
-    model.bits = None
-    model.save_model(str(folder))
-    (folder / "tokenizer").mkdir(exist_ok=True)
+"""By the part of mflux that a preset's model comes from; mflux has no LoRA for the others."""
 
 
 class Painter:
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, preset: Preset, **options: Any) -> None:
         info = ModelInfo(id="tiny", kind="images", path=str(folder))
-        spec = WorkerSpec(info=info, options=options, threads=1)
+        spec = WorkerSpec(info=info, options={"config_name": preset.name, **options}, threads=1)
+        self.given = (sample_picture(),) if preset.edits else ()
         self.preparer = images.open_preparer(spec)
         self.engine = images.open_engine(spec, self.preparer, lambda done, total, message: None)
 
-    def paint(self, *, cancel_after: int | None = None, **fields: Any) -> dict[str, Any]:
-        task = GenerateImages(prompt="a red fish", width=64, height=64, **fields)
+    def paint(self, *, cancel_after: int | None = None, **fields: Any) -> Ran:
+        fields = {"prompt": "a red fish", "seed": 7, "steps": 3, "images": self.given, **fields}
+        task = GenerateImages(width=64, height=64, **fields)
         started = time.perf_counter()
         self.engine.submit(self.preparer.prepare("one", task))
         events = []
@@ -129,51 +86,65 @@ def sample_picture() -> bytes:
     return file.getvalue()
 
 
-def write_lora(folder: Path) -> Path:
-    """A LoRA of the first block's attention, in diffusers' names."""
-    path = folder / "lora.safetensors"
-    stem = "transformer.transformer_blocks.0.attn.to_q"
-    width = TRANSFORMER["num_attention_heads"] * TRANSFORMER["attention_head_dim"]  # type: ignore[operator]
+def write_lora(path: Path, stem: str, width: int) -> Path:
     mx.random.seed(2)
-    mx.save_safetensors(
-        str(path),
-        {
-            f"{stem}.lora_A.weight": mx.random.normal((4, width)),
-            f"{stem}.lora_B.weight": mx.random.normal((width, 4)),
-        },
-    )
+    arrays = {
+        f"{stem}.lora_A.weight": mx.random.normal((4, width)),
+        f"{stem}.lora_B.weight": mx.random.normal((width, 4)),
+    }
+    mx.save_safetensors(str(path), arrays)
     return path
 
 
-def main(folder: Path) -> dict[str, Any]:
-    shrink()
-    write_model(folder / "model")
-    lora = str(write_lora(folder))
-    found: dict[str, Any] = {}
-    painter = Painter(folder / "model", config_name="flux2-klein-4b")
-    found["plain"] = painter.paint(seed=7, steps=3)
-    found["again"] = painter.paint(seed=7, steps=3)
-    found["two"] = painter.paint(seed=7, steps=3, n=2)
-    found["guided"] = painter.paint(seed=7, steps=3, guidance=4.0)
-    found["partial"] = painter.paint(seed=7, steps=6, partial_images=2, format="jpeg")
-    found["from_picture"] = painter.paint(seed=7, steps=4, images=(sample_picture(),), strength=0.5)
-    found["cancelled"] = painter.paint(seed=7, steps=150, cancel_after=3)
-    found["after_cancel"] = painter.paint(seed=7, steps=3)
+def run(preset: Preset, folder: Path) -> dict[str, Ran]:
+    """What a preset does with all that may be asked of it."""
+    model = folder / "model"
+    config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()
+    small_mflux.write_model(model, mflux_named(preset.model), config)
+    painter = Painter(model, preset)
+    found = {
+        "plain": painter.paint(),
+        "again": painter.paint(),
+        "two": painter.paint(n=2),
+        "longer": painter.paint(steps=4),
+        "other_prompt": painter.paint(prompt="two blue birds"),
+        "partial": painter.paint(steps=6, partial_images=2, format="jpeg"),
+        "cancelled": painter.paint(steps=150, cancel_after=3),
+        "after_cancel": painter.paint(),
+    }
+    if preset.guidance is not None:
+        found["guided"] = painter.paint(guidance=preset.guidance + 3.0)
+    if preset.negative:
+        found["negative"] = painter.paint(negative_prompt="green grass")
+    if not preset.edits:
+        found["from_picture"] = painter.paint(steps=4, images=(sample_picture(),), strength=0.5)
+    if preset.pictures > 1:
+        found["from_two"] = painter.paint(images=(sample_picture(),) * 2)
     painter.engine.close()
-    quantized = Painter(folder / "model", config_name="flux2-klein-4b", quantize=8)
-    found["quantized"] = quantized.paint(seed=7, steps=3)
-    quantized.engine.close()
-    adapted = Painter(folder / "model", config_name="flux2-klein-4b", lora_paths=[lora], lora_scales=[1.0])
-    found["lora"] = adapted.paint(seed=7, steps=3)
-    adapted.engine.close()
-    off = Painter(folder / "model", config_name="flux2-klein-4b", lora_paths=[lora], lora_scales=[0.0])
-    found["lora_off"] = off.paint(seed=7, steps=3)
-    off.engine.close()
-    editor = Painter(folder / "model", config_name="flux2-klein-edit-4b")
-    found["edit"] = editor.paint(seed=7, steps=3, images=(sample_picture(), sample_picture()))
-    editor.engine.close()
+    found["quantized"] = changed(model, preset, quantize=8)
+    part = preset.model.split(".")[0]
+    if part in ADAPTED:
+        lora = str(write_lora(folder / "lora.safetensors", *ADAPTED[part]))
+        found["lora"] = changed(model, preset, lora_paths=[lora], lora_scales=[1.0])
+        found["lora_off"] = changed(model, preset, lora_paths=[lora], lora_scales=[0.0])
     return found
 
 
+def changed(model: Path, preset: Preset, **options: Any) -> Ran:
+    painter = Painter(model, preset, **options)
+    try:
+        return painter.paint()
+    finally:
+        painter.engine.close()
+
+
+def main(folder: Path, names: list[str]) -> dict[str, dict[str, Ran]]:
+    return {
+        preset.name: run(preset, folder / preset.name)
+        for preset in PRESETS
+        if preset.name in names or not names
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]))))
+    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2:])))

@@ -8,31 +8,53 @@ from pippin.output import reasoning_parsers, tool_parsers
 from pippin.output.formats import tool_format
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
-from tests.output.test_templates import REAL
+from tests.output.families import BY_NAME, FAMILIES, Family
 from tests.output.wire import SAMPLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 
+HEAD = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
+MOST_NAMED = 4  # templates
+
+
 def tool_table() -> str:
-    rows = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
+    rows = list(HEAD)
     for found, doc in formats(tool_parsers):
-        rendered = ", ".join(template for template, names in REAL.items() if names[0] == found.name)
+        families = [
+            family
+            for family in (*FAMILIES, *BY_NAME)
+            if family.tool == found.name and family.writes != "nothing"
+        ]
         sources = dict.fromkeys(
             sample.source for sample in SAMPLES if tool_format(sample.format).name == found.name
         )
-        verified = f"template ({rendered}); " if rendered else "**unverified**; "
-        rows.append(row(found, doc, verified + escaped("; ".join(sources))))
+        rows.append(row(found, doc, f"{verified(families)}. Wire text: {escaped('; '.join(sources))}"))
     return "\n".join(rows)
 
 
 def reasoning_table() -> str:
-    rows = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
+    rows = list(HEAD)
     for found, doc in formats(reasoning_parsers):
-        rendered = ", ".join(template for template, names in REAL.items() if names[1] == found.name)
-        rows.append(row(found, doc, f"template ({rendered})" if rendered else "**unverified**; wire text"))
+        families = [
+            family
+            for family in (*FAMILIES, *BY_NAME)
+            if family.reasoning == found.name
+            and family.tool
+            and family.writes != "nothing"
+            and family.thoughts
+        ]
+        rows.append(row(found, doc, verified(families)))
     return "\n".join(rows)
+
+
+def verified(families: list[Family]) -> str:
+    if not families:
+        return "**unverified**: no real template"
+    names = list(dict.fromkeys(f"`{family.file}`" for family in families))
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return "templates " + ", ".join(names[:MOST_NAMED]) + more
 
 
 def formats(package: object) -> list[tuple[ToolFormat | ReasoningFormat, str]]:

@@ -1,10 +1,14 @@
 """Names: every one that the replaced systems accept is known, and the documentation lists them all."""
 
+import json
+
 import pytest
 
 from pippin.core.errors import ServerError
 from pippin.output.formats import reasoning_format, tool_format, tool_format_names
 from tests.output import formats_table
+from tests.output.reading import fold, read, reader_of
+from tests.output.wire import TOOLS as TOOLS_ON_OFFER
 
 TOOLS = [
     "atem",
@@ -119,6 +123,19 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 def test_the_documentation_is_up_to_date() -> None:
     page = formats_table.PAGE.read_text(encoding="utf-8")
     assert formats_table.with_tables(page) == page
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in tool_format_names() if tool_format(name).history.write is not None]
+)
+def test_what_a_format_writes_it_reads(name: str) -> None:
+    write = tool_format(name).history.write
+    assert write
+    given = {"city": 'Zürich "x"\n<b>', "days": 3, "metric": True, "note": None, "tags": ["a", "b"]}
+    wire = f"Ok.\n{write('get_weather', given)}\n{write('get_time', {})}"
+    text, *calls = fold(read(reader_of(name, tools=TOOLS_ON_OFFER), list(wire)))
+    assert text == ("text", "Ok.")
+    assert [(call[1], json.loads(call[2])) for call in calls] == [("get_weather", given), ("get_time", {})]
 
 
 @pytest.mark.parametrize("name", tool_format_names())

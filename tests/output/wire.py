@@ -212,6 +212,52 @@ SAMPLES = (
         "ml-explore/mlx-lm, mlx_lm/chat_templates/deepseek_v32.py",
     ),
     Sample(
+        "deepseek_v32",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_time">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        (call("{}", "get_time"),),
+        f"{LLAMA_CPP}/deepseek-ai-DeepSeek-V3.2.jinja",
+    ),
+    Sample(
+        "apriel",
+        '\n<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+        '{"name": "get_time", "arguments": {}}]</tool_calls>',
+        (call(PARIS), call("{}", "get_time")),
+        f"{LLAMA_CPP}/unsloth-Apriel-1.5.jinja",
+    ),
+    Sample(
+        "apriel",
+        '<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n'
+        '{"name": "get_time", "arguments": {}}\n</tool_calls>',
+        (call(PARIS), call("{}", "get_time")),
+        f"{LLAMA_CPP}/MiniMax-M1.jinja",
+    ),
+    Sample(
+        "nemotron_v2",
+        'Ok.\n<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</TOOLCALL>',
+        (text("Ok."), call(PARIS)),
+        f"{LLAMA_CPP}/NVIDIA-Nemotron-Nano-v2.jinja",
+    ),
+    Sample(
+        "seed_oss",
+        "<seed:think>Hm.</seed:think>Ok.\n<seed:tool_call>\n<function=get_weather>\n"
+        "<parameter=city>Paris</parameter>\n<parameter=tags>['a']</parameter>\n</function>\n</seed:tool_call>",
+        (thought("Hm."), text("Ok."), call('{"city": "Paris", "tags": ["a"]}')),
+        f"{LLAMA_CPP}/ByteDance-Seed-OSS.jinja",
+        "seed_oss",
+    ),
+    Sample(
+        "functionary_v31",
+        'Ok.<function=get_weather>{"city": "Paris"}</function><function=get_time>{}</function>',
+        (text("Ok."), call(PARIS), call("{}", "get_time")),
+        f"{LLAMA_CPP}/meetkai-functionary-medium-v3.1.jinja",
+    ),
+    Sample(
+        "functionary_v32",
+        'all\nTry this:\n>>> print(1)\n1\n>>>get_weather\n{"city": "Paris"}>>>get_time\n{}',
+        (text("Try this:\n>>> print(1)\n1"), call(PARIS), call("{}", "get_time")),
+        f"{LLAMA_CPP}/meetkai-functionary-medium-v3.2.jinja",
+    ),
+    Sample(
         "granite",
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
         (call(PARIS),),
@@ -247,7 +293,7 @@ SAMPLES = (
             call('{"city": "Paris, {x}", "days": 3, "metric": true, "tags": ["a"], "place": {"zip": "7"}}'),
             call("{}", "get_time"),
         ),
-        "Gemma 4 31B's chat template (tests/output/templates)",
+        "Gemma 4 31B's chat template",
         "gemma4",
     ),
     Sample(

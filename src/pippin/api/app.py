@@ -13,6 +13,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from pippin.api import routes
+from pippin.api.body import MIB
+from pippin.api.body_room import BodyRoom
 from pippin.api.context import Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
@@ -81,6 +83,7 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
+    app = BodyRoom(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
@@ -105,12 +108,12 @@ def _observer_of(options: ServerOptions) -> Observer:
 
 
 def find_routes(api: Api) -> list[BaseRoute]:
-    """Those of every module in `api/routes`, then those that every dialect has."""
+    """Those of the dialects first, because a route costs all those before it, then those of `api/routes`."""
     found: list[BaseRoute] = []
-    for module in pkgutil.iter_modules(routes.__path__):
-        found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
         found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+    for module in pkgutil.iter_modules(routes.__path__):
+        found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     return [*found, *schema_routes(found, api.dialects)]
 
 

@@ -1,14 +1,19 @@
 """Reads request bodies within their limits: size, time between pieces, media type."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from pippin.core.errors import ServerError
 
-MIB = 1 << 20
+MIB: Final = 1 << 20
+SLOWEST: Final = (
+    4 << 10
+)  # bytes a second, from which a slow client differs from one that means to hold a place
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
@@ -50,8 +55,9 @@ def check_length(headers: Headers, limit: int) -> None:
 
 
 async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[bytes]:
-    """The body as it comes in; a client that stays silent for too long is told so."""
+    """The body as it comes in; a client that stays silent for too long, or only ever drips, is told so."""
     stream = request.stream()
+    began, size = time.monotonic(), 0
     while True:
         try:
             async with asyncio.timeout(idle_seconds):
@@ -64,6 +70,9 @@ async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[byte
             raise ServerError("cancelled", "The client left while sending its request.") from None
         if piece is None:
             return
+        size += len(piece)
+        if time.monotonic() - began > idle_seconds + size / SLOWEST:
+            raise ServerError("timeout", f"The request body came more slowly than {SLOWEST} bytes a second.")
         yield piece
 
 

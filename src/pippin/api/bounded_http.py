@@ -1,9 +1,12 @@
-"""uvicorn's HTTP protocol with bounds on what comes before a request is understood."""
+"""uvicorn's HTTP protocol with bounds: on what comes before a request is understood, on how many begin at once."""
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from pippin.api.turns import Turns
 
 HEADER_BYTES: Final = 64 << 10  # of one request: address, names and values
 HEADERS: Final = 200
@@ -30,6 +33,12 @@ class BoundedHttp(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _over = False
+
+    def __init__(self, *args: Any, turns: Turns, prompt: frozenset[str], **named: Any) -> None:
+        """`prompt`: paths that don't wait for their turn."""
+        super().__init__(*args, **named)
+        self._turns = turns
+        self._prompt = prompt
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -69,6 +78,16 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self.transport.write(TOO_LARGE % (len(BODY), BODY))
         self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["path"] in self._prompt:
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._turns.wait(partial(self._begin, cycle, app))
+
+    def _begin(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if not cycle.disconnected:
+            super()._start_asgi_task(cycle, app)
 
     def _count(self, size: int) -> None:
         self._head_bytes += size

@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
 
+def _answered(error: HTTPException) -> str:
+    return (error.headers or {}).get("Allow", "other methods")
+
+
 class Errors:
     def __init__(self, dialects: Mapping[str, AnyDialect]) -> None:
         self._dialects = dialects
@@ -53,7 +57,8 @@ class Errors:
                 report = not_found()
             case 405:
                 report = ErrorReport(
-                    kind="method_not_allowed", message=f"This address does not answer {request.method}."
+                    kind="method_not_allowed",
+                    message=f"This address does not answer {request.method}; it answers {_answered(error)}.",
                 )
             case _:
                 report = ErrorReport(kind="invalid_request", message=error.detail)

@@ -5,7 +5,6 @@ import hashlib
 import logging
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -32,12 +31,13 @@ from pippin.api.limits import Allowance, Limits
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
+from pippin.api.running_answers import RunningAnswers
 from pippin.api.runs import Starter
 from pippin.api.sse import EVENTS, EventStream, following
 from pippin.api.tool_offers import ToolOffers
 from pippin.api.unknown_fields import UnknownFields
 from pippin.config.server_options import ServerOptions
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
@@ -47,7 +47,6 @@ from pippin.service import Service
 log = logging.getLogger(__name__)
 
 LARGE_BODY: Final = 256 << 10  # bytes; decoding more would hold up the event loop
-ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +73,16 @@ class Handler:
     ) -> None:
         self._service = service
         self._options = options
-        self._observer = observer
         self._limits = limits
         self._media = media
         self._tools = tools
         self._unknown = UnknownFields()
-        self._active: dict[str, Answer] = {}
-        self.answered = 0
+        self.answers = RunningAnswers(options, observer, limits)
 
     def adopt(self, options: ServerOptions) -> None:
         """Hold new requests to changed options."""
         self._options = options
+        self.answers.adopt(options)
         self._media = MediaResolver(options)
         allowances = load_keyring(options).allowances
         self._limits.adopt(
@@ -136,8 +134,8 @@ class Handler:
 
     def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
         """Begin to run what was prepared. Whoever opens an answer closes it."""
-        return self._open(
-            request,
+        return self.answers.open(
+            exchange_of(request.scope),
             prepared.tasks,
             prepared.run,
             prepared.kind,
@@ -231,21 +229,11 @@ class Handler:
     def note_unknown(self, kind: str, names: tuple[str, ...]) -> None:
         self._unknown.note(kind, names)
 
-    async def cancel(self, name: str) -> bool:
-        """End a request by its own id or by that of its answer; False if none is running."""
-        for prefix in ID_PREFIXES:
-            name = name.removeprefix(prefix)
-        answer = self._active.get(name)
-        if answer is None:
-            return False
-        answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
-        return True
-
     def _open_task(self, request: Request, task: Task, model: str, kind: str, *, stream: bool) -> Answer:
         run = self._run_info(model, exchange_of(request.scope))
         presence = Presence(request.receive)
-        return self._open(
-            request,
+        return self.answers.open(
+            exchange_of(request.scope),
             [task],
             run,
             kind,
@@ -254,57 +242,6 @@ class Handler:
             presence=presence,
             starter=self._service,
         )
-
-    def _open(
-        self,
-        request: Request,
-        tasks: list[Any],
-        run: RunInfo,
-        kind: str,
-        *,
-        stream: bool,
-        timeout: float | None,
-        presence: Presence,
-        starter: Starter,
-    ) -> Answer:
-        exchange = exchange_of(request.scope)
-        self._limits.enter()
-        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
-        ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
-        limit = min(filter(None, (timeout, self._options.timeout)), default=None)
-        model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
-        answer = Answer(
-            starter,
-            tasks,
-            ids=ids,
-            model=model,
-            client=exchange.caller or None,
-            presence=presence,
-            observer=self._observer.request(kind, run.model, stream=stream),
-            timeout=limit,
-            on_close=partial(self._forget, exchange, run),
-        )
-        self._active[run.id] = answer
-        self._active.setdefault(exchange.id, answer)
-        return answer
-
-    def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
-        self.answered += 1
-        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
-        for name in (run.id, exchange.id):
-            if self._active.get(name) is answer:
-                del self._active[name]
-        exchange.gone = answer.gone
-        exchange.note = (
-            f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
-            f"completion={answer.completion_tokens}"
-        )
-        if answer.start_ms is not None:
-            exchange.note += f" start={answer.start_ms:.0f}"
-        if (times := answer.timings) is not None:
-            exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
-        if answer.failure is not None and not answer.gone:
-            exchange.note += f" error={answer.failure.kind}"
 
     def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
         """Ids of answers are Pippin's own: a client may use its request id twice."""

@@ -65,7 +65,11 @@ class Limits:
         self._tokens.clear()
 
     def admit(self, exchange: Exchange) -> None:
-        """Count one request of a caller; tell where it stands in headers. Raises `ServerError`."""
+        """Count one request of a caller; tell where it stands in headers. Raises `ServerError`.
+
+        One for which there is no place is refused here already, before its body is read.
+        """
+        self._check_place()
         allowance = self._own.get(exchange.caller, self._default)
         now = self._clock()
         if allowance.requests:
@@ -83,13 +87,16 @@ class Limits:
 
     def enter(self) -> None:
         """Count a request among those that run now. Raises `ServerError`; `leave` undoes it."""
+        self._check_place()
+        self.running += 1
+
+    def _check_place(self) -> None:
         if self._max_concurrent is not None and self.running >= self._max_concurrent:
             raise ServerError(
                 "overloaded",
                 f"The server is busy with {self.running} requests, the most it takes at once.",
                 retry_after=1.0,
             )
-        self.running += 1
 
     def leave(self, caller: str, tokens: int) -> None:
         self.running -= 1

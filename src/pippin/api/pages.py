@@ -66,6 +66,8 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
   servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `tool_search`)
   are left out of the prompt with a warning in the log. Forcing one of them by `tool_choice` is refused. The grammar of
   a custom tool is told to the model, not enforced.
+- **Tools of MCP servers** are called while the response is made ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
+  items show them, and `max_tool_calls` bounds them.
 - **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run
   that fails ends with `response.failed`; a refusal before the first byte is a status code.
 - **`context_management`** of type `compaction` lets the model summarise the oldest turns when the conversation does
@@ -86,9 +88,10 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
   written is `cache_creation_input_tokens` where the request has a `cache_control`, else it counts as input.
   `cache_control` asks the cache to keep the prompt up to there.
 - **A last message of the assistant** is continued.
+- **Tools of MCP servers**: a tool of type `mcp_toolset` names one that the operator has set up ([mcp.md](mcp.md)).
 - **Tools** of Anthropic's own without a schema are left out with a warning, but `bash_*` and `text_editor_*`, which
   the client runs: they get the schema that Anthropic's models know.
-- **Documents** of text, inline content and search results are read; PDFs and file ids are refused.
+- **Documents** of text, inline content and search results are read; PDFs, file ids and citations are refused.
 - **Models**: a `claude-*` name that no model has is answered by the option `claude_model`, or by the default model. The
   answer carries the name that was asked for: Claude Code drops the thinking of other models.
 - The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.
@@ -115,6 +118,7 @@ def api_page() -> str:
             MARKS[status(contract, name, described[head])] for head, contract in CONTRACTS.items()
         )
         said = [texts.get(name, "") for texts in described.values()]
+        said += [contract.accepted.get(name, "") for contract in CONTRACTS.values()]
         lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
     return "\n".join([*lines, *kind_lines()]) + "\n"
 
@@ -127,14 +131,14 @@ def kind_lines() -> list[str]:
         lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
         for name in sorted(fields_of(contract)):
             mark = MARKS[status(contract, name, described)]
-            said = described.get(name) or contract.refused.get(name, "")
+            said = described.get(name) or contract.accepted.get(name) or contract.refused.get(name, "")
             lines.append(f"| `{name}` | {mark} | {meaning([said])} |")
     return lines
 
 
 def fields_of(contract: Contract[Any]) -> set[str]:
     honoured = {field.encode_name for field in msgspec.structs.fields(contract.body)}
-    return honoured | contract.accepted | set(contract.refused)
+    return honoured | set(contract.accepted) | set(contract.refused)
 
 
 def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> str:

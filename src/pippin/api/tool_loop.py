@@ -1,29 +1,27 @@
 """Runs in which Pippin itself calls tools of MCP servers: the model's calls are answered, and it goes on.
 
-Clients see one answer. Calls of the client's own tools end it, as ever; calls of MCP tools, and their results, stay
-between the model and the server.
+Clients see one answer. Calls of the client's own tools end it, as ever; calls of MCP tools, and their results, are
+parts of kinds of their own, which dialects without words for them leave out.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from pippin.api.runs import AnyRun
-from pippin.core.conversation import Message, Reasoning, Text, Tool, ToolCall, ToolChoice, ToolResult
+from pippin.api.tool_round import ToolRound
+from pippin.core.conversation import Message, Text, Tool, ToolChoice, ToolResult
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
     Event,
     Failed,
     Finished,
-    PartDelta,
-    PartEnded,
-    PartStarted,
-    Progress,
     Timings,
+    ToolsListed,
     Usage,
 )
 from pippin.core.requests import GenerationRequest
@@ -32,8 +30,6 @@ from pippin.mcp.tools import OfferedTool, ToolServers
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
-
-LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
 
 class ToolCallingService:
@@ -77,11 +73,13 @@ class ToolLoop:
         """`request` has the tools of `offered` among its own already."""
         self.accepted: Accepted | None = None
         self._service, self._servers = service, servers
-        self._offered = {name: offered[name] for name in offered}
+        self._offered = offered
         self._request = request
+        self._most_calls = min(filter(None, (servers.most_calls, request.max_tool_calls)))
         self._model, self._id, self._client = model, id, client
         self._run: AnyRun | None = None
-        self._round = _Round(self._offered, 0, first=True)
+        self._round = ToolRound(self._offered, 0, first=True)
+        self._listed = False
         self._calls = self._rounds = 0
         self._usage, self._timings = Usage(), Timings()
         self._failed: asyncio.Future[ErrorReport] = asyncio.get_running_loop().create_future()
@@ -93,10 +91,15 @@ class ToolLoop:
 
     async def take(self) -> list[Event]:
         """As `Run.take`; while tools work it gives nothing, and keep-alives are the handler's."""
+        if not self._listed:
+            self._listed = True
+            return self._listing()
         while not self._ended:
-            if self._round.finished is not None and (failed := await self._go_on()):
-                self._ended = True
-                return [Failed(failed)]
+            if self._round.finished is not None:
+                if failed := await self._go_on():
+                    self._ended = True
+                    return [Failed(failed)]
+                return self._round.results
             assert self._run is not None
             if shown := self._seen(await self._run.take()):
                 return shown
@@ -117,6 +120,13 @@ class ToolLoop:
         return await self._service.start(
             Generate(self._request), model=self._model, id=id, client=self._client
         )
+
+    def _listing(self) -> list[Event]:
+        tools: dict[str, list[Tool]] = {}
+        for offered in self._offered.values():
+            named = msgspec.structs.replace(offered.tool, name=offered.remote.name)
+            tools.setdefault(offered.server, []).append(named)
+        return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
 
     def _seen(self, events: list[Event]) -> list[Event]:
         """What the client may see of them. The end is kept back while the loop goes on."""
@@ -161,17 +171,19 @@ class ToolLoop:
 
     async def _next_round(self) -> None:
         """Raises the `ServerError` of a run that can't be started."""
-        self._request = self._continued(await self._results())
+        answers = await self._results()
+        self._request = self._continued(answers)
         self._rounds += 1
         run = await self._start(f"{self._id}.{self._rounds}")
         before, self._run = self._run, run  # nothing is awaited between the start and this
-        self._round = _Round(self._offered, self._round.next_index, first=False)
+        results = self._round.shown(answers)
+        self._round = ToolRound(self._offered, self._round.next_index, first=False, results=results)
         if before is not None:
             await before.aclose()
 
     async def _results(self) -> list[ToolResult]:
         calls = self._round.calls
-        allowed = self._servers.most_calls - self._calls
+        allowed = self._most_calls - self._calls
         self._calls += len(calls)
         answers = await asyncio.gather(
             *(
@@ -192,7 +204,7 @@ class ToolLoop:
         said = Message("assistant", tuple(self._round.parts()))
         read = tuple(Message("tool", (result,)) for result in results)
         tools = request.tools
-        if self._calls >= self._servers.most_calls:
+        if self._calls >= self._most_calls:
             tools = tuple(tool for tool in tools if tool.name not in self._offered)
         names = {tool.name for tool in tools}
         chosen = tuple(name for name in request.tool_choice.names if name in names)
@@ -211,64 +223,7 @@ class ToolLoop:
         )
 
 
-class _Round:
-    """What one run of the loop said; numbers its visible parts on from the last round's."""
-
-    def __init__(self, offered: Mapping[str, OfferedTool], index: int, *, first: bool) -> None:
-        self.finished: Finished | None = None
-        self.client_calls = 0
-        self.next_index = index
-        self._offered = offered
-        self._first = first
-        self._indexes: dict[int, int] = {}  # of visible parts
-        self._parts: dict[int, tuple[PartStarted, list[str]]] = {}
-
-    def seen(self, event: Event) -> Event | None:
-        match event:
-            case PartStarted(index=index, kind=kind, name=name):
-                self._parts[index] = (event, [])
-                if kind == "tool_call" and name in self._offered:
-                    return None
-                self.client_calls += kind == "tool_call"
-                self._indexes[index] = self.next_index
-                self.next_index += 1
-                return msgspec.structs.replace(event, index=self._indexes[index])
-            case PartDelta(index=index, text=text):
-                self._parts[index][1].append(text)
-                return self._renumbered(event)
-            case PartEnded():
-                return self._renumbered(event)
-            case Progress() if not self._first:
-                return None  # a later round's prompt is no business of the client's
-            case _:
-                return event
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        """The calls of MCP tools."""
-        return [
-            ToolCall(started.id or f"call_{index}", started.name or "", "".join(texts)[:LONGEST_ARGUMENTS])
-            for index, (started, texts) in self._parts.items()
-            if started.kind == "tool_call" and index not in self._indexes
-        ]
-
-    def parts(self) -> list[Text | Reasoning | ToolCall]:
-        """The whole turn, for the model to read again."""
-        said: list[Text | Reasoning | ToolCall] = []
-        for started, texts in self._parts.values():
-            text = "".join(texts)
-            if started.kind == "text" and text:
-                said.append(Text(text))
-            elif started.kind == "reasoning" and text:
-                said.append(Reasoning(text))
-        return said + list(self.calls)
-
-    def _renumbered(self, event: PartDelta | PartEnded) -> Event | None:
-        index = self._indexes.get(event.index)
-        return None if index is None else msgspec.structs.replace(event, index=index)
-
-
-def _ending(event: Finished, round: _Round, usage: Usage, timings: Timings) -> Finished:
+def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
     """The last word of all rounds. With calls of both kinds the client answers its own, and the model calls
     the others again when it still wants to."""
     reason = event.reason

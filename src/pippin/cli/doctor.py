@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pippin.cli.answer_timing import time_one_answer
+from pippin.cli.bench_table import bench_table
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.running import client_parser, running_servers
 from pippin.cli.terminal import size
@@ -29,8 +29,8 @@ class Finding:
 
 def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin doctor", "Check that this machine can run models.")
-    parser.add_argument("--bench", action="store_true", help="time an answer of the running server too")
-    parser.add_argument("--model", default="default", help="the model to time")
+    parser.add_argument("--bench", action="store_true", help="measure the running server too")
+    parser.add_argument("--model", default="default", help="the model to measure")
     parsed = parser.parse(arguments)
     findings = [finding for check in CHECKS for finding in check()]
     if parsed.json:
@@ -39,7 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         for finding in findings:
             print(f"{finding.state:<9}{finding.text}")
     if parsed.bench:
-        print(time_one_answer(parsed, parsed.model))
+        for line in bench_table(parsed, parsed.model):
+            print(line, flush=True)
     return 1 if any(finding.state == "problem" for finding in findings) else 0
 
 

@@ -2,11 +2,10 @@
 
 import json
 import logging
-import sys
 import time
-from logging.handlers import RotatingFileHandler
 from typing import Final
 
+from pippin.cli.log_writer import LogFile, LogStream, LogWriter
 from pippin.config.server_options import ServerOptions
 
 FILE_BYTES: Final = 50_000_000
@@ -37,11 +36,11 @@ class JsonFormatter(logging.Formatter):
 
 def configure_logging(options: ServerOptions) -> None:
     """Log to stderr, and to the file that the options name. Raises `OSError` if that cannot be opened."""
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    handlers: list[logging.Handler] = [LogStream()]
     if options.log_file:
-        handlers.append(RotatingFileHandler(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
+        handlers.append(LogFile(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
     for handler in handlers:
         handler.setFormatter(JsonFormatter() if options.log_format == "json" else TextFormatter())
-    logging.basicConfig(level=options.log_level.upper(), handlers=handlers, force=True)
+    logging.basicConfig(level=options.log_level.upper(), handlers=[LogWriter(handlers)], force=True)
     for chatty in ("httpx", "httpcore", "asyncio", "filelock", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     facts = _facts(catalog, info)
     if info.kind == "language":
-        facts |= {**_abilities(info), "sampling": _sampling(settings, catalog, info)}
+        facts["sampling"] = _sampling(settings, catalog, info)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print(f"{name:<{width}}{value}")
@@ -56,23 +56,23 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "capabilities": ", ".join(able) or "-",
         "tool calls": info.tool_format or "-",
         "reasoning": info.reasoning_format or "-",
+        **({"kv_bits": _packed_layers(Path(info.path))} if info.kind == "language" and info.path else {}),
     }
 
 
-def _abilities(info: "ModelInfo") -> dict[str, str]:
-    """What `kv_bits` and speculation can do with the model's layers; loading it is what decides."""
-    from pippin.catalog.folder_files import find_json
-    from pippin.catalog.layers import layers_of
+def _packed_layers(folder: Path) -> str:
+    """The layers whose keys and values `kv_bits` keeps in few bits."""
+    from pippin.catalog.attention_layers import full_attention_layers
 
-    layers = layers_of(find_json(Path(info.path or "") / "config.json") or {})
-    if layers is None:
-        return {"kv_bits": "told when it is loaded", "speculation": "told when it is loaded"}
-    applies = f"{layers.full} of {layers.total} layers, those of full attention"
-    speculates = "no: some layers can't take tokens back" if layers.recurrent else "yes"
-    return {
-        "kv_bits": applies if layers.full else "no: no layer of full attention",
-        "speculation": speculates,
-    }
+    try:
+        layers, count = full_attention_layers(json.loads((folder / "config.json").read_bytes()))
+    except (OSError, ValueError):
+        return "-"
+    if not layers:
+        return "refused: no layer can be packed"
+    if len(layers) == count:
+        return f"packs all {count} layers"
+    return f"packs layers {', '.join(map(str, layers))} of 0 to {count - 1}"
 
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:

@@ -168,6 +168,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     embedding_overflow: Annotated[
         Literal["error", "truncate"], Meta(description="What to do with longer inputs.")
     ] = "error"
+    embedding_pooling: Annotated[
+        Literal["last", "mean"] | None,
+        Meta(
+            description="What a language model embeds: the last token's state or the mean of all. "
+            "Not set is the folder's choice, or the last."
+        ),
+    ] = None
     quantize: Annotated[Literal[3, 4, 5, 6, 8, 16] | None, Meta(description="Bits of an image model.")] = None
     config_name: Annotated[str | None, Meta(description="Preset of an image model.")] = None
     lora_paths: Annotated[tuple[str, ...], Meta(description="LoRA files of an image model.")] = ()

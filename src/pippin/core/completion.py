@@ -15,6 +15,7 @@ from pippin.core.events import (
     PartStarted,
     PromptEcho,
     Token,
+    ToolsListed,
 )
 
 
@@ -23,6 +24,8 @@ class CompletedPart(Struct, kw_only=True):
     text: str = ""
     id: str | None = None
     name: str | None = None
+    server: str | None = None
+    is_error: bool = False
     tokens: tuple[Token, ...] = ()
 
 
@@ -40,6 +43,7 @@ class CompletedChoice(Struct, kw_only=True):
 class Completion(Struct, kw_only=True):
     choices: list[CompletedChoice] = field(default_factory=list)
     accepted: Accepted | None = None
+    listed: list[ToolsListed] = field(default_factory=list)
     echo: PromptEcho | None = None
 
     def add(self, event: Event) -> None:
@@ -49,10 +53,13 @@ class Completion(Struct, kw_only=True):
                 raise ServerError.of(error)
             case Accepted():
                 self.accepted = event
+            case ToolsListed():
+                self.listed.append(event)
             case PromptEcho():
                 self.echo = event
-            case PartStarted(choice, _, kind, id_, name):
-                self._choice(choice).parts.append(CompletedPart(kind=kind, id=id_, name=name))
+            case PartStarted(choice, _, kind, id_, name, server, is_error):
+                part = CompletedPart(kind=kind, id=id_, name=name, server=server, is_error=is_error)
+                self._choice(choice).parts.append(part)
             case PartDelta(choice, index, text, tokens):
                 part = self._choice(choice).parts[index]
                 part.text += text

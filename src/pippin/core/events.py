@@ -1,6 +1,6 @@
 """What a worker answers, event by event.
 
-Grammar of a generation: `Accepted Progress* PromptEcho? choice*`, where the events of each choice are
+Grammar of a generation: `Accepted ToolsListed* Progress* PromptEcho? choice*`, where the events of each choice are
 `(PartStarted PartDelta* PartEnded)* Finished`, choices interleaved; `Failed` may end the request at any
 point after which nothing follows. Tasks of other kinds answer `Accepted? Progress* item* terminal`.
 """
@@ -9,9 +9,12 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from pippin.core.conversation import Tool
 from pippin.core.errors import ErrorReport
 
-PartKind = Literal["text", "reasoning", "tool_call"]
+PartKind = Literal["text", "reasoning", "tool_call", "server_call", "server_result"]
+"""The last two are of tools that Pippin itself calls for the model; a result has the id of its call."""
+
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
@@ -37,6 +40,13 @@ class TopToken(Struct, frozen=True, array_like=True):
     logprob: float
 
 
+class ToolsListed(Struct, frozen=True, tag=True):
+    """Tools that Pippin calls for the model, under the names that they have at their server."""
+
+    server: str
+    tools: tuple[Tool, ...]
+
+
 class Token(Struct, frozen=True, array_like=True):
     """A sampled token. `raw` holds its bytes, which may be a part of a character."""
 
@@ -59,6 +69,8 @@ class PartStarted(Struct, frozen=True, tag=True, omit_defaults=True):
     kind: PartKind
     id: str | None = None  # of a tool call
     name: str | None = None  # of a tool call
+    server: str | None = None  # of the called tool, where Pippin calls it
+    is_error: bool = False  # of a result
 
 
 class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -209,6 +221,7 @@ class PicturesDone(Struct, frozen=True, tag=True, omit_defaults=True):
 
 Event = (
     Accepted
+    | ToolsListed
     | Progress
     | PromptEcho
     | PartStarted

@@ -89,6 +89,8 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     tool_format: str | None = None  # a parser's name, instead of the detected one
+    read_calls: bool = True  # False: calls stay text, markup and all
+    max_tool_calls: int | None = None  # calls of toolsets, which Pippin makes; then the model must answer
     sampling: Sampling = field(default_factory=Sampling)
     output_format: OutputFormat | None = None
     stop: tuple[str, ...] = ()

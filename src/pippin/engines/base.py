@@ -84,11 +84,16 @@ class Engine(Protocol):
         ...
 
 
-def refuse_changes(options: dict[str, Any]) -> None:
-    """`reconfigure` of engines that take over nothing while they run. Raises `ServerError`.
+class Forgetful:
+    """What engines have in common that keep nothing between requests, and take over nothing while they run."""
 
-    The pool tells every model its share of memory, which is no news to one that keeps no caches.
-    """
-    fixed = sorted(set(options) - {"memory_bytes"})
-    if fixed:
-        raise ServerError("unsupported", f"These options need a restart of the model: {', '.join(fixed)}.")
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        """There is none."""
+
+    def reconfigure(self, options: dict[str, Any]) -> None:
+        """The pool tells every model its share of memory, which is no news to one that keeps no caches."""
+        fixed = sorted(set(options) - {"memory_bytes"})
+        if fixed:
+            raise ServerError(
+                "unsupported", f"These options need a restart of the model: {', '.join(fixed)}."
+            )

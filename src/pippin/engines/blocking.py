@@ -9,14 +9,14 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import mlx.core as mx
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Failed
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission, Job, refuse_changes
+from pippin.engines.base import Emission, Forgetful, Job
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class BlockingJob(Generic[Model]):
     run: Callable[[Model, Call], None]
 
 
-class BlockingEngine(Generic[Model]):
+class BlockingEngine(Forgetful, Generic[Model]):
     """The five verbs over a loaded model and one thread. Raises what `load` raises."""
 
     def __init__(self, load: Callable[[], Model]) -> None:
@@ -147,9 +147,3 @@ class BlockingEngine(Generic[Model]):
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
         )
-
-    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        """Nothing is cached between requests."""
-
-    def reconfigure(self, options: dict[str, Any]) -> None:
-        refuse_changes(options)

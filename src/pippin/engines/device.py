@@ -48,6 +48,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     wired_limit: int | None  # bytes kept resident (Metal)
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # bytes for weights, rows and prefix cache together
+    overlaps: bool = True  # what is handed to the device is computed while the host goes on
     sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
 
 
@@ -74,6 +75,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         wired_limit=int(facts.working_set * (1 - HEADROOM)) if facts.accelerator == "metal" else None,
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
+        overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
         sorts_slowly=on_cpu,
     )
 

@@ -19,7 +19,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission, Job, refuse_changes
+from pippin.engines.base import Emission, Forgetful, Job
 from pippin.engines.device import RunType, decide, find_facts
 
 Floats = npt.NDArray[np.float32]
@@ -73,7 +73,7 @@ def padded(batch: Sequence[TokenRow], pad: int) -> tuple[mx.array, mx.array, mx.
     return mx.array(tokens), mx.array(mask), mx.array(segments) if has_segments else None
 
 
-class EncodingEngine:
+class EncodingEngine(Forgetful):
     """The five verbs over a function that maps a batch of sequences to one row of floats each."""
 
     def __init__(
@@ -158,12 +158,6 @@ class EncodingEngine:
             active_bytes=mx.get_active_memory(),
             peak_bytes=mx.get_peak_memory(),
         )
-
-    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        """Nothing is cached between requests."""
-
-    def reconfigure(self, options: dict[str, Any]) -> None:
-        refuse_changes(options)
 
 
 class EncodingTokenizer:

@@ -31,6 +31,10 @@ class OfferedTool:
     remote: RemoteTool
 
     @property
+    def server(self) -> str:
+        return self.connection.server.name
+
+    @property
     def tool(self) -> Tool:
         return Tool(self.name, self.remote.description or None, schema_of(self.remote.parameters))
 

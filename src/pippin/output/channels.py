@@ -31,6 +31,7 @@ class Channels:
     route: Callable[[str], Route]
     begins: tuple[str, ...] = ()
     recipients: bool = False  # ... and so is the name of any tool on a line of its own
+    known: bool = False  # a header that names no tool on offer is none: text may hold openers
     further: tuple[str, ...] = ()  # markers inside a header
 
     @property
@@ -39,8 +40,8 @@ class Channels:
 
     def read_header(self, source: Source, opener: str) -> Reading[Route]:
         """A header after its opener. Malformed if it is too long, or the end comes."""
-        header = opener.rpartition("|>")[2] if opener in self.openers else opener
-        found = ""
+        header = "" if opener in self.openers else opener
+        found = next((end for end in self.header_ends if header.endswith(end)), "")
         markers = Markers((*self.openers, *self.header_ends, *self.further))
         while found not in self.header_ends:
             text, found = yield from source.before(markers, _HEADER_LIMIT)

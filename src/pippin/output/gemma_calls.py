@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.arguments import ArgumentsWriter
 from pippin.output.grammars import (
     Grammar,
     is_text,
@@ -13,10 +14,10 @@ from pippin.output.grammars import (
     text_value,
     with_definitions,
 )
-from pippin.output.literals import PYTHON, Notation, read_literal
+from pippin.output.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.parameters import tool_name
 from pippin.output.python_calls import read_python_arguments
-from pippin.output.source import Reading
+from pippin.output.source import Malformed, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 _NAME_END = re.compile(r"[{(\s]")
@@ -42,15 +43,37 @@ class GemmaCalls(ToolFormat):
             if bracket == "(":
                 yield from read_python_arguments(calls, name, PYTHON)
             else:
-                yield from read_literal(source, calls.writer.arguments, notation, taken="{")
+                yield from self._read_arguments(calls, name, notation)
             calls.writer.end_call()
             yield from source.space()
             found = yield from source.literal("call:", *self.closers)
 
+    def _read_arguments(self, calls: Calls, name: str, notation: Notation) -> Reading[None]:
+        """After the opening brace, up to and with the closing one. A fenced value that is no string by the tool's
+        schema is what its text says."""
+        source = calls.source
+        arguments = ArgumentsWriter(calls.writer.arguments, calls.schema(name), "string")
+        yield from source.space()
+        while (yield from source.literal("}")) is None:
+            key = yield from read_key(source, notation)
+            yield from source.space()
+            if (yield from source.literal(self.fence)):
+                arguments.begin(key)
+                yield from read_string_rest(source, arguments.put, notation, self.fence)
+                arguments.end()
+            else:
+                arguments.member(key)
+                yield from read_literal(source, arguments.raw, notation)
+            yield from source.space()
+            if (yield from source.literal(",")) is None and (yield from source.peek()) != "}":
+                raise Malformed
+            yield from source.space()
+        arguments.close()
+
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers)
         options = []
         for tool in tools:
             schema = parameters_of(tool)

@@ -10,6 +10,7 @@ from pippin.output.arguments import types_of
 from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"
+MAYBE_LINE = '"\\n"?'
 _ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
 _NAMEABLE = re.compile(r"<[^<>\s]+>")
 _DEFINITIONS = ("$defs", "definitions")
@@ -26,12 +27,23 @@ def parameters_of(tool: Tool) -> dict[str, Any]:
     return schema
 
 
+def _without(pattern: str, markers: list[str]) -> str:
+    return f"{pattern} & ~({ANY} ({' | '.join(map(string, markers))}) {ANY})"
+
+
 class Grammar:
     """Rules under construction. Expressions are Lark source; a special token stands as its id."""
 
-    def __init__(self, special: SpecialToken) -> None:
+    def __init__(
+        self, special: SpecialToken, openers: tuple[str, ...] = (), leading: tuple[str, ...] = ()
+    ) -> None:
+        """Free text holds none of `openers` and begins with none of `leading`, which are one character each: what
+        they begin must be a call as the grammar has it."""
         self._special = special
         self._rules: list[str] = []
+        self._openers = [opener for opener in openers if not self.is_special(opener)]
+        firsts = "".join(f"\\{first}" for first in leading)
+        self._text = f"/\\s*([^\\s{firsts}](?s:.*))?/" if leading else ANY
 
     def is_special(self, marker: str) -> bool:
         return self.mark(marker) != string(marker)
@@ -57,15 +69,32 @@ class Grammar:
             + json.dumps({"allOf": [schema]} if isinstance(schema, bool) else {**schema, **_ONE_LINE})
         )
 
-    def text_until(self, marker: str, pattern: str = ANY) -> str:
-        """Free text up to and with a marker, which it can't hold."""
-        if pattern != ANY:
-            name = f"T{len(self._rules)}"
-            self._rules.append(f"{name}: {pattern} & ~({ANY} {string(marker)} {ANY})")
-            pattern = name
+    def terminal(self, body: str) -> str:
+        name = f"T{len(self._rules)}"
+        self._rules.append(f"{name}: {body}")
+        return name
+
+    def text(self) -> str:
+        """Free text in which no call begins. A special token can't be spelt by text."""
+        if not self._openers:
+            return self.rule(self._text)
+        return self.rule(self.terminal(_without(self._text, self._openers)))
+
+    def text_until(self, marker: str) -> str:
+        """Free text in which no call begins, up to and with a marker, which it can't hold."""
+        if self.is_special(marker):
+            return f"{self.text()} {self.mark(marker)}"
+        if self._text == ANY and self._openers in ([], [marker]):
+            return self.value_until(marker)
+        text = self.terminal(_without(self._text, [*self._openers, marker]))
+        return self.rule(text, f"[suffix={string(marker)}]")
+
+    def value_until(self, marker: str, pattern: str = ANY) -> str:
+        """A text up to and with a marker, which it can't hold."""
         if self.is_special(marker):
             return f"{self.rule(pattern)} {self.mark(marker)}"
-        return self.rule(pattern, f"[suffix={string(marker)}]")
+        text = pattern if pattern == ANY else self.terminal(_without(pattern, [marker]))
+        return self.rule(text, f"[suffix={string(marker)}]")
 
     def either(self, options: list[str]) -> str:
         return self.rule(" | ".join(options))
@@ -79,8 +108,8 @@ class Grammar:
         else:
             block = self.rule(f"{self.text_until(opener)} {rest}")
             start = f"({block})*" if repeat else f"({block})?"
-            start += f" {self.rule(ANY)}"
-        return "\n".join([f"start: {start}", *self._rules]) + "\n"
+            start += f" {self.text()}"
+        return self.lines(start)
 
     def lines(self, start: str) -> str:
         """The rules with a start of one's own."""
@@ -93,6 +122,30 @@ def json_call(grammar: Grammar, tool: Tool, *, name: str = "name", arguments: st
     return grammar.rule(f'{string(head)} {grammar.json(parameters_of(tool))} "}}"')
 
 
+def json_calls(
+    grammar: Grammar,
+    tools: tuple[Tool, ...],
+    *,
+    parallel: bool,
+    name: str = "name",
+    arguments: str = "arguments",
+    around: tuple[str, str, str] = ("[", ", ", "]"),
+) -> str:
+    """An array of JSON calls; `around`: before, between and after them."""
+    begin, between, end = map(string, around)
+    call = grammar.either([json_call(grammar, tool, name=name, arguments=arguments) for tool in tools])
+    more = f" ({between} {call})*" if parallel else ""
+    return f"{begin} {call}{more} {end}"
+
+
+def named_calls(
+    grammar: Grammar, tools: tuple[Tool, ...], before: Callable[[str], str], after: str = ""
+) -> str:
+    """Calls of the form name, JSON: `before` gives the expression that a tool's name stands in."""
+    options = [f"{before(tool.name)} {grammar.json(parameters_of(tool))} {after}" for tool in tools]
+    return grammar.either(options)
+
+
 def elements(
     grammar: Grammar,
     tool: Tool,
@@ -100,11 +153,12 @@ def elements(
     close: str,
     *,
     lines: bool = False,
+    gap: str = "",
     closing: Callable[[str], str] = lambda _: "",
 ) -> str:
     """One element for each argument, in the schema's order; those that are not required may be left out.
 
-    `closing` is what follows `close`, where the end of an element names its key.
+    `closing` is what follows `close`, where the end of an element names its key; `gap` is what follows an element.
     """
     schema = parameters_of(tool)
     required = schema.get("required") or ()
@@ -115,11 +169,21 @@ def elements(
         value = (
             text_value(grammar, inner, close, after=around)
             if plain
-            else f"{grammar.json(with_definitions(inner, schema))} {around}{grammar.mark(close)}"
+            else f"{json_value(grammar, inner, schema)} {around}{grammar.mark(close)}"
         )
-        rule = grammar.rule(f"{opening(key, plain)} {around}{value} {closing(key)} {around}")
+        rule = grammar.rule(f"{opening(key, plain)} {around}{value} {closing(key)} {around or gap}")
+        if "null" in types_of(inner, schema) and plain and opening(key, True) != opening(key, False):
+            rule = grammar.either([rule, f'{opening(key, False)} "null" {grammar.mark(close)} {gap}'])
         parts.append(rule if key in required else f"{rule}?")
     return " ".join(parts)
+
+
+def json_value(grammar: Grammar, schema: Any, root: dict[str, Any]) -> str:
+    """JSON, or Python's word for what has one: templates write both."""
+    types = types_of(schema, root)
+    words = [f'"{word}"' for word in ("True", "False") if types == {"boolean"}]
+    words += ['"None"'] if "null" in types else []
+    return f"({' | '.join([grammar.json(with_definitions(schema, root)), *words])})"
 
 
 def is_text(schema: Any, root: dict[str, Any]) -> bool:
@@ -134,7 +198,7 @@ def text_value(grammar: Grammar, schema: Any, close: str, *, after: str = "") ->
     if options:
         return f"({' | '.join(map(string, options))}) {after}{grammar.mark(close)}"
     pattern = text_pattern(schema)
-    return grammar.text_until(close, pattern if pattern == ANY else f"({pattern} {after})")
+    return grammar.value_until(close, pattern if pattern == ANY else f"({pattern} {after})")
 
 
 def _options(schema: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, elements, string
+from pippin.output.grammars import MAYBE_LINE, Grammar, elements, string
 from pippin.output.parameters import Tags, read_function
 from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
@@ -29,12 +29,12 @@ class InvokeCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers)
         invokes = []
         for tool in tools:
-            inner = elements(grammar, tool, self._opening, self.tags.close)
+            inner = elements(grammar, tool, self._opening, self.tags.close, gap=MAYBE_LINE)
             head = string(f'{self.invoke} name="{tool.name}">\n')
-            invokes.append(f"{head} {inner} {string(self.tags.ends[0] + chr(10))}")
+            invokes.append(f"{head} {inner} {MAYBE_LINE} {string(self.tags.ends[0] + chr(10))}")
         call = grammar.either(invokes)
         rest = f'"\\n" {call}{"+" if parallel else ""} {grammar.mark(self.closers[0])}'
         return grammar.source(self.openers[0], rest, required=required, repeat=False)

@@ -1,7 +1,9 @@
-"""Reading calls written as in Python: `name(key=value, ...)`."""
+"""Calls written as in Python: `name(key=value, ...)`."""
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from pippin.output.arguments import ArgumentsWriter
 from pippin.output.literals import Notation, read_literal, word_value
@@ -11,6 +13,23 @@ from pippin.output.tool_format import Calls
 _NAME_END = re.compile(r"[^\w.\-]")
 _LINE_END = re.compile(r"[\n`]")
 _WORD_START = re.compile(r"[A-Za-z_]")
+
+
+def write_python_call(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={_written(value)}' for key, value in arguments.items())})"
+
+
+def _written(value: Any) -> str:
+    """JSON where it is Python too: strings, with what `repr` would escape."""
+    match value:
+        case bool() | None:
+            return repr(value)
+        case list():
+            return f"[{', '.join(map(_written, value))}]"
+        case dict():
+            return "{" + ", ".join(f"{_written(key)}: {_written(held)}" for key, held in value.items()) + "}"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
 
 
 def read_python_call(

@@ -209,6 +209,8 @@ class OutputReader:
         committed = self._writer.committed
         try:
             route = yield from channels.read_header(self._source, opener)
+            if channels.known and route.channel == "call" and self._calls.schema(route.name) is None:
+                raise Malformed
             if route.channel == "call" and self._tools:
                 self._channel = "text"
                 yield from read_message_call(self._calls, route.name, channels.ends)

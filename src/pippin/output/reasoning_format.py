@@ -1,8 +1,10 @@
 """What a format of reasoning is: the markers around it, and how one tells that a prompt ends inside it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pippin.output.channels import Channels
+from pippin.output.grammars import Grammar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,10 @@ class ReasoningFormat:
     signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
     priority: int = 0
     channels: Channels | None = None  # the format structures the whole answer
+    before_answer: tuple[str, ...] = ()  # markers and texts between the reasoning and the answer
+    after_answer: tuple[str, ...] = ()
+    in_grammar: Callable[[Grammar], str] | None = None
+    """Reasoning as an expression, where grammars have it too: they then begin with the answer's first token."""
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ A reader takes any of the three bodies, whichever its family writes: JSON, `<fun
 a name with keys and values. Models mix them up more often than templates do.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, elements, json_call, string
+from pippin.output.grammars import MAYBE_LINE, Grammar, elements, json_call, string
 from pippin.output.json_calls import read_array, read_call
 from pippin.output.markers import Markers
 from pippin.output.parameters import Tags, read_function, read_parameters, tool_name
@@ -85,12 +86,10 @@ class TaggedCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers, self.leading)
         bodies = [self._body(grammar, tool) for tool in tools]
         rest = f"{grammar.either(bodies)} {grammar.mark(self.closers[0])}"
-        return grammar.source(
-            self.openers[0], rest, required=required, repeat=parallel, separator=string("\n")
-        )
+        return grammar.source(self.openers[0], rest, required=required, repeat=parallel, separator=MAYBE_LINE)
 
     def _body(self, grammar: Grammar, tool: Tool) -> str:
         match self.body:
@@ -99,23 +98,22 @@ class TaggedCalls(ToolFormat):
             case "function":
                 tags = self.function_tags
                 inner = elements(
-                    grammar, tool, lambda key, _: string(f"{tags.opens}={key}>"), tags.close, lines=tags.lines
+                    grammar,
+                    tool,
+                    lambda key, _: string(f"{tags.opens}={key}>"),
+                    tags.close,
+                    lines=tags.lines,
+                    gap=MAYBE_LINE,
                 )
                 head = string(f"\n<function={tool.name}>\n")
                 return f"{head} {inner} {string('</function>' + chr(10))}"
             case "keys":
-                keys = self.key_tags
                 inner = elements(
-                    grammar,
-                    tool,
-                    lambda key, _: " ".join(
-                        (
-                            grammar.mark(keys.opens),
-                            string(key),
-                            grammar.mark(keys.head_end),
-                            grammar.mark(keys.value_opens or ""),
-                        )
-                    ),
-                    keys.close,
+                    grammar, tool, self._key_opening(grammar), self.key_tags.close, gap=MAYBE_LINE
                 )
-                return f"{string(tool.name)} {inner}"
+                return f"{string(tool.name)} {MAYBE_LINE} {inner} {MAYBE_LINE}"
+
+    def _key_opening(self, grammar: Grammar) -> Callable[[str, bool], str]:
+        tags = self.key_tags
+        opens, head_end, value_opens = map(grammar.mark, (tags.opens, tags.head_end, tags.value_opens or ""))
+        return lambda key, _: f"{opens} {string(key)} {head_end} {MAYBE_LINE} {value_opens}"

@@ -1,5 +1,6 @@
 """What a format of tool calls is: how calls are written, read, recognised, and enforced."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +15,27 @@ SpecialToken = Callable[[str], "int | bool | None"]
 """The id of a string that is one special token of the model's tokenizer; None or False for other strings."""
 
 
+Write = Callable[[str, dict[str, Any]], str]
+"""A call's text, from its name and its arguments."""
+
+
+def write_json_tags(name: str, arguments: dict[str, Any]) -> str:
+    """The commonest format; its models understand it without having seen it in their template."""
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
 @dataclass(frozen=True, kw_only=True)
 class History:
     """How earlier calls and their results are handed to the chat template."""
 
     arguments: Literal["object", "json"] = "object"
+    write: Write | None = None
+    """For templates that do not write calls. Without it, the commonest format stands in for this one."""
     result_role: str = "tool"
     result_content: Literal["text", "object"] = "text"
-    call_ids: Literal["any", "nine"] = "any"  # nine: exactly nine letters and digits
+    call_ids: Literal["any", "nine", "function"] = "any"
+    """`nine`: exactly nine letters and digits. `function`: `functions.NAME:COUNT`, counted over the conversation."""
 
 
 @dataclass

@@ -78,6 +78,8 @@ class Service:
         A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
         Raises `ServerError("model_not_found")`.
         """
+        if (loaded := self.pool.info(name)) is not None:
+            return loaded
         info = self._resolve(name)
         return self.pool.info(info.id) or info
 

@@ -6,14 +6,18 @@ import socket
 import sys
 import threading
 import time
+from types import ModuleType
 from typing import Final
 
+import msgspec
 import psutil
 
+from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.engines.base import Engine, LoadProgress, Preparer
+from pippin.engines.device import accelerate_blas
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.lifeline import end_now, end_with_parent
 from pippin.worker.link import LinkLost, WorkerLink, read_orders
@@ -53,7 +57,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     reader.start()
     started = time.monotonic()
     try:
-        kind = importlib.import_module(f"pippin.engines.{spec.info.kind}")
+        kind = import_kind(spec)
         preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)
         link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
@@ -71,6 +75,13 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         _report_failure(link, load_failure(spec, error))
         return LOAD_FAILED
     return serve(loop, engine, link)
+
+
+def import_kind(spec: WorkerSpec) -> ModuleType:
+    """The accelerated BLAS must be in the process before mlx, which the kind's module imports."""
+    if spec.info.kind != "scripted":
+        accelerate_blas(msgspec.convert(spec.options, ModelOptions), spec.threads)
+    return importlib.import_module(f"pippin.engines.{spec.info.kind}")
 
 
 def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:

@@ -20,6 +20,7 @@ from pippin.core.conversation import (
     ToolCall,
     ToolChoice,
     ToolResult,
+    Toolset,
     Url,
 )
 from pippin.core.errors import STATUS, ErrorReport, ServerError
@@ -29,6 +30,7 @@ from tests.api.dialects.test_golden_frames import payloads
 
 DIALECT = MessagesDialect()
 TOOL = {"name": "get_weather", "description": "Weather.", "input_schema": {"type": "object"}}
+TOOLSET = {"type": "mcp_toolset", "mcp_server_name": "demo"}
 PIN = {"cache_control": {"type": "ephemeral"}}
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -240,6 +242,29 @@ def test_sampling_and_stops_reach_the_request() -> None:
     assert (made.stop, made.max_tokens) == (("END",), 9)
 
 
+def test_toolsets_name_servers_of_the_operators() -> None:
+    made = request(tools=[TOOL, TOOLSET], tool_choice={"type": "any"})
+    assert made.toolsets == (Toolset("demo"),)
+    assert [tool.name for tool in made.tools] == ["get_weather"]
+    chosen = {"default_config": {"enabled": False}, "configs": {"a": {"enabled": True}, "b": {}}}
+    assert request(tools=[TOOLSET | chosen]).toolsets == (Toolset("demo", ("a",)),)
+
+
+def test_calls_of_servers_and_their_results_are_turns_of_their_own() -> None:
+    use = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "add", "server_name": "demo", "input": {}}
+    result = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "content": "3", "is_error": False}
+    call = ToolCall("mcptoolu_1", "demo__add", "{}")
+    answer = Message("tool", (ToolResult("mcptoolu_1", (Text("3"),), "demo__add"),))
+    assert messages(HI[0], assistant(text("Look."), use, result, text("Three."))) == (
+        Message("user", (Text("Hi"),)),
+        Message("assistant", (Text("Look."), call)),
+        answer,
+        Message("assistant", (Text("Three."),)),
+    )
+    assert messages(HI[0], assistant(use, result))[1:] == (Message("assistant", (call,)), answer)
+    assert messages(HI[0], assistant(text("Look."), use))[1].parts == (Text("Look."),)  # it was never made
+
+
 def test_cache_control_pins_and_changes_the_figures() -> None:
     assert not decode().shape.cached
     for fields in (
@@ -296,6 +321,28 @@ def test_what_claude_code_sends_is_accepted() -> None:
             {"messages": [user({"type": "image", "source": {"type": "base64", "data": "!"}})]},
             "messages[0].content[0].source.data",
         ),
+        (
+            {
+                "messages": [
+                    user(
+                        {
+                            "type": "document",
+                            "source": {"type": "text", "data": "x"},
+                            "citations": {"enabled": True},
+                        }
+                    )
+                ]
+            },
+            "messages[0].content[0].citations",
+        ),
+        ({"mcp_servers": [{"type": "url", "url": "https://x/", "name": "x"}]}, "mcp_servers"),
+        ({"thread": {"type": "create"}}, "thread"),
+        ({"tools": [{"type": "mcp_toolset"}]}, "tools[0].mcp_server_name"),
+        (
+            {"tools": [TOOLSET | {"configs": {"add": {"enabled": False}}}]},
+            "tools[0].configs.add",
+        ),
+        ({"tools": [TOOLSET | {"default_config": {"enabled": False}}]}, "tools[0].configs"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "no name", "input_schema": {}}]}, "tools[0].name"),

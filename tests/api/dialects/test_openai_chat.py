@@ -68,8 +68,62 @@ def test_every_documented_field_of_completions_is_honoured_accepted_or_refused(n
 @pytest.mark.parametrize("name", sorted(openai_chat.REFUSED))
 def test_refused_fields_are_refused_by_name_unless_neutral(name: str) -> None:
     assert refusal(**{name: "x"}).report.param == name
-    for neutral in (None, False, [], {}, 0, ""):
-        chat(**{name: neutral})
+    neutral: list[Any] = [None, False, [], 0, ""]
+    for value in neutral + ([] if name in openai_chat.dialect.contract.switches else [{}]):
+        chat(**{name: value})
+
+
+def test_a_web_search_with_its_defaults_is_refused_too() -> None:
+    assert refusal(web_search_options={}).report.param == "web_search_options"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"messages": [{"role": "bot", "content": "x"}]},
+            "`system`, `developer`, `user`, `assistant`, `tool`",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "picture"}]}]}, "`text`, `input_text`"),
+        ({"response_format": {"type": "xml"}}, "`text`, `json_object`, `json_schema`, `regex`, `grammar`"),
+        ({"reasoning_effort": "enormous"}, "`high`, `low`"),
+        ({"tools": [{"type": "x"}]}, "`function`, `custom`, `mcp`"),
+        ({"stream_options": {"include_usage": 3}}, None),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused_with_those_that_are(
+    fields: dict[str, Any], words: str | None
+) -> None:
+    message = refusal(**fields).report.message
+    assert (words or "") in message
+    assert ("it can be" in message) == (words is not None)
+
+
+def test_calls_stay_text_where_that_is_asked_for() -> None:
+    assert chat().read_calls
+    assert chat(parse_tool_calls=True).read_calls
+    assert not chat(parse_tool_calls=False).read_calls
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [("auto", True), ("deepseek", True), ("parsed", True), ("hidden", False)]
+)
+def test_reasoning_is_read_apart_or_left_out(given: str, shown: bool) -> None:
+    body = json.dumps({"model": "m", "messages": [USER], "reasoning_format": given})
+    assert openai_chat.dialect.decode(body.encode(), DecodeContext()).shape.reasoning is shown
+
+
+@pytest.mark.parametrize("given", ["none", "raw", "deepseek-legacy", "other"])
+def test_reasoning_within_the_text_is_refused(given: str) -> None:
+    assert refusal(reasoning_format=given).report.param == "reasoning_format"
+
+
+def test_verbosity_reaches_the_template() -> None:
+    assert chat(verbosity="low").template_kwargs == {"verbosity": "low"}
+    assert chat(verbosity="low", chat_template_kwargs={"verbosity": "high"}).template_kwargs == {
+        "verbosity": "high"
+    }
+    assert refusal(verbosity="much").report.param == "verbosity"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.openai_compaction import CompactionDialect
 from pippin.api.dialects.openai_responses import ResponsesDialect
 from pippin.api.dialects.openai_responses_encode import ResponseShape
 from pippin.api.dialects.sealed_text import seal
@@ -529,6 +530,12 @@ def test_a_tool_is_repeated_with_all_its_fields() -> None:
         WEATHER | {"description": None, "strict": False}
     ]
     assert request(tools=[WEATHER]).tools == (Tool("get_weather", None, {"type": "object"}),)
+
+
+def test_a_compaction_names_its_model() -> None:
+    with pytest.raises(ServerError) as caught:
+        CompactionDialect().decode(b'{"input": "Hi"}', DecodeContext())
+    assert caught.value.report.param == "model"
 
 
 # Open Responses (2026-04-24): every field of a response is there, and these are never null.

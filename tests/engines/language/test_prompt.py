@@ -220,7 +220,7 @@ def test_thinking_is_switched_through_the_template():
     free = job_of(prepared, chat(user))
     assert (on.thinking_open, off.thinking_open, free.thinking_open) == (True, False, False)
     assert (on.may_think, off.may_think, free.may_think) == (False, False, True)
-    assert free.thinking_start == PLAIN.tokenizer.single("<think>")
+    assert free.thinking_start == (PLAIN.tokenizer.single("<think>"),)
     assert (
         preparer(chat_templates.OBJECTS, enable_thinking=True)
         .prepare("r", Generate(chat(user)))

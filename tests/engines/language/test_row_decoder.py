@@ -168,9 +168,9 @@ def test_a_grammar_begins_after_the_reasoning():
 
 
 def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
-    start = TOKENIZER.single("<think>")
+    (start,) = TOKENIZER.encode("<think>")
     decoder = RowDecoder(
-        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=start),
+        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
     )
@@ -178,7 +178,7 @@ def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
     choice = run(decoder, "<think>well</think>no")
     assert (choice.text("reasoning"), choice.text("text")) == ("well", "no")
     answered = RowDecoder(
-        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=start),
+        constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
     )
@@ -237,6 +237,16 @@ def test_a_tool_call_is_a_part_and_the_reason_to_end():
     assert decoder.finished == "tool_calls"
     assert [part.name for part in choice.parts if part.kind == "tool_call"] == ["look"]
     assert choice.text("tool_call").replace(" ", "") == '{"at":"it"}'
+
+
+def test_calls_that_are_not_to_be_read_stay_text_markup_and_all():
+    said = 'Wait. <tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call> and on'
+    request = asking(tools=(TOOL,), read_calls=False, parallel_tool_calls=False)
+    decoder = RowDecoder(job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER)
+    choice = run(decoder, said + "<|im_end|>")
+    assert decoder.finished == "stop"
+    assert choice.text("text") == said
+    assert choice.text("tool_call") == ""
 
 
 def test_a_required_call_is_the_only_thing_that_can_come():

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects import openai_fields as shared
+from pippin.api.dialects.anthropic_messages_answer import MessageAnswer
 from pippin.api.dialects.anthropic_messages_content import ConversationReader, MessageParam
 from pippin.api.dialects.anthropic_messages_encode import (
     MessagesEncoder,
@@ -15,7 +16,7 @@ from pippin.api.dialects.anthropic_messages_encode import (
     ThinkingShown,
     error_of,
 )
-from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice_of, tools_of
+from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
@@ -27,7 +28,7 @@ from pippin.api.dialects.engine_fields import (
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of, schema_format
 from pippin.api.dialects.sampling_fields import sampling_of
@@ -91,21 +92,24 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
 
 
 HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
-ACCEPTED: Final = (shared.ACCEPTED - HONOURED) | {
-    "container",
-    "mcp_servers",
-    "inference_geo",
-    "speed",
-    "diagnostics",
-    "user_profile_id",
-    "workspace_id",
-    "billing_policy",
-    "fallbacks",
-    "fallback_credit_token",
-    "thread",
-    "anthropic_version",
+ACCEPTED: Final[Mapping[str, str]] = {
+    name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
+} | {
+    "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
+    "inference_geo": "Answers are made where the server stands.",
+    "speed": "Every answer is as fast as it can be.",
+    "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
+    "user_profile_id": BOOKKEEPING,
+    "workspace_id": BOOKKEEPING,
+    "billing_policy": "Nothing is billed.",
+    "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
+    "fallback_credit_token": "Nothing is billed.",
+    "anthropic_version": "Of clouds that have no header for it; there is one version.",
 }
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
+    "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
+    "`mcp_toolset`, or in the header `x-mcp-servers`.",
+    "thread": "this server holds no conversations for Messages; send all of `messages`.",
     "compaction": "send the conversation to a model with instructions to summarise it instead.",
     "stop": "use `stop_sequences`.",
     "max_completion_tokens": "use `max_tokens`.",
@@ -119,7 +123,7 @@ class MessagesDialect:
     name = "messages"
     path = "/messages"
     body = MessagesBody
-    answer = None
+    answer = MessageAnswer
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
     def __init__(self, *, counting: bool = False) -> None:
@@ -138,15 +142,18 @@ class MessagesDialect:
         if not reader.messages:
             raise invalid("messages", "must hold something that a model here can read.")
         tools, left_out = tools_of(fields.tools or [])
+        toolsets = toolsets_of(fields.tools or [])
         messages, cached = _pins(fields, with_media_options(reader.messages, fields), reader.cached)
         choice = fields.tool_choice
         request = GenerationRequest(
             model=fields.model,
             messages=messages,
             tools=tools,
-            tool_choice=tool_choice_of(choice, tools),
+            toolsets=toolsets,
+            tool_choice=tool_choice_of(choice, tools, toolsets),
             parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
             tool_format=fields.tool_parser,
+            read_calls=fields.parse_tool_calls is not False,
             sampling=sampling_of(fields),
             output_format=_output_format(fields),
             stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
@@ -158,7 +165,12 @@ class MessagesDialect:
         )
         return Decoded(
             requests=(steered(request, fields),),
-            shape=MessageShape(thinking=_thinking_shown(fields), cached=cached, model=fields.model),
+            shape=MessageShape(
+                thinking=_thinking_shown(fields),
+                cached=cached,
+                model=fields.model,
+                servers=bool(toolsets),
+            ),
             stream=bool(fields.stream),
             ignored=ignored,
             warnings=_warnings(left_out, reader.skipped),

@@ -41,8 +41,13 @@ class ImageBlock(Struct, kw_only=True):
     source: MediaSource
 
 
+class Citations(Struct, kw_only=True):
+    enabled: bool = False
+
+
 class DocumentBlock(Struct, kw_only=True):
     source: MediaSource
+    citations: Citations | None = None
     title: str | None = None
     context: str | None = None
 
@@ -51,6 +56,7 @@ class SearchResult(Struct, kw_only=True):
     source: str
     title: str
     content: list[TextBlock]
+    citations: Citations | None = None
 
 
 class ThinkingBlock(Struct, kw_only=True):
@@ -62,6 +68,10 @@ class ToolUse(Struct, kw_only=True):
     id: str
     name: str
     input: dict[str, Any]
+
+
+class ServerToolUse(ToolUse):
+    server_name: str = ""
 
 
 class ToolOutput(Struct, kw_only=True):
@@ -79,8 +89,6 @@ _SKIPPED: Final = frozenset(
     {
         "redacted_thinking",
         "server_tool_use",
-        "mcp_tool_use",
-        "mcp_tool_result",
         "web_search_tool_result",
         "web_fetch_tool_result",
         "code_execution_tool_result",
@@ -107,6 +115,7 @@ class ConversationReader:
         self.skipped: list[str] = []  # types of blocks that were left out
         self.cached = False  # whether any block asks for caching
         self._names: dict[str, str] = {}  # of tools, by call id
+        self._server_calls: dict[str, ToolCall] = {}  # whose results have not come yet
 
     def system(self, content: Content) -> None:
         blocks = _blocks(content)
@@ -132,8 +141,32 @@ class ConversationReader:
     def _assistant(self, blocks: list[Block], param: str) -> None:
         parts: list[Part] = []
         for number, block in enumerate(blocks):
-            parts += self._assistant_parts(block, f"{param}[{number}]")
-        self._say("assistant", parts, self._pinned(blocks))
+            at = f"{param}[{number}]"
+            match block.get("type"):
+                case "mcp_tool_use":
+                    self._server_call(convert(block, ServerToolUse, at))
+                case "mcp_tool_result":
+                    parts = self._server_result(block, parts, at)
+                case _:
+                    parts += self._assistant_parts(block, at)
+        pinned = self._pinned(blocks)
+        if parts or blocks[-1:] == [] or blocks[-1].get("type") != "mcp_tool_result":
+            self._say("assistant", parts, pinned)
+
+    def _server_call(self, call: ServerToolUse) -> None:
+        name = self._names[call.id] = f"{call.server_name}__{call.name}"
+        arguments = msgspec.json.encode(call.input).decode()
+        self._server_calls[call.id] = ToolCall(call.id, name, arguments)
+
+    def _server_result(self, block: Block, said: list[Part], param: str) -> list[Part]:
+        """The call and its result as turns of their own; what is left of the turn that they stood in."""
+        result = self._tool_result(block, param)
+        call = self._server_calls.pop(result.call_id, None)
+        if call is None:
+            return said
+        self.messages.append(Message("assistant", (*said, call)))
+        self.messages.append(Message("tool", (result,)))
+        return []
 
     def _assistant_parts(self, block: Block, param: str) -> Sequence[Part]:
         match block.get("type"):
@@ -186,6 +219,7 @@ class ConversationReader:
                 return self._document(convert(block, DocumentBlock, param), param)
             case "search_result":
                 found = convert(block, SearchResult, param)
+                _check_citations(found.citations, param)
                 lines = [found.title, found.source, *(text.text for text in found.content)]
                 return [Text("\n".join(lines))]
             case str(kind) if kind in _SKIPPED:
@@ -198,6 +232,7 @@ class ConversationReader:
 
     def _document(self, document: DocumentBlock, param: str) -> list[Text | Image]:
         """Documents of text; their title and context stand before it."""
+        _check_citations(document.citations, param)
         source = document.source
         heading = [line for line in (document.title, document.context) if line]
         match source.type:
@@ -230,6 +265,13 @@ class ConversationReader:
             self.messages[-1] = Message(role, (*last.parts, *parts), pin=pin or last.pin)
         else:
             self.messages.append(Message(role, tuple(parts), pin=pin))
+
+
+def _check_citations(wanted: Citations | None, param: str) -> None:
+    if wanted is not None and wanted.enabled:
+        raise unsupported(
+            f"{param}.citations", "models here don't cite; leave it out, and ask for quotations in the text."
+        )
 
 
 def without_billing_header(text: str) -> str:

@@ -36,6 +36,7 @@ class MessageShape:
     thinking: ThinkingShown = "text"
     cached: bool = False  # the request asks for caching, so what was written to the cache is told apart
     model: str | None = None  # the name that was asked for
+    servers: bool = False  # the request names MCP servers, so their calls and results are shown
 
 
 ERROR_TYPE: Final[dict[ErrorKind, str]] = {
@@ -157,8 +158,11 @@ class MessagesEncoder:
 
     def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[Json]:
         match event:
-            case PartStarted(kind="reasoning"):
+            case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
+                self._part = None
+            case PartStarted(kind="reasoning" | "server_result"):
                 # Templates often write empty reasoning; a block is only made of it when there is text.
+                # The block of a result begins with all of it.
                 self._part = event
             case PartStarted():
                 yield self._start_block(event)
@@ -174,7 +178,7 @@ class MessagesEncoder:
                 }
                 yield {"type": "message_stop"}
 
-    def _start_block(self, part: PartStarted) -> Json:
+    def _start_block(self, part: PartStarted, text: str = "") -> Json:
         self._open, self._part = part, None
         block: Json
         match part.kind:
@@ -184,13 +188,21 @@ class MessagesEncoder:
                 block = {"type": "thinking", "thinking": "", "signature": ""}
             case "tool_call":
                 block = {"type": "tool_use", "id": tool_use_id(part.id), "name": part.name, "input": {}}
+            case "server_call":
+                block = server_use(part) | {"input": {}}
+            case "server_result":
+                block = server_result(part, text)
         return {"type": "content_block_start", "index": self._blocks, "content_block": block}
 
     def _grow(self, delta: PartDelta) -> Iterator[Json]:
+        match self._part:
+            case PartStarted(kind="server_result") as part:
+                yield self._start_block(part, delta.text)
+                return
+            case PartStarted() as part if delta.text and self._shape.thinking != "hidden":
+                yield self._start_block(part)
         if not delta.text:
             return
-        if self._part is not None and self._shape.thinking != "hidden":
-            yield self._start_block(self._part)
         match self._open:
             case PartStarted(kind="text"):
                 yield self._delta({"type": "text_delta", "text": delta.text})
@@ -198,7 +210,7 @@ class MessagesEncoder:
                 self._thought.append(delta.text)
                 if self._shape.thinking == "text":
                     yield self._delta({"type": "thinking_delta", "thinking": delta.text})
-            case PartStarted(kind="tool_call"):
+            case PartStarted(kind="tool_call" | "server_call"):
                 yield self._delta({"type": "input_json_delta", "partial_json": delta.text})
             case _:
                 pass
@@ -228,6 +240,11 @@ class MessagesEncoder:
             case "tool_call":
                 call = {"type": "tool_use", "id": tool_use_id(part.id), "name": part.name}
                 return call | {"input": arguments_of(part.text)}
+            case "server_call":
+                call = server_use(part) | {"input": arguments_of(part.text)}
+                return call if self._shape.servers else None
+            case "server_result":
+                return server_result(part, part.text) if self._shape.servers else None
 
     def _signature(self, thought: str) -> str:
         """Names the thought where it is shown; carries it where the client asked not to see it."""
@@ -242,6 +259,21 @@ def stop_of(finished: Finished | None) -> Json:
     if finished.reason == "stop" and finished.stop_sequence is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop_sequence}
     return {"stop_reason": STOP_REASON[finished.reason], "stop_sequence": None}
+
+
+def server_use(part: PartStarted | CompletedPart) -> Json:
+    """A call of an MCP tool, without its input."""
+    used = {"type": "mcp_tool_use", "id": server_use_id(part.id), "name": part.name}
+    return used | {"server_name": part.server}
+
+
+def server_result(part: PartStarted | CompletedPart, text: str) -> Json:
+    found = {"type": "mcp_tool_result", "tool_use_id": server_use_id(part.id), "is_error": part.is_error}
+    return found | {"content": [{"type": "text", "text": text}]}
+
+
+def server_use_id(id: str | None) -> str:
+    return f"mcptoolu_{(id or '').removeprefix('call_')}"
 
 
 def tool_use_id(id: str | None) -> str:

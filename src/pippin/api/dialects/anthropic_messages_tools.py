@@ -5,9 +5,10 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
-from pippin.core.conversation import Tool, ToolChoice
+from pippin.core.conversation import Tool, ToolChoice, Toolset
 
 MAX_TOOLS: Final = 1024
+TOOLSET: Final = "mcp_toolset"
 
 
 class ToolSpec(Struct, kw_only=True):
@@ -15,6 +16,18 @@ class ToolSpec(Struct, kw_only=True):
     input_schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
+
+
+class ToolSwitch(Struct, kw_only=True):
+    enabled: bool | None = None
+
+
+class ToolsetSpec(Struct, kw_only=True):
+    """Tools of an MCP server, by the name that the operator gave it."""
+
+    mcp_server_name: Annotated[str, Meta(min_length=1, max_length=64)]
+    default_config: ToolSwitch | None = None
+    configs: Annotated[dict[str, ToolSwitch], Meta(max_length=512)] | None = None
 
 
 class ChoiceSpec(Struct, kw_only=True):
@@ -59,6 +72,8 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[str, 
     tools: list[Tool] = []
     left_out: list[str] = []
     for number, spec in enumerate(given):
+        if spec.get("type") == TOOLSET:
+            continue
         tool = _tool(spec, f"tools[{number}]")
         if tool is not None and any(tool.name == other.name for other in tools):
             raise invalid(f"tools[{number}].name", "must differ from the names of the other tools.")
@@ -67,6 +82,31 @@ def tools_of(given: list[dict[str, Any]]) -> tuple[tuple[Tool, ...], tuple[str, 
         else:
             tools.append(tool)
     return tuple(tools), tuple(left_out)
+
+
+def toolsets_of(given: list[dict[str, Any]]) -> tuple[Toolset, ...]:
+    """The MCP servers among the tools."""
+    return tuple(
+        _toolset(convert(spec, ToolsetSpec, f"tools[{number}]"), f"tools[{number}]")
+        for number, spec in enumerate(given)
+        if spec.get("type") == TOOLSET
+    )
+
+
+def _toolset(spec: ToolsetSpec, param: str) -> Toolset:
+    switches = spec.configs or {}
+    if spec.default_config is not None and spec.default_config.enabled is False:
+        chosen = tuple(name for name, switch in switches.items() if switch.enabled)
+        if not chosen:
+            raise invalid(f"{param}.configs", "must switch on a tool, for `default_config` switches all off.")
+        return Toolset(spec.mcp_server_name, chosen)
+    for name, switch in switches.items():
+        if switch.enabled is False:
+            raise unsupported(
+                f"{param}.configs.{name}",
+                "single tools can't be switched off; switch off all by `default_config`, and on what may be called.",
+            )
+    return Toolset(spec.mcp_server_name)
 
 
 def _tool(spec: dict[str, Any], param: str) -> Tool | None:
@@ -81,14 +121,16 @@ def _tool(spec: dict[str, Any], param: str) -> Tool | None:
     return Tool(tool.name, tool.description, tool.input_schema, bool(tool.strict))
 
 
-def tool_choice_of(given: ChoiceSpec | None, tools: tuple[Tool, ...]) -> ToolChoice:
+def tool_choice_of(
+    given: ChoiceSpec | None, tools: tuple[Tool, ...], toolsets: tuple[Toolset, ...] = ()
+) -> ToolChoice:
     match given:
         case None | ChoiceSpec(type="auto"):
             return ToolChoice()
         case ChoiceSpec(type="none"):
             return ToolChoice("none")
         case ChoiceSpec(type="any"):
-            if not tools:
+            if not tools and not toolsets:
                 raise invalid("tool_choice", "can't be `any` without a tool in `tools` that can be called.")
             return ToolChoice("required")
         case ChoiceSpec(name=None):

@@ -113,7 +113,7 @@ class ChatEncoder:
                     return self._text(choice, text, tokens)
                 if kind == "reasoning":
                     return self._reasoning(choice, text)
-                return self._arguments(choice, call, text)
+                return self._arguments(choice, call, text) if kind == "tool_call" else b""
             case PartStarted(choice, index, kind, id, name):
                 return self._part(choice, index, kind, id, name)
             case Finished():

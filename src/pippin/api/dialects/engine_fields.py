@@ -12,6 +12,7 @@ from pippin.core.requests import GenerationRequest, OverflowPolicy, Thinking
 
 Effort = Literal["none", "off", "disabled", "minimal", "low", "medium", "high", "xhigh", "max"]
 NO_EFFORT = ("none", "off", "disabled")
+Verbosity = Literal["low", "medium", "high"]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Marker = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
@@ -89,6 +90,15 @@ class EngineFields(StructureFields, kw_only=True, omit_defaults=True):
         bool | None, Meta(description="False only together with `continue_final_message`.")
     ] = None
     tool_parser: Annotated[Name | None, Meta(description="Format of tool calls in the output.")] = None
+    parse_tool_calls: Annotated[
+        bool | None, Meta(description="False leaves calls in the text, as the model wrote them.")
+    ] = None
+    reasoning_format: Annotated[
+        Literal["auto", "deepseek", "parsed", "hidden", "none", "raw", "deepseek-legacy"] | None,
+        Meta(
+            description="Of llama.cpp and Groq; reasoning is read apart (`parsed`), or left out (`hidden`)."
+        ),
+    ] = None
     min_tokens: Annotated[Tokens | None, Meta(description="Least tokens before an end.")] = None
     ignore_eos: Annotated[bool | None, Meta(description="Go on after the end-of-text token.")] = None
     stop_token_ids: Annotated[
@@ -169,18 +179,27 @@ def thinking_of(fields: EngineFields) -> Thinking:
 
 def shows_reasoning(fields: EngineFields) -> bool:
     """Whether the answer may hold the model's reasoning."""
+    if fields.reasoning_format in ("none", "raw", "deepseek-legacy"):
+        raise unsupported(
+            "reasoning_format",
+            "reasoning is always read apart from the text; send `parsed`, or `hidden` to leave it out.",
+        )
+    if fields.reasoning_format == "hidden":
+        return False
     if isinstance(fields.reasoning, ReasoningOptions) and fields.reasoning.exclude:
         return False
     return fields.include_reasoning is not False
 
 
-def template_kwargs_of(fields: EngineFields) -> dict[str, Any]:
+def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None) -> dict[str, Any]:
     variables = dict(fields.chat_template_kwargs or {})
     for name in variables:
         if name in SET_BY_THE_SERVER:
             raise unsupported(f"chat_template_kwargs.{name}", "this variable is set by the server.")
     if fields.documents is not None:
         variables["documents"] = list(fields.documents)
+    if verbosity is not None:
+        variables.setdefault("verbosity", verbosity)
     check_depth(variables, "chat_template_kwargs")
     return variables
 

@@ -1,18 +1,22 @@
 """Reads a JSON body into a struct, and holds each field of a contract to: honoured, accepted, or refused."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from pippin.api.dialects.allowed_values import allowed_values
 from pippin.core.errors import ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 MAX_DEPTH = 100
 """Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
+
+BOOKKEEPING: Final = "Bookkeeping of the client's."
 
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -22,15 +26,16 @@ _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`
 class Contract(Generic[Body]):
     """The documented fields of a request body.
 
-    Fields of `body` are honoured (or refused by value, by the dialect's own code); names in `accepted` may
-    have any value and change nothing; names in `refused` may only have a neutral value (null, false, zero or
-    empty), otherwise the request fails with the sentence given there, also where `body` has them from a struct
-    that dialects share.
+    Fields of `body` are honoured (or refused by value, by the dialect's own code). Names in `accepted` may have
+    any value and change nothing, for the reason that is given. Names in `refused` may only have a neutral value
+    (null, false, zero or empty), otherwise the request fails with the sentence given there, also where `body` has
+    them from a struct that dialects share.
     """
 
     body: type[Body]
-    accepted: frozenset[str] = frozenset()
+    accepted: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """The body, and the names of fields that this contract does not know."""
@@ -49,31 +54,34 @@ class Contract(Generic[Body]):
         values = {
             name: texts if name in lists else texts[-1]
             for name, texts in given.items()
-            if name in self._known() and any(texts)
+            if name in names_of(self.body) and any(texts)
         }
         try:
             return msgspec.convert(values, type=self.body, strict=False), unknown
         except msgspec.ValidationError as error:
-            raise validation_error(str(error)) from None
+            raise validation_error(str(error), self.body) from None
 
     def _sort_out(self, data: bytes) -> tuple[str, ...]:
         given = decode_json(data, dict[str, msgspec.Raw])
         return self._sorted_out({name: bytes(value) for name, value in given.items()})
 
-    def _known(self) -> set[str]:
-        return {item.encode_name for item in msgspec.structs.fields(self.body)}
-
     def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
         """Names that nobody knows. Raises `ServerError` for one that is refused."""
-        known = self._known()
+        known = names_of(self.body)
         unknown = []
         for name, value in given.items():
             if (sentence := self.refused.get(name)) is not None:
-                if value not in _NEUTRAL and value:
+                if value and (value not in _NEUTRAL or (value == b"{}" and name in self.switches)):
                     raise unsupported(name, sentence)
             elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
         return tuple(unknown[:32])
+
+
+@functools.cache
+def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of its fields on the wire; msgspec takes a millisecond to tell them."""
+    return frozenset(item.encode_name for item in msgspec.structs.fields(body))
 
 
 Decodable = TypeVar("Decodable")
@@ -86,7 +94,7 @@ def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
-        raise validation_error(str(error)) from None
+        raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ServerError("invalid_request", f"The request body is not valid JSON: {error}.") from None
     except RecursionError:
@@ -98,15 +106,17 @@ def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
     try:
         return msgspec.convert(value, type=type)
     except msgspec.ValidationError as error:
-        raise validation_error(str(error), path) from None
+        raise validation_error(str(error), type, path) from None
     except RecursionError:
         raise too_deep(path) from None
 
 
-def validation_error(complaint: str, prefix: str = "") -> ServerError:
-    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`")."""
+def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError:
+    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`") about a value of that type."""
     match = _AT_PATH.match(complaint)
     problem, path = (match["problem"], match["path"] or "") if match else (complaint, "")
+    if path and problem.startswith("Invalid") and (words := allowed_values(type, path)):
+        problem += f"; it can be {', '.join(f'`{word}`' for word in words)}"
     path = f"{prefix}{path}" if path.startswith("[") or not prefix else f"{prefix}.{path}" if path else prefix
     if missing := re.match(r"Object missing required field `(.+)`", problem):
         path = f"{path}.{missing[1]}" if path else missing[1]

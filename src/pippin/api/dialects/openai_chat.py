@@ -8,8 +8,10 @@ from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat_encoder import ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat_messages import ChatMessage, is_prefill, messages_of
+from pippin.api.dialects.chat_message_body import ChatMessage
+from pippin.api.dialects.chat_messages import is_prefill, messages_of
 from pippin.api.dialects.chat_tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.engine_fields import Verbosity
 from pippin.api.dialects.fields import Contract, invalid, unsupported
 from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.openai_words import encode_error
@@ -38,6 +40,7 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     modalities: Annotated[tuple[Literal["text", "audio"], ...] | None, Meta(description='Only ["text"].')] = (
         None
     )
+    verbosity: Annotated[Verbosity | None, Meta(description="Handed to the chat template.")] = None
 
 
 REFUSED = shared.REFUSED | {
@@ -45,6 +48,7 @@ REFUSED = shared.REFUSED | {
     "functions": "it is the old name of `tools`; use that.",
     "function_call": "it is the old name of `tool_choice`; use that.",
     "moderation": "Pippin runs no moderation model.",
+    "web_search_options": "nothing here searches the web; give the model a tool, or an MCP server.",
     "best_of": "use `n`, or /v1/completions.",
     "suffix": "use /v1/completions.",
     "echo": "use /v1/completions.",
@@ -64,7 +68,7 @@ class ChatDialect:
     path = "/chat/completions"
     body = ChatRequest
     answer = ChatCompletion
-    contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED)
+    contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED, frozenset({"web_search_options"}))
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
         fields, ignored = self.contract.decode(body)
@@ -102,6 +106,7 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         tool_format=fields.tool_parser,
+        read_calls=fields.parse_tool_calls is not False,
         sampling=sampling_of(fields),
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
@@ -109,7 +114,7 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         n=shared.choices_of(fields.n, max_choices),
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         thinking=engine.thinking_of(fields),
-        template_kwargs=engine.template_kwargs_of(fields),
+        template_kwargs=engine.template_kwargs_of(fields, fields.verbosity),
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
         overflow=engine.overflow_of(fields),
     )

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.event_frames import COMMENT
-from pippin.api.dialects.fields import unsupported
+from pippin.api.dialects.fields import decode_json, invalid, unsupported
 from pippin.api.dialects.openai_responses import NoHistory, ResponsesDialect
 from pippin.api.dialects.openai_responses_encode import ResponseShape, response_id, usage_of
 from pippin.api.dialects.openai_responses_fields import ResponsesBody
@@ -27,6 +27,12 @@ QUESTION: Final = (
     "Summarize the conversation up to here for someone who will continue it. Keep names, numbers, decisions, "
     "what tools found, open questions and the user's wishes. Answer with the summary alone."
 )
+
+
+class ModelName(Struct):
+    """Unlike a response, a compaction has no default model."""
+
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,8 @@ class CompactionDialect:
         self._responses = ResponsesDialect()
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompactionShape]:
+        if decode_json(body, ModelName).model is None:
+            raise invalid("model", "is required: name the model that writes the summary.")
         decoded = self._responses.decode(body, context)
         if decoded.stream:
             raise unsupported("stream", "a compaction is answered in one piece; leave it out.")

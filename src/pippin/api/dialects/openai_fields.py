@@ -5,44 +5,40 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import EngineFields, Name, Tokens
-from pippin.api.dialects.fields import invalid, unsupported
+from pippin.api.dialects.fields import BOOKKEEPING, invalid, unsupported
 
 MAX_STOPS = 32
 MAX_STOP_LENGTH = 1024
 
-ACCEPTED: Final = frozenset(
-    {
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "prompt_cache_options",
-        "prediction",
-        "verbosity",
-        "web_search_options",
-        "include",
-        "betas",
-        "cache_control",
-        "citations",
-        "provider",
-        "plugins",
-        "extra_body",
-        "extra_headers",
-        "transforms",
-        "route",
-        "request_id",
-        "cache_prompt",
-        "id_slot",
-        "parse_tool_calls",
-        "reasoning_format",
-        "spaces_between_special_tokens",
-        "return_progress",
-    }
-)
-"""Bookkeeping, and hints that change nothing in an answer."""
+_CACHE = "A hint; the prefix cache keeps every prompt."
+_ROUTING = "For services that pass requests on to others; there is nobody to pass it on to."
+
+ACCEPTED: Final = {
+    "user": BOOKKEEPING,
+    "metadata": BOOKKEEPING,
+    "store": "Bookkeeping: there is no address that would list stored answers.",
+    "service_tier": "There is one tier.",
+    "safety_identifier": BOOKKEEPING,
+    "prompt_cache_key": _CACHE,
+    "prompt_cache_retention": _CACHE,
+    "prompt_cache_options": _CACHE,
+    "cache_control": _CACHE,
+    "cache_prompt": _CACHE,
+    "id_slot": _CACHE,
+    "prediction": "A hint for speed; the operator sets up speculation.",
+    "include": "Nothing that it can name is there to be included.",
+    "betas": "Names of features; those that are here need no name.",
+    "citations": "Answers cite nothing.",
+    "provider": _ROUTING,
+    "plugins": _ROUTING,
+    "transforms": _ROUTING,
+    "route": _ROUTING,
+    "extra_body": "What a client forgot to unfold; its fields belong beside the others.",
+    "extra_headers": "What a client forgot to unfold.",
+    "request_id": "Bookkeeping; the header `x-request-id` names a request.",
+    "spaces_between_special_tokens": "Markup tokens are never sent.",
+}
+"""Bookkeeping, and hints that change nothing in an answer: each with the reason why it can't."""
 
 _DIFFUSION = "this option is for diffusion models, which Pippin does not run; leave it out."
 _SPECPREFILL = "prompts are always computed in full; leave it out."
@@ -68,6 +64,7 @@ REFUSED: Final = {
     "kv_transfer_params": "caches are not moved between servers.",
     "vllm_xargs": "this is an option of vLLM's own plugins.",
     "thinking_forced_open": "use `enable_thinking` instead.",
+    "return_progress": "GET /v1/status tells how far each prompt is.",
     "p_less": _SAMPLER,
     "mirostat": _SAMPLER,
     "mirostat_tau": _SAMPLER,

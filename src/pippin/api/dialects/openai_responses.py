@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from pippin.api.dialects import openai_fields as shared
-from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
 from pippin.api.dialects.engine_fields import (
     continues_final,
     overflow_of,
@@ -18,6 +18,7 @@ from pippin.api.dialects.engine_fields import (
 )
 from pippin.api.dialects.fields import Contract, invalid
 from pippin.api.dialects.media_options import with_media_options
+from pippin.api.dialects.openai_responses_answer import ResponseAnswer
 from pippin.api.dialects.openai_responses_encode import ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.openai_responses_fields import (
     ACCEPTED,
@@ -59,7 +60,7 @@ class ResponsesDialect:
     name = "responses"
     path = "/responses"
     body = ResponsesBody
-    answer = None
+    answer = ResponseAnswer
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -108,11 +109,21 @@ def _read(
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
-        reader.read(history.items(fields.previous_response_id), "previous_response_id")
+        reader.read(_before(fields.previous_response_id, history), "previous_response_id")
     if (conversation := conversation_of(fields)) is not None:
         reader.read(history.conversation(conversation), "conversation")
     reader.read(given)
     return reader, toolbox_of((fields.tools or []) + reader.tools)
+
+
+def _before(previous: str, history: History) -> list[Item]:
+    try:
+        return history.items(previous)
+    except ServerError as error:
+        unknown = msgspec.structs.replace(
+            error.report, param="previous_response_id", code="previous_response_not_found"
+        )
+        raise ServerError.of(unknown) from None
 
 
 def conversation_of(fields: ResponsesBody) -> str | None:
@@ -134,13 +145,15 @@ def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Tool
         tool_choice=choice,
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         tool_format=fields.tool_parser,
+        read_calls=fields.parse_tool_calls is not False,
+        max_tool_calls=fields.max_tool_calls,
         sampling=sampling_of(fields),
         output_format=_output_format(fields),
         stop=shared.stops_of(fields.stop),
         max_tokens=fields.max_output_tokens,
         logprobs=(fields.top_logprobs or 0) if wants_logprobs else None,
         thinking=thinking_of(fields),
-        template_kwargs=template_kwargs_of(fields),
+        template_kwargs=template_kwargs_of(fields, fields.text.verbosity if fields.text else None),
         continue_final=continues_final(fields),
         overflow=_overflow(fields),
     )

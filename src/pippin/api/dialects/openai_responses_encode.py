@@ -8,6 +8,7 @@ import msgspec
 
 from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.event_frames import COMMENT, DONE, event_frame
+from pippin.api.dialects.openai_responses_mcp import ListedToolsItem, McpCallItem, McpCalls
 from pippin.api.dialects.openai_responses_output import (
     ActionCallItem,
     CallItem,
@@ -29,6 +30,7 @@ from pippin.core.events import (
     PartDelta,
     PartEnded,
     PartStarted,
+    ToolsListed,
     Usage,
 )
 
@@ -70,6 +72,7 @@ class ResponsesEncoder:
         self._sequence = 0
         self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
+        self._mcp_calls = McpCalls()
         self._ended = False  # the open item's part ended; only `Finished` says whether it was cut
         self._part: PartStarted | None = None  # has begun, but is no item yet
         self._created = False
@@ -92,13 +95,14 @@ class ResponsesEncoder:
         match event:
             case PartStarted() | PartDelta() | PartEnded() | Finished() if event.choice != 0:
                 return b""
+            case ToolsListed():
+                return self._frames(self._tools_listed(event))
             case PartStarted():
                 return self._frames(self._part_started(event))
             case PartDelta():
                 return self._frames(self._part_grew(event))
             case PartEnded():
-                self._ended = True
-                return b""
+                return self._frames(self._part_ended())
             case Finished():
                 return self._finished(event)
             case Failed(report):
@@ -111,7 +115,7 @@ class ResponsesEncoder:
 
     def failed(self, report: ErrorReport) -> bytes:
         code = _CODES.get(report.kind, "server_error")
-        frames = self._frames(self._close("completed" if self._ended else "incomplete"))
+        frames = self._frames(self._close_all("completed" if self._ended else "incomplete"))
         if report.kind == "cancelled":  # there is no event of its own for that
             self.status = "incomplete"
         else:
@@ -159,8 +163,17 @@ class ResponsesEncoder:
         self._created = True
         return self._lifecycle("response.created")
 
+    def _tools_listed(self, listed: ToolsListed) -> Iterator[Json]:
+        item = ListedToolsItem(f"mcpl_{self._run.id}_{len(self._items)}", len(self._items), listed)
+        self._items.append(item)
+        yield from item.start()
+        yield from item.close("completed")
+
     def _part_started(self, event: PartStarted) -> Iterator[Json]:
         yield from self._close("completed")
+        if event.kind == "server_result":
+            self._mcp_calls.begin_result(event)
+            return
         self._part = event
         # Templates often write empty reasoning; an item is only made of it when there is text.
         if event.kind != "reasoning":
@@ -173,10 +186,19 @@ class ResponsesEncoder:
         yield from self._open.start()
 
     def _part_grew(self, delta: PartDelta) -> Iterator[Json]:
+        if self._mcp_calls.grow_result(delta):
+            return
         if self._part is not None and delta.text and self._shape.reasoning != "hidden":
             yield from self._start_item(self._part)
         if self._open is not None:
             yield from self._open.grow(delta)
+
+    def _part_ended(self) -> Iterator[Json]:
+        yield from self._mcp_calls.end_result()
+        if isinstance(self._open, McpCallItem):
+            item, self._open = self._open, None
+            yield self._mcp_calls.wait_for(item)
+        self._ended = True
 
     def _new_item(self, event: PartStarted) -> OutputItem:
         index = len(self._items)
@@ -189,6 +211,8 @@ class ResponsesEncoder:
         if event.kind == "reasoning":
             as_summary = self._shape.reasoning == "summary"
             return ReasoningItem(named("rs"), index, as_summary=as_summary, sealed=self._shape.sealed)
+        if event.kind == "server_call":
+            return McpCallItem(named("mcp"), index, event)
         origin = self._shape.toolbox.origin(event.name or "")
         kinds: dict[str, tuple[type[CallItem], str]] = {
             "function": (FunctionCallItem, "fc"),
@@ -202,9 +226,13 @@ class ResponsesEncoder:
         if item is not None:
             yield from item.close(status)
 
+    def _close_all(self, status: ItemStatus) -> Iterator[Json]:
+        yield from self._close(status)
+        yield from self._mcp_calls.abandon()
+
     def _finished(self, event: Finished) -> bytes:
         cut = event.reason in ("length", "cancelled")
-        frames = self._frames(self._close("incomplete" if cut else "completed"))
+        frames = self._frames(self._close_all("incomplete" if cut else "completed"))
         self._usage = usage_of(event.usage)
         self.status = "incomplete" if cut else "completed"
         if not cut:
@@ -246,9 +274,10 @@ def replay(completion: Completion) -> Iterator[Event]:
     """The shortest stream that folds to the completion's first choice."""
     if not completion.choices:
         return
+    yield from completion.listed
     choice = completion.choices[0]
     for index, part in enumerate(choice.parts):
-        yield PartStarted(0, index, part.kind, part.id, part.name)
+        yield PartStarted(0, index, part.kind, part.id, part.name, part.server, part.is_error)
         if part.text or part.tokens:
             yield PartDelta(0, index, part.text, part.tokens)
         yield PartEnded(0, index)

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects import openai_fields as shared
-from pippin.api.dialects.engine_fields import EngineFields
+from pippin.api.dialects.engine_fields import EngineFields, Verbosity
+from pippin.api.dialects.fields import BOOKKEEPING
 from pippin.api.dialects.output_formats import JsonObjectFormat, ResponseFormat, TextFormat
 
 MOST_TOKENS: Final = 100_000_000
@@ -39,7 +40,7 @@ class SchemaFormat(Struct, tag_field="type", tag="json_schema", kw_only=True):
 
 class TextConfig(Struct, kw_only=True):
     format: TextFormat | JsonObjectFormat | SchemaFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class ConversationReference(Struct, kw_only=True):
@@ -69,9 +70,11 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
     max_tool_calls: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Limits calls of hosted tools, of which none run."),
+        Meta(description="Most calls that Pippin makes of MCP tools."),
     ] = None
-    text: Annotated[TextConfig | None, Meta(description="Format of the text; verbosity is accepted.")] = None
+    text: Annotated[
+        TextConfig | None, Meta(description="Format of the text; verbosity goes to the chat template.")
+    ] = None
     response_format: Annotated[
         ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
     ] = None
@@ -94,13 +97,15 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
 
 
 HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(ResponsesBody))
-ACCEPTED: Final = (shared.ACCEPTED - HONOURED) | {
-    "stream_options",  # obfuscation only
-    "access_programs",
-    "background_options",
-    "image",
-    "client_metadata",
-    "personality",
+ACCEPTED: Final[Mapping[str, str]] = {
+    name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
+} | {
+    "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
+    "access_programs": "There are none.",
+    "background_options": "A response in the background begins as soon as it can.",
+    "image": "Pictures are sent to the model as they are.",
+    "client_metadata": BOOKKEEPING,
+    "personality": "A name of a style of OpenAI's models; put the style into `instructions`.",
 }
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",

@@ -95,7 +95,6 @@ _SKIPPED: Final = frozenset(
         "computer_call_output",
         "image_generation_call",
         "code_interpreter_call",
-        "mcp_list_tools",
         "mcp_approval_request",
         "mcp_approval_response",
         "tool_search_call",
@@ -141,6 +140,8 @@ class ConversationReader:
                 self.tools += convert(item, MoreTools, param).tools
             case "compaction" | "compaction_summary" | "context_compaction":
                 self._compaction(convert(item, SealedItem, param), str(item["type"]))
+            case "mcp_list_tools":
+                pass  # the tools of this turn are what counts
             case str(kind) if kind in _SKIPPED:
                 self.skipped.append(kind)
             case str(kind) if kind.endswith(("_output", "_result")):
@@ -210,6 +211,8 @@ class ConversationReader:
         self._turn.append(ToolCall(call_id, name, arguments))
 
     def _mcp_call(self, call: McpCall) -> None:
+        if call.output is None and call.error is None:
+            return  # it was never made
         self._called(call.id, flat_name(call.name, call.server_label), call.arguments)
         failed = call.error is not None
         output = (

@@ -12,9 +12,8 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
 from pippin.api.dialects.mcp_tools import McpTool, toolset_of
+from pippin.api.dialects.openai_responses_builtin_tools import BUILT_IN, CUSTOM_INPUT, HOSTED, CallKind
 from pippin.core.conversation import Tool, ToolChoice, Toolset
-
-CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
 
 SEPARATOR: Final = "__"
 MAX_TOOLS: Final = 1024
@@ -89,76 +88,6 @@ class Toolbox:
         return (f"Tools of type {kinds} run on OpenAI's servers and were left out of the prompt.",)
 
 
-_HOSTED: Final = frozenset(
-    {
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-        "file_search",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "code_interpreter",
-        "image_generation",
-        "tool_search",
-        "programmatic_tool_calling",
-    }
-)
-
-_TEXT: Final = {"type": "string"}
-_CUSTOM: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": "The tool's input, as plain text."}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-_LOCAL_SHELL: Final = Tool(
-    "local_shell",
-    "Runs a command on the user's machine and returns its output.",
-    {
-        "type": "object",
-        "properties": {
-            "command": {"type": "array", "items": _TEXT, "description": "The program and its arguments."},
-            "working_directory": _TEXT,
-            "timeout_ms": {"type": "integer"},
-        },
-        "required": ["command"],
-    },
-)
-_SHELL: Final = Tool(
-    "shell",
-    "Runs shell commands on the user's machine and returns their output.",
-    {
-        "type": "object",
-        "properties": {
-            "commands": {"type": "array", "items": _TEXT, "description": "Shell commands, run one by one."},
-            "timeout_ms": {"type": "integer"},
-            "max_output_length": {"type": "integer"},
-        },
-        "required": ["commands"],
-    },
-)
-_APPLY_PATCH: Final = Tool(
-    "apply_patch",
-    "Creates, changes or deletes a file on the user's machine.",
-    {
-        "type": "object",
-        "properties": {
-            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
-            "path": _TEXT,
-            "diff": {"type": "string", "description": "The change as a V4A diff; not for delete_file."},
-        },
-        "required": ["type", "path"],
-    },
-)
-_BUILT_IN: Final[dict[str, tuple[CallKind, Tool]]] = {
-    "local_shell": ("local_shell", _LOCAL_SHELL),
-    "shell": ("shell", _SHELL),
-    "apply_patch": ("apply_patch", _APPLY_PATCH),
-}
-
-
 def flat_name(name: str, namespace: str | None) -> str:
     """The name by which the model knows a function of a namespace."""
     if not namespace:
@@ -192,12 +121,12 @@ def _tools_of(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tup
             return [_custom(spec, param, None)]
         case "namespace":
             return _namespace(spec, param)
-        case str(kind) if kind in _BUILT_IN:
-            call_kind, tool = _BUILT_IN[kind]
+        case str(kind) if kind in BUILT_IN:
+            call_kind, tool = BUILT_IN[kind]
             return [(tool, Origin(call_kind, tool.name))]
         case "mcp":
             return []
-        case str(kind) if kind in _HOSTED:
+        case str(kind) if kind in HOSTED:
             left_out.append(kind)
             return []
         case str():
@@ -221,7 +150,7 @@ def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[To
     if isinstance(custom.format, GrammarInput):
         grammar = f"The input follows this {custom.format.syntax} grammar:\n{custom.format.definition}"
         description = f"{description}\n\n{grammar}".strip()
-    tool = Tool(flat_name(custom.name, namespace), description or None, _CUSTOM)
+    tool = Tool(flat_name(custom.name, namespace), description or None, CUSTOM_INPUT)
     return tool, Origin("custom", custom.name, namespace)
 
 
@@ -282,7 +211,7 @@ def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None
         if name is None:
             raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
         return name
-    if isinstance(kind, str) and kind in _BUILT_IN:
+    if isinstance(kind, str) and kind in BUILT_IN:
         if kind not in toolbox.origins:
             raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
         return kind

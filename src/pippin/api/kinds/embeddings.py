@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid
 from pippin.core.events import Embedded
 from pippin.core.tasks import Embed
 
@@ -44,7 +44,7 @@ class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
 
 CONTRACT: Final = Contract(
     EmbeddingRequest,
-    frozenset({"user", "safety_identifier"}),
+    {"user": BOOKKEEPING, "safety_identifier": BOOKKEEPING},
     {
         "image_url": "this address embeds text; leave it out.",
         "truncate_prompt_tokens": "use `truncate`, which cuts at the model's own limit.",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.events import Accepted, Event, Picture, Progress
 from pippin.core.tasks import GenerateImages
@@ -113,7 +113,11 @@ class ImageEditRequest(ImageFields, kw_only=True, omit_defaults=True):
     ] = None
 
 
-ACCEPTED: Final = frozenset({"user", "safety_identifier", "moderation"})
+ACCEPTED: Final = {
+    "user": BOOKKEEPING,
+    "safety_identifier": BOOKKEEPING,
+    "moderation": "Nothing judges pictures here.",
+}
 REFUSED: Final = {
     "style": "describe the style in `prompt`.",
     "complexity": "use `quality` or `steps`.",

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.core.conversation import Text
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument
@@ -48,7 +48,7 @@ class RerankRequest(Struct, kw_only=True, omit_defaults=True):
 
 RERANK: Final = Contract(
     RerankRequest,
-    frozenset({"user"}),
+    {"user": BOOKKEEPING},
     {
         "max_chunks_per_doc": "documents are not cut in chunks; use `truncate`.",
         "max_tokens_per_doc": "documents are cut at the model's own limit; use `truncate`.",
@@ -73,7 +73,7 @@ class ScoreRequest(Struct, kw_only=True, omit_defaults=True):
 
 SCORE: Final = Contract(
     ScoreRequest,
-    frozenset({"user"}),
+    {"user": BOOKKEEPING},
     {"truncate_prompt_tokens": "texts are cut at the model's own limit; use `truncate`."},
 )
 

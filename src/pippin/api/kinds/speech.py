@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import Contract, invalid
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
@@ -70,7 +70,9 @@ REFUSED: Final = dict.fromkeys(
     ("gender", "pitch", "top_p", "top_k", "repetition_penalty", "streaming_interval"),
     "no model here takes it; leave it out.",
 )
-CONTRACT: Final = Contract(SpeechRequest, frozenset({"user", "verbose"}), REFUSED)
+CONTRACT: Final = Contract(
+    SpeechRequest, {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."}, REFUSED
+)
 
 
 def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Speak:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import Contract, invalid, unsupported
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.api.dialects.openai_words import error_body
 from pippin.api.forms import Upload
 from pippin.api.kinds.named_events import NamedEvents, named_event
@@ -79,7 +79,11 @@ REFUSED: Final = {
     "text": "use `prompt`.",
     "context": "use `prompt`.",
 }
-CONTRACT: Final = Contract(TranscriptionRequest, frozenset({"user", "verbose"}), REFUSED)
+CONTRACT: Final = Contract(
+    TranscriptionRequest,
+    {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."},
+    REFUSED,
+)
 
 
 class DurationUsage(Struct, kw_only=True):

@@ -1,7 +1,7 @@
 """`/v1/conversations`: lists of items that responses join and go on with."""
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
 from msgspec import Meta, Struct, field
@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 from pippin.api.body import read_json_body
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.fields import decode_json
+from pippin.api.dialects.openai_responses_answer import ItemPage
 from pippin.api.dialects.openai_responses_fields import Metadata
 from pippin.api.dialects.openai_responses_items import ConversationReader
 from pippin.api.dialects.openai_responses_stored import Item, stored_items
@@ -34,6 +35,19 @@ class ChangedConversation(Struct, kw_only=True):
     metadata: Metadata | None = None
 
 
+class ConversationAnswer(Struct, kw_only=True):
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: Literal["conversation"] = "conversation"
+
+
+class DeletedConversation(Struct, kw_only=True):
+    id: str
+    object: Literal["conversation.deleted"] = "conversation.deleted"
+    deleted: bool = True
+
+
 class NewItems(Struct, kw_only=True):
     items: Items = field(default_factory=list)
 
@@ -41,14 +55,24 @@ class NewItems(Struct, kw_only=True):
 def routes(api: Api) -> list[BaseRoute]:
     conversations = Conversations(api)
     return [
-        *both("/conversations", conversations.create, "POST"),
-        *both("/conversations/{id}", conversations.read, "GET"),
-        *both("/conversations/{id}", conversations.change, "POST"),
-        *both("/conversations/{id}", conversations.delete, "DELETE"),
-        *both("/conversations/{id}/items", conversations.items, "GET"),
-        *both("/conversations/{id}/items", conversations.add_items, "POST"),
+        *both(
+            "/conversations", conversations.create, "POST", body=NewConversation, answer=ConversationAnswer
+        ),
+        *both("/conversations/{id}", conversations.read, "GET", answer=ConversationAnswer),
+        *both(
+            "/conversations/{id}",
+            conversations.change,
+            "POST",
+            body=ChangedConversation,
+            answer=ConversationAnswer,
+        ),
+        *both("/conversations/{id}", conversations.delete, "DELETE", answer=DeletedConversation),
+        *both("/conversations/{id}/items", conversations.items, "GET", answer=ItemPage),
+        *both("/conversations/{id}/items", conversations.add_items, "POST", body=NewItems, answer=ItemPage),
         *both("/conversations/{id}/items/{item}", conversations.item, "GET"),
-        *both("/conversations/{id}/items/{item}", conversations.delete_item, "DELETE"),
+        *both(
+            "/conversations/{id}/items/{item}", conversations.delete_item, "DELETE", answer=ConversationAnswer
+        ),
     ]
 
 
@@ -81,7 +105,7 @@ class Conversations:
     async def delete(self, request: Request) -> Response:
         name = request.path_params["id"]
         history_of(self._api, request).delete_conversation(name)
-        return json_reply({"id": name, "object": "conversation.deleted", "deleted": True})
+        return json_reply(DeletedConversation(id=name))
 
     async def items(self, request: Request) -> Response:
         return json_reply(page_of(self._find(request).items, request.query_params))
@@ -124,10 +148,7 @@ def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
     return stored_items(items, uuid4().hex, history.item)
 
 
-def drawn(conversation: StoredConversation) -> dict[str, Any]:
-    return {
-        "id": conversation.id,
-        "object": "conversation",
-        "created_at": conversation.created_at,
-        "metadata": conversation.metadata,
-    }
+def drawn(conversation: StoredConversation) -> ConversationAnswer:
+    return ConversationAnswer(
+        id=conversation.id, created_at=conversation.created_at, metadata=conversation.metadata
+    )

@@ -5,7 +5,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.anthropic_messages import MessagesDialect
+from pippin.api.dialects.anthropic_messages import MessagesBody, MessagesDialect
+from pippin.api.dialects.anthropic_messages_answer import TokenCount
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -14,4 +15,4 @@ def routes(api: Api) -> list[BaseRoute]:
     async def count_tokens(request: Request) -> Response:
         return json_reply({"input_tokens": await api.handler.count(request, counting)})
 
-    return [*both("/messages/count_tokens", count_tokens, "POST")]
+    return [*both("/messages/count_tokens", count_tokens, "POST", body=MessagesBody, answer=TokenCount)]

@@ -12,7 +12,7 @@ def routes(api: Api) -> list[BaseRoute]:
     async def cancel(request: Request) -> Response:
         """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`)."""
         name = request.path_params["id"]
-        if not await api.handler.cancel(name):
+        if not await api.handler.answers.cancel(name):
             raise ServerError("not_found", "No request with this id is running.", "id")
         return json_reply(
             {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}

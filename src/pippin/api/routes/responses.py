@@ -8,9 +8,11 @@ from starlette.routing import BaseRoute
 
 from pippin.api.background import TERMINAL, BackgroundResponse, BackgroundResponses
 from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects import openai_responses_answer as answers
 from pippin.api.dialects.openai_compaction import CompactionDialect
 from pippin.api.dialects.openai_responses import ResponsesDialect
 from pippin.api.dialects.openai_responses_encode import ResponsesEncoder, response_id
+from pippin.api.dialects.openai_responses_fields import ResponsesBody
 from pippin.api.exchange import exchange_of
 from pippin.api.handler import Prepared
 from pippin.api.history import OwnedHistory
@@ -30,12 +32,20 @@ def routes(api: Api) -> list[BaseRoute]:
     responses = Responses(api)
     return [
         *both("/responses", responses.create, "POST"),
-        *both("/responses/input_tokens", responses.count, "POST"),
-        *both("/responses/compact", responses.compact, "POST"),
-        *both("/responses/{id}", responses.read, "GET"),
-        *both("/responses/{id}", responses.delete, "DELETE"),
-        *both("/responses/{id}/cancel", responses.cancel, "POST"),
-        *both("/responses/{id}/input_items", responses.input_items, "GET"),
+        *both(
+            "/responses/input_tokens", responses.count, "POST", body=ResponsesBody, answer=answers.InputTokens
+        ),
+        *both(
+            "/responses/compact",
+            responses.compact,
+            "POST",
+            body=ResponsesBody,
+            answer=answers.CompactedConversation,
+        ),
+        *both("/responses/{id}", responses.read, "GET", answer=answers.ResponseAnswer),
+        *both("/responses/{id}", responses.delete, "DELETE", answer=answers.DeletedResponse),
+        *both("/responses/{id}/cancel", responses.cancel, "POST", answer=answers.ResponseAnswer),
+        *both("/responses/{id}/input_items", responses.input_items, "GET", answer=answers.ItemPage),
     ]
 
 

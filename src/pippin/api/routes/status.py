@@ -46,7 +46,7 @@ class StatusPages:
                 "steps_executed": total.steps,
                 "num_running": total.running,
                 "num_waiting": total.waiting,
-                "total_requests_processed": self.api.handler.answered,
+                "total_requests_processed": self.api.handler.answers.answered,
                 "total_prompt_tokens": total.prompt_tokens,
                 "total_completion_tokens": total.completion_tokens,
                 "generation_tps": total.generation_tps,

@@ -43,7 +43,7 @@ class TemplateRequest(openai_chat.ChatRequest, kw_only=True, omit_defaults=True)
 
 TEMPLATE = Contract(
     TemplateRequest,
-    openai_fields.ACCEPTED | set(TokenizeRequest.__struct_fields__),
+    openai_fields.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
     {name: why for name, why in openai_chat.REFUSED.items() if name != "add_special_tokens"},
 )
 

@@ -1,30 +1,5 @@
-"""Embedding models: the kind's two doors.
+"""Embedding models."""
 
-Imports wait until the BLAS stands: it must be in the process before mlx is.
-"""
+from pippin.engines.embeddings.engine import open_engine, open_preparer
 
-from typing import TYPE_CHECKING
-
-import msgspec
-
-from pippin.config.model_options import ModelOptions
-from pippin.core.models import WorkerSpec
-from pippin.engines.base import LoadProgress
-from pippin.engines.device import accelerate_blas
-
-if TYPE_CHECKING:
-    from pippin.engines.embeddings.engine import EmbeddingPreparer
-    from pippin.engines.encoding import EncodingEngine
-
-
-def open_preparer(spec: WorkerSpec) -> "EmbeddingPreparer":
-    accelerate_blas(msgspec.convert(spec.options, ModelOptions), spec.threads)
-    from pippin.engines.embeddings import engine
-
-    return engine.open_preparer(spec)
-
-
-def open_engine(spec: WorkerSpec, preparer: "EmbeddingPreparer", progress: LoadProgress) -> "EncodingEngine":
-    from pippin.engines.embeddings import engine
-
-    return engine.open_engine(spec, preparer, progress)
+__all__ = ["open_engine", "open_preparer"]

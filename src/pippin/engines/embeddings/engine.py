@@ -1,11 +1,9 @@
 """Embedding models: encoders of mlx-vlm, and language models of mlx-lm with their last hidden state pooled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import msgspec
 import numpy as np
 
@@ -15,6 +13,8 @@ from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.embeddings.language import language_forward
+from pippin.engines.embeddings.pooling import Pooling, read_pooling
 from pippin.engines.embeddings.windows import restore_windows
 from pippin.engines.encoding import (
     EncodingEngine,
@@ -32,26 +32,6 @@ ENCODERS = frozenset(
     {"bert", "xlm-roberta", "modernbert", "llama_bidirec", "gemma3_text", "qwen3", "lfm2", "ministral3"}
 )
 """`model_type`s that mlx-vlm's embedding loader builds; every other one is read as a language model."""
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How token states become one vector, as the folder's sentence-transformers files say."""
-
-    config: dict[str, Any]
-    normalize: bool
-
-
-def read_pooling(folder: Path) -> Pooling | None:
-    """From `modules.json` and `1_Pooling/config.json`; None where the folder has none."""
-    modules = folder / "modules.json"
-    if not modules.exists():
-        return None
-    listed = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, Any]])
-    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in listed]
-    paths = {kind: str(module.get("path", "")) for kind, module in zip(kinds, listed, strict=True)}
-    config = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
-    return Pooling(config or {"pooling_mode": "mean"}, "Normalize" in kinds)
 
 
 class EmbeddingPreparer:
@@ -137,16 +117,22 @@ def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, EmbeddingPreparer)
-    progress(0, 1, "weights")
+    progress(0, spec.info.size_bytes, "weights")
     config = preparer.tokenizer.config
     pooling = read_pooling(preparer.folder)
     if config.get("model_type") in ENCODERS:
+        if preparer.options.embedding_pooling is not None:
+            raise ServerError(
+                "load_failed",
+                f"{spec.info.id} has a pooling of its own; leave embedding_pooling out.",
+                "embedding_pooling",
+            )
         forward = _encoder(preparer, pooling)
     else:
-        forward = _language_model(preparer, pooling)
+        forward = language_forward(spec.info, preparer.options, pooling, preparer.tokenizer.pad, progress)
     vector = forward([TokenRow((preparer.tokenizer.pad,))])  # a warm-up that also tells the size
     preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
-    progress(1, 1, "weights")
+    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
 
 
@@ -182,30 +168,5 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Callable[[
         if pooling is not None and not pooling.normalize and "dense" not in model:
             return floats(pool_by_config(out.last_hidden_state, mask, pooling.config))
         return floats(out.text_embeds)  # mlx-vlm normalises these
-
-    return forward
-
-
-def _language_model(
-    preparer: EmbeddingPreparer, pooling: Pooling | None
-) -> Callable[[Sequence[TokenRow]], Floats]:
-    """Any language model: its states after the last norm, the last token's (or the mean), normalised."""
-    from mlx_lm.utils import load_model
-
-    model, _ = load_model(preparer.folder, trust_remote_code=False)
-    for_this_device(model, preparer.options)
-    pad = preparer.tokenizer.pad
-    inner = model.language_model.model if "language_model" in model else model.model
-    mode = (pooling.config if pooling else {}).get("pooling_mode_mean_tokens") and "mean"
-
-    def forward(batch: Sequence[TokenRow]) -> Floats:
-        tokens, mask, _ = padded(batch, pad)
-        states = inner(tokens)  # causal: padding on the right is seen by nobody
-        lengths = mask.sum(axis=1)
-        if mode == "mean":
-            pooled = (states * mask[..., None]).sum(axis=1) / lengths[:, None]
-        else:
-            pooled = states[mx.arange(len(batch)), lengths - 1]
-        return floats(pooled / mx.maximum(mx.linalg.norm(pooled, axis=1, keepdims=True), 1e-12))
 
     return forward

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import json
 import logging
 import math
 import secrets
@@ -130,8 +131,8 @@ def load_pipeline(folder: Path, preset: Preset, options: ModelOptions) -> Pipeli
     scales = options.lora_scales or (1.0,) * len(options.lora_paths)
     if len(scales) != len(options.lora_paths):
         raise ServerError("load_failed", "Give as many lora_scales as lora_paths, or none.", "lora_scales")
-    build = _named(preset.model)
-    config = getattr(_named("common.config.model_config:ModelConfig"), preset.config)()
+    build = mflux_named(preset.model)
+    config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()
     arguments: dict[str, Any] = {"model_path": str(folder), "model_config": config}
     if options.quantize not in (None, 16):
         arguments["quantize"] = options.quantize
@@ -142,10 +143,11 @@ def load_pipeline(folder: Path, preset: Preset, options: ModelOptions) -> Pipeli
             )
         arguments |= {"lora_paths": list(options.lora_paths), "lora_scales": list(scales)}
     model = build(**arguments)
-    return Pipeline(model, preset, previewer(model, _named(preset.latents)))
+    return Pipeline(model, preset, previewer(model, mflux_named(preset.latents)))
 
 
-def _named(path: str) -> Any:
+def mflux_named(path: str) -> Any:
+    """What a preset calls `module:Name`."""
     module, name = path.split(":")
     return getattr(importlib.import_module(MFLUX + module), name)
 
@@ -232,13 +234,22 @@ def _tokens(task: GenerateImages) -> int:
     return task.n * (task.width // SIDE_STEP) * (task.height // SIDE_STEP)
 
 
+def as_caption(prompt: str) -> str:
+    """A JSON object as it is; any other text as the short description of one."""
+    try:
+        found = json.loads(prompt)
+    except ValueError:
+        found = None
+    return prompt if isinstance(found, dict) else json.dumps({"short_description": prompt})
+
+
 def arguments_of(pipeline: Pipeline, task: GenerateImages, paths: list[Path]) -> dict[str, Any]:
     """Keywords of this pipeline's `generate_image`, but the seed."""
     preset = pipeline.preset
     known = inspect.signature(pipeline.model.generate_image).parameters
     steps = task.steps or max(1, round(preset.steps * EFFORT[task.effort]))
     arguments: dict[str, Any] = {
-        "prompt": task.prompt,
+        "prompt": as_caption(task.prompt) if preset.captions else task.prompt,
         "num_inference_steps": steps,
         "width": task.width,
         "height": task.height,

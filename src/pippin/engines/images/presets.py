@@ -21,6 +21,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     guidance: float | None  # None: the model was distilled to need none, and takes none
     edits: bool = False  # needs pictures to work from
     negative: bool = False  # listens to a negative prompt
+    captions: bool = False  # its prompts are JSON objects that describe the picture
     pictures: int = 1  # most that it takes
     pipelines: tuple[str, ...] = ()  # what model_index.json calls it
     names: tuple[str, ...] = ()  # parts of a repository's name
@@ -106,6 +107,7 @@ PRESETS = (
         steps=50,
         guidance=5.0,
         negative=True,
+        captions=True,
         pipelines=("BriaFiboPipeline",),
         names=("fibo",),
     ),

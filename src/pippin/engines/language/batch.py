@@ -17,10 +17,10 @@ from pippin.engines.language.tokenizer import Tokenizer
 
 
 class Batch:
-    """`rows` is in the sampler's order. A step is `forward`, then `sample`; `read` gives the tokens of the last draw.
+    """`rows` is in the sampler's order. A step is `forward`, `launch`, `sample`; then `read` gives the tokens drawn.
 
-    Between `forward` and `sample` the host reads the draw before, while the device computes: rows that end there
-    leave, and are not drawn for again. Rows may join there too: their first draw is from their prompts' logits.
+    `forward` may come before the last draw is read: rows that end there leave, and are not drawn for again. Rows that
+    join before `sample` are drawn for from their prompts' logits.
     """
 
     def __init__(
@@ -32,8 +32,10 @@ class Batch:
         plain_below: int = 0,
         *,
         sorts_slowly: bool = False,
+        overlaps: bool = True,
     ) -> None:
-        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
+        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart.
+        `overlaps`: starting a step on the device does not hold up the host."""
         self.rows: list[Row] = []
         self._new_group = new_group
         self._plain_below = plain_below
@@ -45,6 +47,8 @@ class Batch:
         self.limit = sys.maxsize  # bytes that all rows may take
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
+        self._overlaps = overlaps
+        self.built = False  # the next step
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
@@ -89,13 +93,18 @@ class Batch:
                 self._place(row, cache, length)
         self._forget_empty()
 
-    def fit(self, limit: int, count: int = 1) -> None:
-        """Before a step of so many tokens, and the joins after it: give up places to spare where `limit`, the bytes
-        that rows may take, asks for it. The rows themselves fit: that is the scheduler's care."""
+    def fit(self, limit: int, count: int = 1) -> bool:
+        """Before a step of so many tokens: give up places to spare where `limit`, the bytes that rows may take, asks
+        for it; whether the step fits then. The scheduler sees to it that it does once a step is done."""
         self.limit = limit
         self._promote()
-        if sum(group.bytes_after(count) for group in self._groups.values()) > limit:
-            self._pack()
+        if self._bytes_after(count) <= limit:
+            return True
+        self._pack()
+        return self._bytes_after(count) <= limit
+
+    def _bytes_after(self, count: int) -> int:
+        return sum(group.bytes_after(count) for group in self._groups.values())
 
     def _pack(self) -> None:
         for name, group in self._groups.items():
@@ -117,6 +126,11 @@ class Batch:
         self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
         self.rows = [row for row in self.rows if row not in leaving]
         self._forget_empty()
+        if not self.rows:
+            self._forget_step()
+
+    def _forget_step(self) -> None:
+        self.built, self._logits, self._places = False, [], {}
 
     def view(self, row: Row, stop: int) -> RowCache:
         return self._groups[row.group].view(row.slot, stop)
@@ -126,7 +140,7 @@ class Batch:
         return self._groups[row.group].length(row.slot)
 
     def forward(self) -> None:
-        """Start the next step of all rows on the device."""
+        """Build the next step of all rows, and start it if that does not hold up the host."""
         self._compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
@@ -147,7 +161,16 @@ class Batch:
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results
-        mx.async_eval(*results)  # type: ignore[no-untyped-call]
+        self.built = True
+        if self._overlaps:
+            mx.async_eval(*results)  # type: ignore[no-untyped-call]
+
+    def launch(self) -> None:
+        """Have the device compute the next step, built or not."""
+        if not self.built:
+            self.forward()
+        if not self._overlaps:
+            mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):
@@ -166,7 +189,7 @@ class Batch:
         masked, masks = self._masks()
         drawn = self._sampler.sample(logits, masks, masked or None)
         mx.async_eval(*drawn.arrays())  # type: ignore[no-untyped-call]
-        self._logits = []
+        self._forget_step()
         self._drawn, self._drawn_rows = drawn, list(self.rows)
         for index, row in enumerate(self.rows):
             row.source = index

@@ -17,6 +17,8 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
 from pippin.engines.language import grammar_tokens, schema_walk
 from pippin.engines.language.tokenizer import Tokenizer
+from pippin.output import answer_grammar
+from pippin.output.reasoning_format import ReasoningFormat
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
 CACHE_BYTES = 32 << 20
@@ -97,27 +99,34 @@ class GrammarCompiler:
         self._size = 0
 
     def compile(
-        self, wanted: OutputFormat | None, calls: str | None = None, *, param: str = "response_format"
+        self,
+        wanted: OutputFormat | None,
+        calls: str | None = None,
+        *,
+        reasoning: ReasoningFormat | None = None,
+        param: str = "response_format",
     ) -> CompiledGrammar:
-        """The grammar of an answer: of `wanted`, or of tool calls (`calls` is Lark source), or of either one.
+        """The grammar of an answer: of `wanted`, or of tool calls (`calls` is Lark source), or of either one. It may
+        follow on `reasoning`, which leaves its own marks around it.
 
         Raises `ServerError` for what can't be honoured, naming `param`, the keyword and its path.
         """
-        grammars = []
+        parts: dict[str, dict[str, Any]] = {}
         if wanted is not None:
-            grammars.append(self._source(wanted, param))
+            parts["answer"] = self._source(wanted, param)
         if calls is not None:
-            grammars.append({"lark_grammar": calls})
-        if len(grammars) == 2:
-            answer, call = grammars
-            parts: list[dict[str, Any]] = [
-                {"lark_grammar": "start: @answer | @calls"},
-                {"name": "answer", **answer},
-                {"name": "calls", **call},
-            ]
-        else:
-            parts = grammars
-        source = json.dumps({"grammars": parts}, ensure_ascii=False)
+            parts["calls"] = {"lark_grammar": calls}
+        named = [{"name": name, **part} for name, part in parts.items()]
+        if reasoning is not None:
+            kinds = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
+            named = [
+                {"name": f"whole_{name}", "lark_grammar": kinds[name](reasoning, self.special_id, f"@{name}")}
+                for name in parts
+            ] + named
+            parts = {f"whole_{name}": {} for name in parts}
+        either = " | ".join(f"@{name}" for name in parts)
+        whole = [{"lark_grammar": f"start: {either}"}, *named] if len(named) > 1 else [*parts.values()]
+        source = json.dumps({"grammars": whole}, ensure_ascii=False)
         if len(source) > MOST_SOURCE:
             raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
         return self._compiled(source, lambda error: self._refusal(error, wanted, param))

@@ -22,6 +22,7 @@ from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prompts import Prompts, progress_of
 from pippin.engines.language.row_decoder import RowDecoder
+from pippin.engines.language.row_keeping import RowKeeping
 from pippin.engines.language.rows import Prompt, Request, Row
 from pippin.engines.language.sampling import Choice
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
@@ -63,11 +64,12 @@ class LanguageEngine:
         self._prompts = Prompts(
             model, tokenizer, self._scheduler, prefixes, adapters, head=head, joint=joint_prompts
         )
+        self._keeping = RowKeeping(batch, prefixes)
         self._adapters = adapters
         self._speculation = speculation
         self._sight = sight
         self._arrivals = 0
-        self._chunk = 0  # prompt tokens that the device was given in the last step
+        self._speculates = False  # the next step is to look for proposals
         self._out: list[Emission] = []
         self.counters = Counters()
 
@@ -112,54 +114,63 @@ class LanguageEngine:
 
     @property
     def busy(self) -> bool:
-        return bool(self._requests) or bool(self._out)
+        return bool(self._requests or self._out or self._keeping)
 
     def step(self) -> list[Emission]:
         started = time.monotonic()
         self.counters.steps += 1
         self._expire(started)
         self._admit(started)
-        self._batch.fit(self._scheduler.for_rows())
         decoding = bool(self._batch.rows)
         checked = decoding and self._check_proposals()
+        if not self._batch.built:
+            self._keeping.settle()
+            self._batch.fit(self._scheduler.for_rows())
         if self._batch.rows and not checked:
-            self._batch.forward()
-            self._read()
-        tokens = self._compute_prompts(wait=not decoding, start=not checked)
+            self._batch.launch()
+        self._keeping.settle()
+        tokens = self._compute_prompts(wait=checked or not decoding, start=not checked)
         if self._batch.rows and not checked:
-            self._batch.sample()
-            self._keep_states()
+            self._draw()
         if self._prefixes is not None:
             self._prefixes.write_some()
         if not decoding and not tokens and not self._out:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         self._preempt()
-        self._observe(time.monotonic() - started, tokens, decoding=decoding, checked=checked)
+        seconds = time.monotonic() - started
+        self._scheduler.observe(seconds, tokens, decoding)
+        self.counters.step_done(seconds, tokens, decoding)
+        if self._speculation is not None and decoding and not checked and not tokens:
+            self._speculation.observe(seconds, 1, proposed=False)
         sent, self._out = self._out, []
         return sent
 
-    def _observe(self, seconds: float, tokens: int, *, decoding: bool, checked: bool) -> None:
-        """Learn from a step. Beside decoding nobody waits for a chunk: it shows in the time of the next step."""
-        shown = self._chunk if decoding else tokens
-        self._chunk = tokens if decoding else 0
-        self._scheduler.observe(seconds, shown, decoding)
-        self.counters.step_done(seconds, tokens, decoding)
-        if self._speculation is not None and decoding and not (checked or shown):
-            self._speculation.observe(seconds, 1, proposed=False)
+    def _draw(self) -> None:
+        """A token for every row. The next step is built while the device still works on this one, unless it would be in
+        vain."""
+        self._batch.sample()
+        self._keeping.keep_states()
+        rows = self._batch.rows
+        self._speculates = self._speculation is not None and self._speculation.wanted(rows)
+        ahead = not self._speculates and all(row.ticket.growth > 1 for row in rows)
+        if ahead and self._batch.fit(self._scheduler.for_rows()):
+            self._batch.forward()
+        self._read()
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
-        if self._speculation is None or not self._speculation.wanted(self._batch.rows):
+        if self._speculation is None or not self._speculates or self._prompts.done():
             return False
-        self._read()
         proposals = self._speculation.proposals(self._batch.rows)
-        if not any(proposals):
-            return False
-        self._check(proposals)
-        return True
+        self._speculates = any(proposals)
+        if self._speculates:
+            self._check(proposals)
+            self._speculates = self._speculation.wanted(self._batch.rows)
+            return True
+        return False
 
     def _read(self) -> None:
-        """Accept the tokens of the last draw, while the device computes the next step."""
+        """Accept the tokens of the last draw."""
         for row, choice in self._batch.read():
             if row in self._batch.rows:  # not so if another choice's token has failed the request
                 self._accept(row, choice)
@@ -224,32 +235,11 @@ class LanguageEngine:
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self._emit(each.request, progress_of(each))
+            if not wait:
+                break  # whoever decodes waits for one pass
         for prompt in self._prompts.done() if start else ():
             self._start_rows(prompt)
         return spent
-
-    def _keep_row(self, row: Row) -> None:
-        """Remember a row that leaves: a conversation goes on from its end."""
-        if self._prefixes is None:
-            return
-        size = self._prefixes.tree.block_tokens
-        length = min(self._batch.length(row), len(row.tokens))
-        stop = length // size * size
-        if self._prefixes.has_state and stop != length:
-            return  # the state is of the very end
-        if stop:
-            job = row.request.job
-            self._prefixes.keep(job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop))
-
-    def _keep_states(self) -> None:
-        """Recurrent state cannot be had back later: remember it as rows pass a block's border."""
-        if self._prefixes is None or not self._prefixes.has_state:
-            return
-        for row in self._batch.rows:
-            length = self._batch.length(row)
-            if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
-                tokens = row.request.job.identify(row.tokens[:length])
-                self._prefixes.keep_state(row, tokens, self._batch.view(row, length))
 
     def _start_rows(self, prompt: Prompt) -> None:
         """The prompt is computed: its rows join the batch."""
@@ -286,7 +276,7 @@ class LanguageEngine:
             self._fail(request, error.report)
             return
         if row.decoder.finished is not None:
-            self._keep_row(row)
+            self._keeping.note(row)
             self._leave([row])
             row.held.extend(events)
             self._finish(row)
@@ -344,10 +334,7 @@ class LanguageEngine:
         self._fail(prompt.request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
 
     def _suspend(self, row: Row) -> None:
-        self._read()  # the draw under way still counts
-        if row not in self._batch.rows:
-            return
-        self._keep_row(row)
+        self._keeping.note(row)
         self._leave([row])
         self._scheduler.drop([row.ticket])
         row.ticket.length = len(row.tokens)

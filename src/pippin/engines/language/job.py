@@ -28,10 +28,11 @@ class LanguageJob:
     pins: tuple[int, ...] = ()  # counts of prompt tokens after which the prefix cache keeps what it has
     thinking_open: bool = False  # the prompt ends inside reasoning
     may_think: bool = False  # the model may open its reasoning by itself
-    thinking_start: int | None = None  # the token that opens it, where it is a single one
+    thinking_start: tuple[int, ...] = ()  # the tokens that open it
     thinking_budget: int | None = None  # the request's, or the model's option
     thinking_end: tuple[int, ...] = ()  # tokens that are forced when the budget is used up
     grammar: CompiledGrammar | None = None
+    grammar_has_reasoning: bool = False  # it begins with the answer's first token, not after the reasoning
     tools: tuple[Tool, ...] = ()  # those that may be called
     tool_format: ToolFormat | None = None
     reasoning_format: ReasoningFormat | None = None

@@ -106,6 +106,7 @@ def build_engine(
             adapters,
             options.quantized_kv_start if options.kv_bits else 0,
             sorts_slowly=plan.sorts_slowly,
+            overlaps=plan.overlaps,
         ),
         head=Head(model, batching.vocabulary),
         joint_prompts=batching.shape is not None,
@@ -144,7 +145,7 @@ def _open_prefixes(
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     if options.quantized_kv_start:
         shape = replace(shape, kv_bits=None)  # short rows must find what they left
-    layout = BlockLayout(probe_row(model, 2), lambda: new_row_cache(model), shape)
+    layout = BlockLayout(probe_row(model, 2), lambda room: new_row_cache(model, room), shape)
     disk = None
     if options.cache_dir is not None and folder is not None:
         details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"

@@ -1,6 +1,5 @@
 """A conversation in the shape that one model's chat template understands."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,20 +18,12 @@ from pippin.core.conversation import (
     Video,
 )
 from pippin.core.errors import ServerError
+from pippin.engines.language.call_ids import CallIds
 from pippin.engines.language.literals import Literals
 from pippin.engines.language.template_traits import Messages, Traits
+from pippin.engines.language.tool_offer import described, with_words
 from pippin.engines.language.vision.writing import MediaStyle, holds_media
-from pippin.output.tool_format import History
-
-OFFER = """You can call functions. These are on offer, one JSON object in each line:
-<tools>
-{tools}
-</tools>
-To call one, write a JSON object with its name and its arguments between <tool_call> and </tool_call>:
-<tool_call>
-{{"name": "function name", "arguments": {{"argument": "value"}}}}
-</tool_call>"""
-"""For templates that know nothing of tools."""
+from pippin.output.tool_format import History, Write, write_json_tags
 
 
 @dataclass(frozen=True)
@@ -45,10 +36,11 @@ class Converter:
     def convert(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> Messages:
         """Raises `ServerError` for a part that this model can't take."""
         converted: Messages = []
+        ids = CallIds(messages, self.history.call_ids)
         for place, message in enumerate(messages):
-            converted += self._message(message, f"messages[{place}]")
+            converted += self._message(message, ids, f"messages[{place}]")
         if tools and not self.traits.tools:
-            converted = _with_offer(converted, OFFER.format(tools=self._offer_lines(tools)))
+            converted = with_words(converted, self.offer(tools), self._write)
         converted = self._place_system(converted)
         if not self.traits.repeated_roles:
             converted = _merge_repeated(converted)
@@ -59,16 +51,15 @@ class Converter:
         return converted
 
     def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
-        """The tools as templates expect them, OpenAI's way."""
-        shielded: list[dict[str, Any]] = self.literals.shield_value([_function(tool) for tool in tools])
+        """The tools as the template expects them."""
+        shielded: list[dict[str, Any]] = self.literals.shield_value(
+            [described(tool, self.traits) for tool in tools]
+        )
         return shielded
 
-    def _offer_lines(self, tools: tuple[Tool, ...]) -> str:
-        return "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in self.offer(tools))
-
-    def _message(self, message: Message, where: str) -> Messages:
+    def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
         results = [(place, part) for place, part in enumerate(message.parts) if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, f"{where}.content[{place}]") for place, part in results]
+        entries = [self._result(part, message, ids, f"{where}.content[{place}]") for place, part in results]
         entries += self._shown_results([part for _, part in results])
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             if not results:
@@ -82,7 +73,7 @@ class Converter:
         if message.name is not None:
             entry["name"] = self.literals.shield(message.name)
         if message.role == "assistant":
-            self._add_assistant(entry, message)
+            return [*entries, *self._assistant(entry, message, ids)]
         return [*entries, entry]
 
     def _role(self, message: Message) -> str:
@@ -102,35 +93,40 @@ class Converter:
             return []
         return [{"role": "user", "content": self.media.content(shown, self.literals.shield)}]
 
-    def _add_assistant(self, entry: dict[str, Any], message: Message) -> None:
+    def _assistant(self, entry: dict[str, Any], message: Message, ids: CallIds) -> Messages:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         thoughts = "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
         if thoughts:
             shielded = self.literals.shield(thoughts, trusted=True)
             entry.update(dict.fromkeys(self.traits.reasoning_fields, shielded))
         if not calls:
-            return
+            return [entry]
         if not self.traits.tool_calls:
             written = "\n".join(self._written_call(call) for call in calls)
-            entry["content"] = f"{entry['content']}\n{written}".strip()
-            return
-        entry["content"] = entry["content"] or self.traits.empty_content
-        entry["tool_calls"] = [self._call(call) for call in calls]
+            return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
+        drawn = [self._call(call, ids) for call in calls]
+        if entry["content"] and not self.traits.calls_beside_text:
+            return [entry, {"role": entry["role"], "content": self.traits.empty_content, "tool_calls": drawn}]
+        return [{**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": drawn}]
 
-    def _call(self, call: ToolCall) -> dict[str, Any]:
+    def _call(self, call: ToolCall, ids: CallIds) -> dict[str, Any]:
         given: Any = call.arguments
         if self.traits.arguments == "object":
             given = _parsed(call.arguments)
-        function = {"name": call.name, "arguments": given}
-        shielded: dict[str, Any] = self.literals.shield_value(function)
-        return {"id": self._call_id(call.id), "type": "function", "function": shielded}
+        shielded: dict[str, Any] = self.literals.shield_value({"name": call.name, "arguments": given})
+        written = self.literals.shield(ids.written(call.id))
+        return {"id": written, "type": "function", "function": shielded}
 
     def _written_call(self, call: ToolCall) -> str:
-        """A call for a template that knows nothing of calls, as `OFFER` asks for them."""
-        text = json.dumps({"name": call.name, "arguments": _parsed(call.arguments)}, ensure_ascii=False)
-        return f"<tool_call>\n{self.literals.shield(text, trusted=True)}\n</tool_call>"
+        """A call for a template that writes none."""
+        name, arguments = self.literals.shield_value([call.name, _parsed(call.arguments)])
+        return self._write(name, arguments)
 
-    def _result(self, result: ToolResult, message: Message, where: str) -> dict[str, Any]:
+    @property
+    def _write(self) -> Write:
+        return self.history.write or write_json_tags
+
+    def _result(self, result: ToolResult, message: Message, ids: CallIds, where: str) -> dict[str, Any]:
         parts = result.parts
         if self.media is not None:
             parts = tuple(part for part in parts if isinstance(part, Text))
@@ -143,15 +139,10 @@ class Converter:
         entry = {
             "role": self.history.result_role,
             "content": content,
-            "tool_call_id": self._call_id(result.call_id),
+            "tool_call_id": self.literals.shield(ids.written(result.call_id)),
         }
         name = result.name or message.name
         return {**entry, "name": self.literals.shield(name)} if name else entry
-
-    def _call_id(self, id: str) -> str:
-        if self.history.call_ids == "nine" and not (len(id) == 9 and id.isalnum() and id.isascii()):
-            return hashlib.sha256(id.encode()).hexdigest()[:9]
-        return self.literals.shield(id)
 
     def _place_system(self, entries: Messages) -> Messages:
         """System messages where the template takes them: where they are, at the start, or in the first user turn."""
@@ -206,14 +197,6 @@ def _texts(parts: Sequence[Part], where: str) -> list[str]:
     return texts
 
 
-def _function(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
-
-
 def _parsed(arguments: str) -> Any:
     """Arguments as an object. What is no JSON object, an earlier model's slip, is kept under one name."""
     try:
@@ -228,12 +211,6 @@ def _parsed_result(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _with_offer(entries: Messages, offer: str) -> Messages:
-    if entries and entries[0]["role"] in ("system", "developer"):
-        return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
-    return [{"role": "system", "content": offer}, *entries]
 
 
 def _merge_repeated(entries: Messages) -> Messages:

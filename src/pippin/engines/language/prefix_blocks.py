@@ -23,7 +23,7 @@ Snapshot = tuple[tuple[mx.array | None, ...], ...]
 class BlockLayout:
     """How a model's rows are cut, learnt from a row that has run."""
 
-    def __init__(self, probe: RowCache, new_row: Callable[[], RowCache], shape: BatchShape) -> None:
+    def __init__(self, probe: RowCache, new_row: Callable[[int], RowCache], shape: BatchShape) -> None:
         self._new_row = new_row
         self._shape = shape
         groups: dict[tuple[int, int, mx.Dtype], list[int]] = {}
@@ -68,9 +68,11 @@ class BlockLayout:
         mx.async_eval(*snapshot_arrays(snapshot))  # type: ignore[no-untyped-call]
         return snapshot
 
-    def restore(self, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int) -> RowCache:
-        """A new row's cache, filled with what was kept of `tokens` tokens."""
-        cache = self._new_row()
+    def restore(
+        self, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int, room: int = 0
+    ) -> RowCache:
+        """A new row's cache, filled with what was kept of `tokens` tokens, which will come to hold `room` more."""
+        cache = self._new_row(room)
         stacks = self._unpacked([mx.concatenate(list(parts), axis=2) for parts in zip(*blocks, strict=True)])
         arrays = {
             index: stack[place : place + 1]

@@ -95,7 +95,8 @@ class PrefixCache:
         known = len(usable) * size
         self._hit_tokens += known
         snapshot = usable[-1].snapshot if self.has_snapshots else None
-        prompt.cache = self._layout.restore([node.block for node in usable], snapshot, known)
+        blocks = [node.block for node in usable]
+        prompt.cache = self._layout.restore(blocks, snapshot, known, len(tokens) - known)
         return known
 
     def _usable(self, path: list[Node]) -> list[Node]:

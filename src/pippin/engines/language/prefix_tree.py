@@ -123,6 +123,10 @@ class PrefixTree:
     def pin(self, node: Node) -> None:
         """Keep this node, and so all before it, as long as pins leave room for others."""
         node.pinned = True
+        self._limit_pins()
+
+    def _limit_pins(self) -> None:
+        """The oldest go while pins hold more than their share."""
         held = [each for each in self._nodes if each.pinned]
         covered = {each for pinned in held for each in _ancestors(pinned)}
         while held and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
@@ -132,9 +136,12 @@ class PrefixTree:
     def resize(self, limit: int) -> None:
         """From now on hold at most `limit` bytes: what was used least recently goes."""
         self.limit = limit
+        self._limit_pins()
         self._make_room(0, set())
 
     def clear(self) -> None:
+        for node in self._nodes:
+            node.parent = None  # a cycle would keep the arrays until Python looks for cycles
         self._roots.clear()
         self._nodes.clear()
         self.bytes = 0

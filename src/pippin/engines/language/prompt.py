@@ -70,6 +70,8 @@ class LanguagePreparer:
         if media is not None:
             media.use(self.tokenizer)
         self._renderer = self._open_renderer()
+        if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
+            self._stand_in(self._tools)
         ending = self.tokenizer.single(self._renderer.turn_end)
         if ending is not None:  # chat models whose configuration forgets the end of a turn would talk on
             self.tokenizer.eos |= {ending}
@@ -141,10 +143,11 @@ class LanguagePreparer:
             pins=prompt.pins,
             thinking_open=_thinking_open(reasoning, prompt),
             may_think=_may_think(reasoning, prompt, request),
-            thinking_start=self.tokenizer.single(reasoning.start) if reasoning else None,
+            thinking_start=tuple(self.tokenizer.encode(reasoning.start)) if reasoning else (),
             thinking_budget=request.thinking.budget,
             thinking_end=tuple(self.tokenizer.encode(reasoning.end)) if reasoning else (),
-            grammar=self._grammar(request, offered, tool_format),
+            grammar=self._grammar(request, offered, tool_format, reasoning),
+            grammar_has_reasoning=reasoning is not None and reasoning.in_grammar is not None,
             tools=request.tools if request.tool_choice.mode == "none" else offered,
             tool_format=tool_format,
             reasoning_format=reasoning,
@@ -190,7 +193,11 @@ class LanguagePreparer:
         return found
 
     def _grammar(
-        self, request: GenerationRequest, offered: tuple[Tool, ...], tool_format: ToolFormat | None
+        self,
+        request: GenerationRequest,
+        offered: tuple[Tool, ...],
+        tool_format: ToolFormat | None,
+        reasoning: ReasoningFormat | None,
     ) -> CompiledGrammar | None:
         wanted, calls = request.output_format, None
         required = request.tool_choice.mode == "required"
@@ -207,7 +214,7 @@ class LanguagePreparer:
         if wanted is None and calls is None:
             return None
         return self._grammars.compile(
-            wanted, calls, param="response_format" if wanted is not None else "tools"
+            wanted, calls, reasoning=reasoning, param="response_format" if wanted is not None else "tools"
         )
 
     def _open_renderer(self) -> PromptRenderer:
@@ -225,6 +232,12 @@ class LanguagePreparer:
                 f"The chat template is broken in line {error.lineno}: {error.message}. Give another one with "
                 "--chat-template-file.",
             ) from error
+
+    def _stand_in(self, found: ToolFormat) -> None:
+        """A template that tells of no tools needs words for them, which name a format that can be written out."""
+        if found.history.write is None:
+            self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
+            self._renderer = self._open_renderer()
 
     def _described(self, info: ModelInfo) -> ModelInfo:
         """What is known of the model now that its tokenizer and template are read."""

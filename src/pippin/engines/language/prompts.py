@@ -15,6 +15,8 @@ from pippin.engines.language.rows import Prompt, Request
 from pippin.engines.language.scheduler import Scheduler, Ticket
 from pippin.engines.language.tokenizer import Tokenizer
 
+MOST_STRETCH = 1.25  # of a chunk, so that a prompt ends with it
+
 
 class Prompts:
     def __init__(
@@ -115,7 +117,10 @@ class Prompts:
         """Tokens of the prompt's next chunk."""
         computed = prompt.ticket.computed
         ahead = [border - computed for border in prompt.borders if border > computed]
-        count = min([most, prompt.ticket.remaining, *ahead])
+        remaining = min([prompt.ticket.remaining, *ahead])
+        count = (
+            remaining if remaining <= MOST_STRETCH * most else most
+        )  # what little would be left costs a pass too
         alone = not self._head.works and count == prompt.ticket.remaining > 1
         return count - 1 if alone else count
 
@@ -126,9 +131,10 @@ class Prompts:
             other = self.next({prompt.ticket for prompt in prompts})
             if other is None:
                 break
-            more = self._count(other, most - sum(counts))
+            more = self._count(other, most)
             computed = [*(prompt.ticket.computed for prompt in prompts), other.ticket.computed]
-            if not self._joins(other, more) or not fits([*counts, more], computed):
+            beyond = sum(counts) + more > MOST_STRETCH * most
+            if beyond or not self._joins(other, more) or not fits([*counts, more], computed):
                 break
             prompts.append(other)
             counts.append(more)

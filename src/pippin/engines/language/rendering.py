@@ -71,6 +71,11 @@ class PromptRenderer:
             self._templates[name] = (template, converter)
 
     @property
+    def offers_tools(self) -> bool:
+        """Whether a template tells the model of tools in its own way."""
+        return any(converter.traits.tools for _, converter in self._templates.values())
+
+    @property
     def turn_end(self) -> str:
         """What the default template writes after an assistant's words."""
         found = self._templates.get("default")
@@ -176,11 +181,11 @@ class PromptRenderer:
         generation: bool,
     ) -> str:
         template, converter = self._template_for(tools)
-        variables = {
-            **self._variables(request),
-            "tools": converter.offer(tools) if tools and converter.traits.tools else None,
-            "add_generation_prompt": generation,
-        }
+        variables = {**self._variables(request), "add_generation_prompt": generation}
+        if tools and converter.traits.tools:
+            variables["tools"] = converter.offer(tools)
+        elif converter.traits.no_tools:
+            variables["tools"] = None
         converted = converter.convert(messages, tools)
         try:
             return template.render(converted, variables)

@@ -20,8 +20,14 @@ RowCache = list[Any]
 """One cache for each layer, as the model makes them."""
 
 
-def new_row_cache(model: nn.Module) -> RowCache:
+def new_row_cache(model: nn.Module, room: int | None = None) -> RowCache:
+    """`room`: tokens that it will come to hold, which it then takes memory for at once instead of growing step by step,
+    each time with a copy of all."""
     caches: RowCache = make_prompt_cache(model)
+    if room:
+        for layer in leaves(caches):
+            if type(layer) is KVCache:
+                layer.step = room
     return caches
 
 
@@ -54,18 +60,16 @@ def can_trim(caches: RowCache) -> bool:
 
 def arrays_of(caches: RowCache) -> list[mx.array]:
     """What must be evaluated for a prompt's chunk to be computed."""
-    found: list[mx.array] = []
+    return [array for cache in caches for array in _arrays(cache.state)]
 
-    def collect(value: Any) -> None:
-        if isinstance(value, mx.array):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                collect(item)
 
-    for cache in caches:
-        collect(cache.state)
-    return found
+def _arrays(value: Any) -> Iterator[mx.array]:
+    """No closure that calls itself: such a cycle would hold the arrays, and MLX would copy what it could write into."""
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _arrays(item)
 
 
 def measure_rows(

@@ -37,12 +37,14 @@ class RowDecoder:
             choice=choice,
             tool_format=job.tool_format,
             reasoning_format=job.reasoning_format,
-            tools=job.tools,
+            tools=job.tools if request.read_calls else (),
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
             thinking_open=job.thinking_open,
         )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
+        self._blank = True  # nothing but blanks so far
+        self._opening: tuple[int, ...] = ()  # the rest of what opens reasoning
         self._force_end_of_thinking()
 
     def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
@@ -60,6 +62,7 @@ class RowDecoder:
         constrained = self._constrained and not self._opens_thinking(token)
         if constrained:
             self._advance(token)
+        self._blank = self._blank and not self._tokenizer.raw(token).strip()
         tokens = () if logprob is None else (Token(token, self._tokenizer.raw(token), logprob, top),)
         events = self._show(self._detokenizer.add(token), tokens)
         if thinking or self._reader.thinking:
@@ -99,8 +102,8 @@ class RowDecoder:
             return
         if self._constrained and self._matcher is not None and self.job.grammar is not None:
             self._matcher.fill(row, self.job.grammar.words)
-            if self._may_think and self.job.thinking_start is not None:
-                _set(row, self.job.thinking_start)
+            if self._may_think and self.job.thinking_start:
+                _set(row, self.job.thinking_start[0])
         else:
             row[:] = -1
         if self._too_short:
@@ -142,19 +145,28 @@ class RowDecoder:
 
     @property
     def _constrained(self) -> bool:
-        return self._matcher is not None and not self._reader.thinking
+        return self._matcher is not None and (self.job.grammar_has_reasoning or not self._reader.thinking)
 
     @property
     def _may_think(self) -> bool:
-        """The model may still open its reasoning by itself: at the very start of its answer."""
-        return self.job.may_think and self.completion_tokens == 0
+        """The model may still open its reasoning by itself: where its answer begins."""
+        return self.job.may_think and self._blank
 
     @property
     def _too_short(self) -> bool:
         return self.completion_tokens < self.job.request.min_tokens
 
     def _opens_thinking(self, token: int) -> bool:
-        return self.job.may_think and self.completion_tokens == 1 and token == self.job.thinking_start
+        """Whether the token is one of those that open reasoning, of which the grammar knows nothing. The first brings
+        the others."""
+        start = self.job.thinking_start
+        if self._opening:
+            self._opening = self._opening[1:]
+            return True
+        if not self._may_think or start[:1] != (token,) or (self._matcher and self._matcher.allowed([token])):
+            return False
+        self.forced = self._opening = start[1:]
+        return True
 
     def _advance(self, token: int) -> None:
         if self._matcher is None or self._matcher.accept(token):

@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.chunk_cost import ChunkCost
 
 Phase = Literal["waiting", "prefill", "running"]
 
 LENGTH_CLASSES = (2048, 16384)  # rows of a class share arrays, so a long row does not pad short ones
 SMALLEST_CHUNK = 16  # tokens
+FIRST_CHUNK = 64  # beside decoding, before anything was measured
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow
 GROWTH_CHARGED = (
     512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
 )
+MOST_STEPS = 8  # that a chunk may take the time of
 SMOOTHING = 0.3  # weight of the newest measurement
 
 
@@ -70,7 +73,7 @@ class Scheduler:
     limits: Limits
     tickets: list[Ticket] = field(default_factory=list)
     decode_seconds: float = 0.0  # of a step without prompt work, smoothed
-    prefill_rate: float = 0.0  # tokens a second, smoothed
+    chunk_cost: ChunkCost = field(default_factory=ChunkCost)
 
     def phase(self, phase: Phase) -> list[Ticket]:
         return [ticket for ticket in self.tickets if ticket.phase == phase]
@@ -129,16 +132,15 @@ class Scheduler:
     def chunk(self) -> int:
         """Prompt tokens that this step may compute."""
         limits = self.limits
-        if not any(ticket.phase == "running" for ticket in self.tickets):
+        running, waiting = len(self.phase("running")), len(self.phase("prefill"))
+        if not running:
             return limits.prefill_chunk
-        if self.prefill_rate <= 0:
-            return min(limits.prefill_chunk, 4 * SMALLEST_CHUNK)
-        # Where decoding alone takes up the gap, prompts get two thirds of the time: whoever joins sooner shares more
-        # steps with the others, so that all are done sooner.
-        seconds = max(limits.target_gap - self.decode_seconds, 2 * self.decode_seconds)
-        tokens = int(seconds * self.prefill_rate)
-        tokens -= tokens % SMALLEST_CHUNK
-        return max(SMALLEST_CHUNK, min(tokens, limits.prefill_chunk))
+        # Where decoding alone takes up the gap, prompts get the time of two steps, and of more where many wait for few:
+        # whoever joins sooner shares more steps with the others, so that all are done sooner.
+        steps = min(max(2.0, 2 * waiting / running), MOST_STEPS)
+        seconds = max(limits.target_gap - self.decode_seconds, steps * self.decode_seconds)
+        tokens = self.chunk_cost.affordable(seconds, self.decode_seconds)
+        return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
         """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
@@ -223,7 +225,7 @@ class Scheduler:
             return
         spent = seconds - self.decode_seconds if decoded else seconds
         if spent > 0:
-            self.prefill_rate = _smooth(self.prefill_rate, prompt_tokens / spent)
+            self.chunk_cost.observe(prompt_tokens, spent)
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
         """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.

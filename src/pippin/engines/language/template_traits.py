@@ -25,6 +25,10 @@ class Traits:
     tools: bool = False  # writes the tools on offer
     tool_calls: bool = False  # writes earlier calls
     tool_results: bool = False  # writes messages of the role `tool`
+    no_tools: bool = True  # takes `tools=None`; otherwise the variable is left out
+    descriptions: bool = False  # stumbles over a tool without a description
+    null_types: bool = True  # writes a parameter that may be null
+    calls_beside_text: bool = True  # of one message
     arguments: Literal["object", "json"] = "object"
     empty_content: str | None = ""  # of a message that is only calls
     reasoning_fields: tuple[str, ...] = ()
@@ -48,9 +52,11 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
     takes_system = says([system, user], "QXS", "QXA")
     arguments, empty, calls = _call_style(template, history, text)
-    offer = {"type": "function", "function": {"name": "qxtool", "description": "QXD", "parameters": _NOTHING}}
-    result = {"role": "tool", "content": text("QXR"), "tool_call_id": "call12345", "name": "qxtool"}
-    called = _calling(empty, _arguments(arguments))
+    offer = _offer(description="QXD")
+    call_id = _call_id(history)
+    result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
+    called = _calling(empty, _arguments(arguments), call_id)
+    tools = says([user], "qxtool", "QXD", tools=[offer])
     return Traits(
         content=content,
         system=takes_system,
@@ -59,9 +65,14 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         developer="developer" in template.source
         and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
         repeated_roles=says([user, other], "QXA", "QXB"),
-        tools=says([user], "qxtool", "QXD", tools=[offer]),
+        tools=tools,
         tool_calls=calls,
         tool_results=calls and says([user, called, result], "QXR", tools=[offer]),
+        no_tools=says([user], "QXA", tools=None),
+        descriptions=tools and not says([user], "qxtool", tools=[_offer()]),
+        null_types=not tools or says([user], "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
+        calls_beside_text=not calls
+        or says([user, _calling(text("QXC"), _arguments(arguments), call_id)], "qxkey", tools=[offer]),
         arguments=arguments,
         empty_content=empty,
         reasoning_fields=tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field)),
@@ -69,7 +80,13 @@ def probe(template: ChatTemplate, history: History) -> Traits:
     )
 
 
-_NOTHING = {"type": "object", "properties": {}}
+def _offer(type: str | list[str] = "string", **description: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"qxkey": {"type": type, "description": "QXP"}}}
+    return {"type": "function", "function": {"name": "qxtool", **description, "parameters": parameters}}
+
+
+def _call_id(history: History) -> str:
+    return "functions.qxtool:0" if history.call_ids == "function" else "call12345"
 
 
 def _try(template: ChatTemplate, messages: Messages, variables: dict[str, Any]) -> str | None:
@@ -91,9 +108,9 @@ def _arguments(style: Literal["object", "json"]) -> Any:
     return {"qxkey": "qxvalue"} if style == "object" else '{"qxkey": "qxvalue"}'
 
 
-def _calling(content: str | None, arguments: Any) -> dict[str, Any]:
+def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
     function = {"name": "qxtool", "arguments": arguments}
-    call = {"id": "call12345", "type": "function", "function": function}
+    call = {"id": id, "type": "function", "function": function}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
@@ -104,7 +121,7 @@ def _call_style(
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
     for style in sorted(styles, key=lambda style: style != history.arguments):
         for empty in ("", None):
-            messages = [_user(text("QXA")), _calling(empty, _arguments(style))]
+            messages = [_user(text("QXA")), _calling(empty, _arguments(style), _call_id(history))]
             rendered = _try(template, messages, {}) or ""
             twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
             if "qxtool" in rendered and "qxkey" in rendered and not twice:

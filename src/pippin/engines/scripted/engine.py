@@ -30,7 +30,7 @@ class PlayedChoice:
             choice=choice,
             tool_format=preparer.tool_format,
             reasoning_format=preparer.reasoning_format,
-            tools=request.tools,
+            tools=request.tools if request.read_calls else (),
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
         )

@@ -1,32 +1,5 @@
-"""Speech to text: the kind's two doors.
+"""Speech to text."""
 
-Imports wait until the BLAS stands: it must be in the process before mlx is.
-"""
+from pippin.engines.transcription.engine import open_engine, open_preparer
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-
-from pippin.config.model_options import ModelOptions
-from pippin.core.models import WorkerSpec
-from pippin.engines.base import LoadProgress
-from pippin.engines.device import accelerate_blas
-
-if TYPE_CHECKING:
-    from pippin.engines.blocking import BlockingEngine
-    from pippin.engines.transcription.engine import TranscriptionPreparer
-
-
-def open_preparer(spec: WorkerSpec) -> "TranscriptionPreparer":
-    accelerate_blas(msgspec.convert(spec.options, ModelOptions), spec.threads)
-    from pippin.engines.transcription import engine
-
-    return engine.open_preparer(spec)
-
-
-def open_engine(
-    spec: WorkerSpec, preparer: "TranscriptionPreparer", progress: LoadProgress
-) -> "BlockingEngine[Any]":
-    from pippin.engines.transcription import engine
-
-    return engine.open_engine(spec, preparer, progress)
+__all__ = ["open_engine", "open_preparer"]

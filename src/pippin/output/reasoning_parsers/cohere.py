@@ -8,6 +8,8 @@ FORMAT = ReasoningFormat(
     start="<|START_THINKING|>",
     end="<|END_THINKING|>",
     dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    before_answer=("<|START_RESPONSE|>",),
+    after_answer=("<|END_RESPONSE|>",),
     signs=(("<|START_THINKING|>",), ("<|START_RESPONSE|>",)),
     priority=20,
 )

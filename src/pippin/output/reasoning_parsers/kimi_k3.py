@@ -12,6 +12,8 @@ FORMAT = ReasoningFormat(
         "<|close|>message<|sep|>",
         "<|end_of_msg|>",
     ),
+    before_answer=("<|open|>", "response", "<|sep|>"),
+    after_answer=("<|close|>", "response", "<|sep|>"),
     signs=(("<|open|>", "<|sep|>"),),
     priority=30,
 )

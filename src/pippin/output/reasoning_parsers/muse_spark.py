@@ -23,6 +23,7 @@ FORMAT = ReasoningFormat(
     start="to=self<|message|>",
     end="<|eom|>",
     channels=CHANNELS,
+    before_answer=("<|start|>", "assistant to=user", "<|message|>"),
     signs=(("to=self<|message|>",), ("<|eom|>", "<|message|>")),
     priority=20,
 )

@@ -7,6 +7,7 @@ FORMAT = ReasoningFormat(
     start="<|think|>",
     end="<|end|>",
     dropped=("<|begin|>assistant", "<|content|>", "<|flush|>", "<|end|>"),
-    signs=(("<|think|>",),),
+    before_answer=("<|begin|>", "assistant", "<|content|>"),
+    signs=(("<|think|>", "<|begin|>"),),
     priority=20,
 )

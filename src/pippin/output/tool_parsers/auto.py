@@ -1,10 +1,10 @@
 """Any of the common formats, told apart by their markers: for models whose template tells nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pippin.core.conversation import Tool
 from pippin.output.source import Malformed, Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat, write_json_tags
 from pippin.output.tool_parsers import (
     deepseek,
     deepseek_v4,
@@ -18,10 +18,10 @@ from pippin.output.tool_parsers import (
 )
 
 PARTS: tuple[ToolFormat, ...] = (
+    qwen.FORMAT,  # the first: a grammar writes calls as this one has them
     gemma4.FORMAT,
     deepseek_v4.FORMAT,
     mistral.FORMAT,
-    qwen.FORMAT,
     kimi_k2.FORMAT,
     minimax_m2.FORMAT,
     longcat.FORMAT,
@@ -42,12 +42,14 @@ class AnyCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        return qwen.FORMAT.grammar(tools, required=required, parallel=parallel, special=special)
+        written = replace(qwen.FORMAT, openers=self.openers, leading=self.leading)
+        return written.grammar(tools, required=required, parallel=parallel, special=special)
 
 
 FORMAT = AnyCalls(
     name="auto",
     aliases=("generic",),
+    history=History(write=write_json_tags),
     openers=tuple(dict.fromkeys(opener for part in PARTS for opener in part.openers)),
     leading=llama.FORMAT.leading,
     closers=tuple(dict.fromkeys(closer for part in PARTS for closer in part.closers)),

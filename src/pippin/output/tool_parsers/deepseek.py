@@ -1,9 +1,11 @@
 """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and fenced JSON, in a section: DeepSeek V3 and R1."""
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.json_calls import read_arguments
 from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
@@ -12,6 +14,7 @@ from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 BEGIN, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+FENCE = "\n```json\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +53,22 @@ class DeepSeekCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        options = []
-        for tool in tools:
-            arguments = grammar.json(parameters_of(tool))
-            if self.fenced:
-                name = string(f"{tool.name}\n```json\n")
-                head = f'"function" {grammar.mark(SEPARATOR)} {name}'
-                options.append(f'{head} {arguments} "\\n```" {grammar.mark(END)}')
-            else:
-                options.append(
-                    f"{string(tool.name)} {grammar.mark(SEPARATOR)} {arguments} {grammar.mark(END)}"
-                )
-        call = grammar.rule(f"{grammar.mark(BEGIN)} {grammar.either(options)}")
+        grammar = Grammar(special, self.openers)
+        separator, end = grammar.mark(SEPARATOR), grammar.mark(END)
+        if self.fenced:
+            head, tail = f'"function" {separator}', f'"\\n```" {end}'
+            named = named_calls(grammar, tools, lambda name: f"{head} {string(name + FENCE)}", tail)
+        else:
+            named = named_calls(grammar, tools, lambda name: f"{string(name)} {separator}", end)
+        call = grammar.rule(f"{grammar.mark(BEGIN)} {named}")
         more = f' ("\\n"? {call})*' if parallel else ""
         rest = f"{call}{more} {grammar.mark(SECTION_END)}"
         return grammar.source(SECTION, rest, required=required, repeat=False)
+
+
+def write_fenced(name: str, arguments: dict[str, Any]) -> str:
+    call = f"{BEGIN}function{SEPARATOR}{name}{FENCE}{json.dumps(arguments, ensure_ascii=False)}\n```{END}"
+    return f"{SECTION}{call}{SECTION_END}"
 
 
 FORMAT = DeepSeekCalls(
@@ -75,7 +78,7 @@ FORMAT = DeepSeekCalls(
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
     further_markers=(SEPARATOR,),
-    history=History(arguments="json"),
+    history=History(arguments="json", write=write_fenced),
     signs=((SECTION, "```json"),),
     priority=41,
 )

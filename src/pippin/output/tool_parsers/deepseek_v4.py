@@ -1,4 +1,4 @@
-"""`<｜DSML｜invoke name="f"><｜DSML｜parameter name="k" string="true">v...` in a block: DeepSeek 3.2, 4."""
+"""`<｜DSML｜invoke name="f"><｜DSML｜parameter name="k" string="true">v...` in a block: DeepSeek 4."""
 
 from pippin.output.invoke_calls import InvokeCalls
 from pippin.output.parameters import Tags
@@ -6,7 +6,7 @@ from pippin.output.tool_format import History
 
 FORMAT = InvokeCalls(
     name="deepseek_v4",
-    aliases=("dsml", "deepseek_v32"),
+    aliases=("dsml",),
     openers=("<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"),
     closers=("</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"),
     invoke="<｜DSML｜invoke",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.channels import Channels, Route
-from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.parameters import read_function
 from pippin.output.source import Reading
 from pippin.output.tagged_calls import FUNCTION_TAGS
@@ -34,15 +34,13 @@ class FunctionaryCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, (*self.openers, *CHANNELS.openers))
         content = grammar.mark("<|content|>")
-        options = [
-            f"{string(tool.name + chr(10))} {content} {grammar.json(parameters_of(tool))}" for tool in tools
-        ]
         head = f'{grammar.mark("<|from|>")} "assistant\\n" {grammar.mark("<|recipient|>")}'
-        call = grammar.rule(f"{head} {grammar.either(options)}")
+        called = named_calls(grammar, tools, lambda name: f"{string(name + chr(10))} {content}")
+        call = grammar.rule(f"{head} {called}")
         block = f'{call} ("\\n" {call})*' if parallel else call
-        return grammar.lines(block if required else f"({block})? {grammar.rule('/(?s:.*)/')}")
+        return grammar.lines(block if required else f"({block})? {grammar.text()}")
 
 
 FORMAT = FunctionaryCalls(

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, python_arguments, string
 from pippin.output.literals import Notation
-from pippin.output.python_calls import read_python_call
+from pippin.output.python_calls import read_python_call, write_python_call
 from pippin.output.source import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 FENCE, FENCE_END = "```tool_code", "```"
 _LOOSE = Notation(bare_end=re.compile(r"[,)\]}\n]"))
@@ -38,17 +39,22 @@ class ToolCode(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers)
         options = [f'{string(tool.name + "(")} {python_arguments(grammar, tool)} ")\\n"' for tool in tools]
         call = grammar.either(options)
         rest = f'"\\n" {call}{"+" if parallel else ""} {string(FENCE_END)}'
         return grammar.source(FENCE, rest, required=required, repeat=False)
 
 
+def write(name: str, arguments: dict[str, Any]) -> str:
+    return f"{FENCE}\n{write_python_call(name, arguments)}\n{FENCE_END}"
+
+
 FORMAT = ToolCode(
     name="gemma3",
     aliases=("tool_code", "gemma"),
     openers=(FENCE,),
+    history=History(write=write),
     signs=(("```tool_code",),),
     priority=5,
 )

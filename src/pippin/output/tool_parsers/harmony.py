@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, parameters_of, string
-from pippin.output.reasoning_parsers.harmony import CHANNELS
+from pippin.output.grammars import ANY, Grammar, named_calls, string
+from pippin.output.reasoning_parsers.harmony import CHANNELS, again, thoughts
 from pippin.output.source import Malformed, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
@@ -20,23 +20,23 @@ class HarmonyCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        start, channel, message, end = (
-            grammar.mark(marker) for marker in ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
-        )
-        options = [
-            f"{string('commentary to=functions.' + tool.name + ' ')} {grammar.mark('<|constrain|>')} "
-            f'"json" {message} {grammar.json(parameters_of(tool))} {grammar.mark("<|call|>")}'
-            for tool in tools
-        ]
-        again = grammar.rule(f'({start} "assistant")?')
-        thought = grammar.rule(f'{again} {channel} "analysis" {message} {grammar.text_until("<|end|>")}')
-        said = grammar.rule(f'{again} {channel} "commentary" {message} {grammar.text_until("<|end|>")}')
-        call = grammar.rule(f"{again} {channel} {grammar.either(options)}")
+        grammar = Grammar(special, self.openers)
+        channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
+        json = f'" "? {grammar.mark("<|constrain|>")}? " "? "json" {message}'
+
+        def head(name: str) -> str:
+            """The recipient stands with the channel or with the role: models write both."""
+            to = string(f" to=functions.{name}")
+            return f'({channel} "commentary" {to} | {to} {channel} "commentary") {json}'
+
+        named = named_calls(grammar, tools, head, grammar.mark("<|call|>"))
+        begin = again(grammar)
+        said = grammar.rule(f'{begin} {channel} "commentary" {message} {grammar.value_until("<|end|>")}')
+        call = grammar.rule(f"{begin} {named}")
         if required:
-            return grammar.lines(f"{thought}* {call}")
-        answer = grammar.rule(f'{again} {channel} "final" {message} {grammar.rule(ANY)} {end}?')
-        return grammar.lines(f"{thought}* {said}? ({call} | {answer})")
+            return grammar.lines(f"{thoughts(grammar)} {call}")
+        answer = grammar.rule(f'{begin} {channel} "final" {message} {grammar.rule(ANY)} {end}?')
+        return grammar.lines(f"{thoughts(grammar)} {said}? ({call} | {answer})")
 
 
 FORMAT = HarmonyCalls(

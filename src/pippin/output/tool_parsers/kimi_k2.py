@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.json_calls import read_arguments
 from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
 from pippin.output.source import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -39,13 +39,14 @@ class KimiK2Calls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        options = [
-            f"{string(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {grammar.mark(ARGUMENTS)} "
-            f"{grammar.json(parameters_of(tool))} {grammar.mark(END)}"
-            for tool in tools
-        ]
-        call = grammar.rule(f"{grammar.mark(BEGIN)} {grammar.either(options)}")
+        grammar = Grammar(special, self.openers)
+        named = named_calls(
+            grammar,
+            tools,
+            lambda name: f"{string(f'functions.{name}:')} /[0-9]{{1,3}}/ {grammar.mark(ARGUMENTS)}",
+            grammar.mark(END),
+        )
+        call = grammar.rule(f"{grammar.mark(BEGIN)} {named}")
         rest = f"{call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
         return grammar.source(SECTION, rest, required=required, repeat=False)
 
@@ -56,6 +57,7 @@ FORMAT = KimiK2Calls(
     openers=(SECTION, BEGIN),
     closers=(END, SECTION_END),
     further_markers=(ARGUMENTS,),
+    history=History(call_ids="function"),
     signs=((SECTION,),),
     priority=40,
 )

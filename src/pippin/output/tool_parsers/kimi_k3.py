@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.grammars import ANY, Grammar, parameters_of, string
 from pippin.output.invoke_calls import InvokeCalls
 from pippin.output.parameters import Tags
 from pippin.output.tool_format import SpecialToken
@@ -26,7 +26,7 @@ class KimiK3Calls(InvokeCalls):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers)
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
         options = [
             f"{string(f'call tool={chr(34)}{tool.name}{chr(34)} index={chr(34)}')} /[1-9]/ {string(chr(34))} "
@@ -39,10 +39,9 @@ class KimiK3Calls(InvokeCalls):
         if required:
             return grammar.lines(block)
         if grammar.is_special(OPEN):
-            return grammar.lines(f"{grammar.rule('/(?s:.*)/')} ({block})?")
-        text = grammar.rule("/(?s:.*)/", f"[suffix={string(self.openers[0])}]")
+            return grammar.lines(f"{grammar.rule(ANY)} ({block})?")
         inner = f'{call}{"+" if parallel else ""} {close} "tools" {separator}'
-        return grammar.lines(f"({text} {inner})? {grammar.rule('/(?s:.*)/')}")
+        return grammar.lines(f"({grammar.text_until(self.openers[0])} {inner})? {grammar.text()}")
 
 
 FORMAT = KimiK3Calls(

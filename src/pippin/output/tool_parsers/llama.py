@@ -35,12 +35,10 @@ class LlamaCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers, self.leading)
         call = grammar.either([json_call(grammar, tool, arguments="parameters") for tool in tools])
         more = f' ("; " {call})*' if parallel else ""
-        return grammar.lines(
-            f"{call}{more}" if required else f"{call}{more} | {grammar.rule('/[^{](?s:.*)/')}?"
-        )
+        return grammar.lines(f"{call}{more}" if required else f"{call}{more} | {grammar.text()}?")
 
 
 FORMAT = LlamaCalls(

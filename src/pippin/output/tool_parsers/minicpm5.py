@@ -19,7 +19,7 @@ class FunctionElements(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers)
         bodies = []
         for tool in tools:
             inner = elements(grammar, tool, lambda key, _: string(f'<param name="{key}">'), TAGS.close)
@@ -32,6 +32,6 @@ FORMAT = FunctionElements(
     aliases=("minicpm5xml",),
     openers=("<function name=",),
     closers=("</function>",),
-    signs=(("<function name=", "<param name="),),
+    signs=(("<function name=", "<param name=", "CDATA"),),
     priority=30,
 )

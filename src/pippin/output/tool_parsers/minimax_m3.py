@@ -6,7 +6,7 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.arguments import ArgumentsWriter, property_schema, types_of
-from pippin.output.grammars import Grammar, elements, string
+from pippin.output.grammars import MAYBE_LINE, Grammar, elements, string
 from pippin.output.markers import Markers
 from pippin.output.parameters import head_name, tool_name
 from pippin.output.source import SPACE, Malformed, Put, Reading, Source
@@ -126,15 +126,15 @@ class MinimaxM3Calls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers)
         token = grammar.mark(TOKEN)
         invokes = []
         for tool in tools:
             inner = elements(grammar, tool, _opening(token), TOKEN, closing=lambda key: string(f"</{key}>"))
             head = string(f'<invoke name="{tool.name}">')
-            invokes.append(f"{token} {head} {inner} {token} {string('</invoke>')}")
+            invokes.append(f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}")
         call = grammar.rule(grammar.either(invokes))
-        rest = f'"<tool_call>" {call}{"+" if parallel else ""} {token} "</tool_call>"'
+        rest = f'"<tool_call>" {MAYBE_LINE} {call}{"+" if parallel else ""} {token} "</tool_call>"'
         return grammar.source(TOKEN, rest, required=required, repeat=False)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.grammars import Grammar, json_calls, named_calls, string
 from pippin.output.json_calls import read_arguments, read_array
 from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
@@ -15,6 +15,8 @@ CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 @dataclass(frozen=True, kw_only=True)
 class MistralCalls(ToolFormat):
+    """The grammar writes the newer form where the tokenizer has its tokens, else the array."""
+
     def read(self, calls: Calls, opener: str) -> Reading[None]:
         source = calls.source
         yield from source.space()
@@ -33,12 +35,13 @@ class MistralCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        options = [
-            f"{string(tool.name)} {grammar.mark(ARGUMENTS)} {grammar.json(parameters_of(tool))}"
-            for tool in tools
-        ]
-        return grammar.source(CALLS, grammar.either(options), required=required, repeat=parallel)
+        grammar = Grammar(special, self.openers)
+        if not grammar.is_special(ARGUMENTS):
+            calls = json_calls(grammar, tools, parallel=parallel)
+            return grammar.source(CALLS, f'" "? {calls}', required=required, repeat=False)
+        call_id = f"({grammar.mark(CALL_ID)} /[A-Za-z0-9]{{9}}/)? " if grammar.is_special(CALL_ID) else ""
+        call = named_calls(grammar, tools, lambda name: f"{string(name)} {call_id}{grammar.mark(ARGUMENTS)}")
+        return grammar.source(CALLS, call, required=required, repeat=parallel)
 
 
 FORMAT = MistralCalls(

@@ -1,13 +1,14 @@
 """`<|tool_call_start|>[f(a="b")]<|tool_call_end|>` (LFM2), or the list alone (Llama 3.2 and 4, OLMo)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, python_arguments, string
 from pippin.output.literals import PYTHON
-from pippin.output.python_calls import read_python_call
+from pippin.output.python_calls import read_python_call, write_python_call
 from pippin.output.source import Reading
-from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
+from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 LLAMA_START, LLAMA_END = "<|python_start|>", "<|python_end|>"
@@ -32,15 +33,19 @@ class PythonicCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
+        grammar = Grammar(special, self.openers, self.leading)
         options = [f'{string(tool.name + "(")} {python_arguments(grammar, tool)} ")"' for tool in tools]
         call = grammar.either(options)
         whole = call + (f' (", " {call})*' if parallel else "")
         if self.leading:
-            text = grammar.rule("/[^\\[](?s:.*)/")
-            return grammar.lines(f'"[" {whole} "]"' if required else f'"[" {whole} "]" | {text}?')
+            bare = f'"[" {whole} "]"'
+            return grammar.lines(bare if required else f"{bare} | {grammar.text()}?")
         rest = f'"[" {whole} "]" {grammar.mark(END)}'
         return grammar.source(START, rest, required=required, repeat=False)
+
+
+def write(name: str, arguments: dict[str, Any]) -> str:
+    return f"{START}[{write_python_call(name, arguments)}]{END}"
 
 
 FORMAT = PythonicCalls(
@@ -48,6 +53,7 @@ FORMAT = PythonicCalls(
     aliases=("lfm2",),
     openers=(START,),
     closers=(END,),
+    history=History(write=write),
     signs=((START,), ("<|tool_list_start|>",)),
     priority=40,
 )

@@ -7,7 +7,7 @@ from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
 from pippin.output.source import Reading
 from pippin.output.tagged_calls import TaggedCalls
-from pippin.output.tool_format import Calls
+from pippin.output.tool_format import Calls, History, write_json_tags
 
 BRACKET = "[Calling tool:"
 
@@ -31,6 +31,7 @@ class QwenCalls(TaggedCalls):
 FORMAT = QwenCalls(
     name="qwen",
     aliases=("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_next", "iquest_coder_v1"),
+    history=History(write=write_json_tags),
     openers=("<tool_call>", "<function=", BRACKET),
     closers=("</tool_call>",),
 )

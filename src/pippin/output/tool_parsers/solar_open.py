@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, parameters_of, string
+from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.json_calls import read_arguments
 from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
@@ -35,13 +35,11 @@ class SolarCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        options = [
-            f"{string(tool.name)} {grammar.mark(ARGUMENTS)} {grammar.json(parameters_of(tool))}"
-            for tool in tools
-        ]
-        one = f"/[a-z0-9]{{10}}/ {grammar.mark(NAME)} {grammar.either(options)} {grammar.mark(END)}"
-        call = grammar.rule(f"{grammar.mark(BEGIN)} {one}")
+        grammar = Grammar(special, self.openers)
+        named = named_calls(
+            grammar, tools, lambda name: f"{string(name)} {grammar.mark(ARGUMENTS)}", grammar.mark(END)
+        )
+        call = grammar.rule(f"{grammar.mark(BEGIN)} /[A-Za-z0-9]{{9,10}}/ {grammar.mark(NAME)} {named}")
         rest = f"{call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
         return grammar.source(SECTION, rest, required=required, repeat=False)
 

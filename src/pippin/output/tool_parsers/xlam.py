@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, json_call
+from pippin.output.grammars import Grammar, json_calls
 from pippin.output.json_calls import read_array
 from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
@@ -24,12 +24,9 @@ class XlamCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special)
-        call = grammar.either([json_call(grammar, tool) for tool in tools])
-        more = f' (", " {call})*' if parallel else ""
-        whole = f'"[" {call}{more} "]"'
-        text = grammar.rule(r"/[^\[](?s:.*)/")
-        return grammar.lines(whole if required else f"{whole} | {text}?")
+        grammar = Grammar(special, self.openers, self.leading)
+        calls = json_calls(grammar, tools, parallel=parallel)
+        return grammar.lines(calls if required else f"{calls} | {grammar.text()}?")
 
 
 FORMAT = XlamCalls(

@@ -1,5 +1,6 @@
 """A model of mlx-vlm as the engine runs language models: tokens in, logits out, all state in the caches."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,23 @@ class VisionModel(nn.Module):  # type: ignore[misc]
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
         logits: mx.array = self.inner.language_model(tokens, cache=for_library(cache), **given).logits
         return logits
+
+    def without_head(self) -> Callable[[mx.array], mx.array]:
+        """From texts to states after the last norm, [rows, tokens, hidden]. It may leave the model without logits."""
+        language = self.inner.language_model
+        if "model" not in language:
+            language.lm_head = nn.Identity()
+
+        def states(tokens: mx.array) -> mx.array:
+            given: dict[str, Any] = {}
+            if self._three_axes:
+                given["position_ids"] = mx.broadcast_to(mx.arange(tokens.shape[1]), (3, *tokens.shape))
+            found: mx.array = (
+                language.model(tokens, **given) if "model" in language else language(tokens, **given).logits
+            )
+            return found
+
+        return states
 
     def _following(self, cache: RowCache, tokens: mx.array, shift: int) -> mx.array:
         """Positions of tokens that come after what the caches hold."""

@@ -1,0 +1,91 @@
+"""The answers that run now: opened within limits, stopped by id, and noted for the log when they end."""
+
+from functools import partial
+from typing import Any, Final
+
+from pippin.api.answer import Answer
+from pippin.api.dialects.base import RunInfo
+from pippin.api.exchange import Exchange
+from pippin.api.limits import Limits
+from pippin.api.observer import Observer
+from pippin.api.presence import Presence
+from pippin.api.runs import Starter
+from pippin.config.server_options import ServerOptions
+from pippin.core.errors import ErrorReport
+from pippin.core.tasks import Generate
+
+ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
+
+
+class RunningAnswers:
+    def __init__(self, options: ServerOptions, observer: Observer, limits: Limits) -> None:
+        self._options = options
+        self._observer = observer
+        self._limits = limits
+        self._active: dict[str, Answer] = {}
+        self.answered = 0
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold new answers to changed options."""
+        self._options = options
+
+    def open(
+        self,
+        exchange: Exchange,
+        tasks: list[Any],
+        run: RunInfo,
+        kind: str,
+        *,
+        stream: bool,
+        timeout: float | None,
+        presence: Presence,
+        starter: Starter,
+    ) -> Answer:
+        """Begin to run tasks. Whoever opens an answer closes it."""
+        self._limits.enter()
+        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
+        ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
+        limit = min(filter(None, (timeout, self._options.timeout)), default=None)
+        model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
+        answer = Answer(
+            starter,
+            tasks,
+            ids=ids,
+            model=model,
+            client=exchange.caller or None,
+            presence=presence,
+            observer=self._observer.request(kind, run.model, stream=stream),
+            timeout=limit,
+            on_close=partial(self._forget, exchange, run),
+        )
+        self._active[run.id] = answer
+        self._active.setdefault(exchange.id, answer)
+        return answer
+
+    def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
+        self.answered += 1
+        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
+        for name in (run.id, exchange.id):
+            if self._active.get(name) is answer:
+                del self._active[name]
+        exchange.gone = answer.gone
+        exchange.note = (
+            f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
+            f"completion={answer.completion_tokens}"
+        )
+        if answer.start_ms is not None:
+            exchange.note += f" start={answer.start_ms:.0f}"
+        if (times := answer.timings) is not None:
+            exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
+        if answer.failure is not None and not answer.gone:
+            exchange.note += f" error={answer.failure.kind}"
+
+    async def cancel(self, name: str) -> bool:
+        """End a request by its own id or by that of its answer; False if none is running."""
+        for prefix in ID_PREFIXES:
+            name = name.removeprefix(prefix)
+        answer = self._active.get(name)
+        if answer is None:
+            return False
+        answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
+        return True

@@ -1,0 +1,176 @@
+"""The table of `pippin doctor --bench`: the scenarios of docs/performance.md against the running server."""
+
+import asyncio
+import random
+import statistics
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pippin.cli.running import LOAD_SECONDS, address
+from pippin.config import environment
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    import httpx
+
+WORDS: Final = (
+    "river mountain engine letter window garden market signal station history paper music winter travel number "
+    "kitchen forest bridge captain doctor island machine picture question season table village weather"
+).split()
+HEAD: Final = (
+    "| what | clients | tokens/s | first token ms | gap ms | gap p99 ms |",
+    "|---|---|---|---|---|---|",
+)
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request of a client."""
+
+    words: str
+    tokens: int
+    delay: float = 0.0  # seconds before it is sent
+    counts: bool = True  # its first token is part of the figure
+
+
+@dataclass(frozen=True)
+class Scenario:
+    what: str
+    clients: tuple[tuple[Ask, ...], ...]  # each one's conversation
+    system: str | None = None
+
+
+@dataclass
+class Reply:
+    sent: float
+    counts: bool
+    arrivals: list[float] = field(default_factory=list)
+    text: str = ""
+    tokens: int = 0
+
+
+def text(words: int, seed: int) -> str:
+    """Plain words, about one token each."""
+    chooser = random.Random(seed)
+    return " ".join(chooser.choice(WORDS) for _ in range(words))
+
+
+def scenarios(fresh: int) -> Iterator[Scenario]:
+    """`fresh` makes prompts that the server's cache does not know yet."""
+
+    def short(client: int) -> Ask:
+        return Ask(f"Write a long story about the {WORDS[client % len(WORDS)]} number {fresh + client}.", 64)
+
+    yield Scenario("one short prompt", ((short(0),),))
+    yield Scenario("sixteen short prompts", tuple((short(client),) for client in range(1, 17)))
+    shared = tuple((Ask(f"Tell me about the {WORDS[client]}.", 16),) for client in range(16))
+    yield Scenario("a shared prefix of 1,500 words", shared, system=text(1500, fresh))
+    turns = tuple(Ask(text(120, fresh + turn), 24, counts=turn > 0) for turn in range(6))
+    yield Scenario("a growing conversation, turns 2 to 6", (turns,))
+    long = Ask(text(5000, fresh + 7), 8, counts=False)
+    behind = tuple((Ask(f"Name a {WORDS[client]}.", 16, delay=1.5),) for client in range(2))
+    yield Scenario("short ones behind a prompt of 5,000 words", ((long,), *behind))
+
+
+def bench_table(parsed: Namespace, model: str) -> Iterator[str]:
+    """Its lines, as they are measured."""
+    with asyncio.Runner() as runner:
+        warm = Scenario("", ((Ask("Count from one to ten in words.", 8),),))
+        runner.run(_run(parsed, model, warm))
+        yield from HEAD
+        for scenario in scenarios(random.randrange(10**6)):
+            try:
+                yield _row(scenario, *runner.run(_run(parsed, model, scenario)))
+            except ServerError as error:
+                yield f"| {scenario.what} | {len(scenario.clients)} | {error.report.message} | | | |"
+
+
+def _row(scenario: Scenario, seconds: float, replies: list[Reply]) -> str:
+    firsts = [reply.arrivals[0] - reply.sent for reply in replies if reply.arrivals and reply.counts]
+    gaps = sorted(
+        later - sooner
+        for reply in replies
+        for sooner, later in zip(reply.arrivals, reply.arrivals[1:], strict=False)
+    )
+    figures = [
+        f"{sum(reply.tokens for reply in replies) / seconds:.1f}",
+        f"{1000 * statistics.median(firsts):.0f}" if firsts else "-",
+        f"{1000 * statistics.median(gaps):.1f}" if gaps else "-",
+        f"{1000 * gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]:.1f}" if gaps else "-",
+    ]
+    return f"| {scenario.what} | {len(scenario.clients)} | " + " | ".join(figures) + " |"
+
+
+async def _run(parsed: Namespace, model: str, scenario: Scenario) -> tuple[float, list[Reply]]:
+    import httpx
+
+    key = parsed.api_key or environment.client_key()
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    limits = httpx.Limits(max_connections=None)
+    started = time.perf_counter()
+    async with httpx.AsyncClient(
+        base_url=address(parsed), timeout=LOAD_SECONDS, trust_env=False, headers=headers, limits=limits
+    ) as client:
+        talks = await asyncio.gather(
+            *(_talk(client, model, scenario.system, asks) for asks in scenario.clients)
+        )
+    return time.perf_counter() - started, [reply for talk in talks for reply in talk]
+
+
+async def _talk(
+    client: "httpx.AsyncClient", model: str, system: str | None, asks: tuple[Ask, ...]
+) -> list[Reply]:
+    messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    replies = []
+    for ask in asks:
+        await asyncio.sleep(ask.delay)
+        messages.append({"role": "user", "content": ask.words})
+        reply = await _answer(client, model, messages, ask)
+        messages.append({"role": "assistant", "content": reply.text})
+        replies.append(reply)
+    return replies
+
+
+async def _answer(client: "httpx.AsyncClient", model: str, messages: list[Message], ask: Ask) -> Reply:
+    import httpx
+
+    body = {
+        "model": model,
+        "messages": messages,
+        "max_tokens": ask.tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    reply = Reply(time.perf_counter(), ask.counts)
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.is_error:
+                raise ServerError("internal", f"the server answered {response.status_code}")
+            async for line in response.aiter_lines():
+                _note(reply, line)
+    except httpx.TransportError as error:
+        raise ServerError("not_found", f"no server answers at {client.base_url} ({error})") from None
+    return reply
+
+
+def _note(reply: Reply, line: str) -> None:
+    data = line.removeprefix("data: ")
+    if data == line or data == "[DONE]":
+        return
+    chunk: dict[str, Any] = msgspec.json.decode(data)
+    pieces = [
+        choice["delta"].get("content") or choice["delta"].get("reasoning_content") or ""
+        for choice in chunk.get("choices", ())
+    ]
+    if any(pieces):
+        reply.arrivals.append(time.perf_counter())
+        reply.text += "".join(pieces)
+    reply.tokens = (chunk.get("usage") or {}).get("completion_tokens", reply.tokens)

@@ -1,0 +1,26 @@
+"""The grammar of a whole answer: what a family puts around the part that a client's grammar is about."""
+
+from pippin.output.grammars import Grammar
+from pippin.output.reasoning_format import ReasoningFormat
+from pippin.output.tool_format import SpecialToken
+
+BLANKS = r"/[ \t\r\n]{1,4}/"
+"""What models write after the end of their reasoning. A few: a small model lost in blanks would fill its answer."""
+
+
+def around(reasoning: ReasoningFormat, special: SpecialToken, inner: str) -> str:
+    """Lark source around `inner`: a reference to another grammar, or several."""
+    grammar = Grammar(special)
+    before = " ".join(map(grammar.mark, reasoning.before_answer))
+    after = " ".join(map(grammar.mark, reasoning.after_answer))
+    if reasoning.in_grammar:
+        head = f"{reasoning.in_grammar(grammar)} {before}"
+    else:
+        head = f"{grammar.rule(BLANKS)}?" + (f" ({before})?" if before else "")
+    return grammar.lines(f"{head} ({inner})" + (f" ({after})?" if after else ""))
+
+
+def ahead_of_calls(reasoning: ReasoningFormat, special: SpecialToken, inner: str) -> str:
+    """Lark source around `inner`, a reference to a format's own grammar of calls."""
+    grammar = Grammar(special)
+    return grammar.lines(inner if reasoning.in_grammar else f"{grammar.rule(BLANKS)}? {inner}")

@@ -1,0 +1,144 @@
+"""Random schedules: what arrives when, what is done to the engine meanwhile, and how the engine is set up."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+from pippin.core.requests import JsonSchema, OutputFormat, Regex, Sampling
+from pippin.output.formats import reasoning_format
+from pippin.output.reasoning_format import ReasoningFormat
+
+Trunk = tuple[int, ...]
+TRUNKS: list[Trunk] = [tuple((seed * 31 + place * 7) % 250 for place in range(90)) for seed in range(3)]
+PHRASE = tuple(place * 17 % 240 for place in range(9))
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a request wants its tokens chosen and read."""
+
+    sampling: Sampling = Sampling(temperature=0)  # noqa: RUF009 - frozen
+    wanted: OutputFormat | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    min_tokens: int = 0
+    stops: tuple[str, ...] = ()
+    eos: frozenset[int] = frozenset()
+    thinking: ReasoningFormat | None = None
+    budget: int | None = None
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "boolean"}}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+MANNERS: dict[str, Manner] = {
+    "greedy": Manner(),
+    "drawn": Manner(Sampling(temperature=1.0, top_p=0.9)),
+    "narrow": Manner(Sampling(temperature=0.8, top_k=12, min_p=0.02)),
+    "penalised": Manner(Sampling(temperature=0.7, repetition_penalty=1.3, dry_multiplier=0.8, top_k=40)),
+    "greedy penalised": Manner(Sampling(temperature=0, frequency_penalty=0.6, presence_penalty=0.2)),
+    "biased": Manner(
+        Sampling(temperature=1.2, logit_bias={65: 3.0, 66: -50.0}, xtc_probability=0.5, xtc_threshold=0.05)
+    ),
+    "scored": Manner(logprobs=2),
+    "drawn and scored": Manner(Sampling(temperature=1.0, typical_p=0.8), logprobs=0),
+    "prompt scored": Manner(prompt_logprobs=1),
+    "schema": Manner(wanted=JsonSchema(SCHEMA), eos=frozenset({256})),
+    "drawn by a pattern": Manner(
+        Sampling(temperature=1.0), wanted=Regex("([a-f]{2,5} ){1,6}"), eos=frozenset({256}), logprobs=1
+    ),
+    "thinking": Manner(
+        Sampling(temperature=1.0), Regex("[0-9]{2,6}"), thinking=reasoning_format("think"), budget=6
+    ),
+    "ended by tokens": Manner(Sampling(temperature=1.0), eos=frozenset(range(0, 256, 5)), min_tokens=3),
+    "stopped": Manner(Sampling(temperature=1.0), stops=("a", "xy", "\n")),
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request, and what happens before it arrives or to it."""
+
+    follows: bool  # its prompt begins with the last answered one and the answer
+    trunk: int
+    count: int  # tokens of the trunk
+    tail: tuple[int, ...]
+    tokens: int
+    choices: int
+    manner: str
+    gap: int  # steps before the next arrives
+    cancel: int | None  # steps after which it is cancelled
+    priority: int
+    adapter: str | None
+    salt: int
+    pinned: bool
+    seed: int
+    before: Literal[None, "clear", "wipe", "restart"]
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return TRUNKS[self.trunk][: self.count] + self.tail
+
+
+@dataclass(frozen=True)
+class World:
+    """The engine of a schedule."""
+
+    chunk: int
+    preempt_every: int  # steps, 0 for only where memory asks for it
+    room: int | None  # blocks for which rows have memory
+    tree: int | None  # blocks that the prefix cache holds
+    disk: bool
+    interval: int
+    proposals: Literal[None, "prompt_lookup", "draft"] = None
+    adapted: bool = False
+    kv_bits: int | None = None
+    quantised_start: int = 0
+    prefixes: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Quantised keys and values depend on what was computed when: a prompt is computed without."""
+        return self.kv_bits is None or not (self.prefixes or self.preempt_every or self.room)
+
+
+def asks(manners: list[str], adapters: list[str | None]) -> st.SearchStrategy[list[Ask]]:
+    tails = st.one_of(
+        st.lists(st.integers(0, 255), max_size=12).map(tuple),
+        st.integers(1, 3).map(lambda times: PHRASE * times),
+    )
+    ask = st.builds(
+        Ask,
+        follows=st.sampled_from([False, False, True]),
+        trunk=st.sampled_from([0, 0, 0, 1, 2]),
+        count=st.one_of(st.integers(1, 90), st.sampled_from([40, 72, 90])),
+        tail=tails,
+        tokens=st.one_of(st.integers(1, 24), st.integers(0, 2), st.just(60)),
+        choices=st.sampled_from([1, 1, 1, 2, 3]),
+        manner=st.one_of(st.just("greedy"), st.sampled_from(manners)),
+        gap=st.sampled_from([0, 0, 1, 3, 25]),
+        cancel=st.sampled_from([None, None, None, 0, 3, 9]),
+        priority=st.integers(0, 1),
+        adapter=st.sampled_from(adapters),
+        salt=st.sampled_from([0, 0, 0, 1]),
+        pinned=st.booleans(),
+        seed=st.integers(0, 5),
+        before=st.sampled_from([None] * 8 + ["clear", "wipe", "restart", "restart"]),
+    )
+    return st.lists(ask, min_size=1, max_size=7)
+
+
+def worlds(**traits: Any) -> st.SearchStrategy[World]:
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        "chunk": st.sampled_from([1, 5, 16, 64]),
+        "preempt_every": st.sampled_from([0, 0, 5]),
+        "room": st.sampled_from([None, None, 14, 40]),
+        "tree": st.sampled_from([None, None, 4, 20]),
+        "disk": st.booleans(),
+        "interval": st.sampled_from([1, 1, 3]),
+    }
+    return st.builds(World, **(drawn | {name: st.just(value) for name, value in traits.items()}))
