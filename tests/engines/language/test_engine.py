@@ -18,7 +18,7 @@ from pippin.core.requests import Sampling
 from pippin.engines.language import batching, prompts
 from pippin.engines.language.batching import probe_row
 from pippin.engines.language.joint_prefill import compute_together
-from pippin.engines.language.row_group import SoloGroup
+from pippin.engines.language.solo_group import SoloGroup
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 

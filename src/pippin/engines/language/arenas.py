@@ -104,6 +104,16 @@ class AttentionArena:
     def grow(self, slots: int, capacity: int) -> None:
         self.parts = [_enlarged(part, slots, self._room(capacity)) for part in self.parts]
 
+    def bytes_of(self, slots: int, capacity: int) -> int:
+        """Bytes that so many slots of so many places take."""
+        places = slots * self._room(capacity)
+        return sum(places * part.shape[1] * part.shape[3] * part.itemsize for part in self.parts)
+
+    def pack(self, slots: list[int], capacity: int) -> None:
+        """Keep these slots alone, in this order, with so many places."""
+        kept = mx.array(slots)
+        self.parts = [part[:, :, : self._room(capacity)][kept] for part in self.parts]
+
     def store(self, slot: int, cache: Any) -> None:
         """Copy a row's private cache into its slot."""
         if cache.keys is not None:
@@ -276,6 +286,13 @@ class StateArena:
 
     def grow(self, slots: int, capacity: int) -> None:
         pass
+
+    def bytes_of(self, slots: int, capacity: int) -> int:
+        return sum(state.nbytes // state.shape[0] for state in self.arrays()) * slots
+
+    def pack(self, slots: list[int], capacity: int) -> None:
+        kept = mx.array([slot - self.window.low for slot in slots])
+        self.cache = [None if state is None else state[kept] for state in self.cache]
 
     def take(self, slot: int) -> list[mx.array | None]:
         """A row's state, as views."""

@@ -1,5 +1,6 @@
 """The rows that decode together: one step through the model, and one draw for all of them."""
 
+import sys
 from collections.abc import Callable
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import GroupName, Row
 from pippin.engines.language.sampling import BatchSampler, Choice, Sampled, choice_seed
-from pippin.engines.language.scheduler import GROWTH_CHARGED, length_class
+from pippin.engines.language.scheduler import GROWTH_CHARGED
 from pippin.engines.language.tokenizer import Tokenizer
 
 
@@ -43,6 +44,7 @@ class Batch:
         self._adapters = adapters
         self._sampler = BatchSampler(tokenizer, sorts_slowly=sorts_slowly)
         self._mask_words = -(-vocabulary // 32)
+        self.limit = sys.maxsize  # bytes that all rows may take
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
         self._overlaps = overlaps
@@ -67,20 +69,49 @@ class Batch:
 
     def _place(self, row: Row, cache: RowCache, length: int) -> None:
         room = min(row.ticket.growth, GROWTH_CHARGED)
-        row.group = (length_class(length + room), length < self._plain_below)
-        if row.group not in self._groups:
-            self._groups[row.group] = self._new_group(length)
-        row.slot = self._groups[row.group].join(cache, length, room, row.request.shift)
+        name = self._group_of(row, length)
+        if name not in self._groups:
+            self._groups[name] = self._new_group(length)
+        group = self._groups[name]
+        if self.bytes - group.bytes + group.bytes_with(length, room) > self.limit:
+            self._pack()
+            room = 0
+        row.group, row.slot = name, group.join(cache, length, room, row.request.shift)
+
+    def _group_of(self, row: Row, length: int) -> GroupName:
+        return row.ticket.kind, length < self._plain_below
 
     def _promote(self) -> None:
-        """Rows that have grown past `plain_below` go over to the others."""
+        """Rows that have grown out of their group go over to another."""
         for row in self.rows:
             length = self.length(row)
-            if row.group[1] and length >= self._plain_below:
-                group, slot = self._groups[row.group], row.slot
-                self._place(row, group.view(slot, length), length)
-                group.leave(slot)
+            if row.group != self._group_of(row, length):
+                group = self._groups[row.group]
+                cache = group.view(row.slot, length)
+                group.leave(row.slot)
+                row.slot = -1
+                self._place(row, cache, length)
         self._forget_empty()
+
+    def fit(self, limit: int, count: int = 1) -> bool:
+        """Before a step of so many tokens: give up places to spare where `limit`, the bytes that rows may take, asks
+        for it; whether the step fits then. The scheduler sees to it that it does once a step is done."""
+        self.limit = limit
+        self._promote()
+        if self._bytes_after(count) <= limit:
+            return True
+        self._pack()
+        return self._bytes_after(count) <= limit
+
+    def _bytes_after(self, count: int) -> int:
+        return sum(group.bytes_after(count) for group in self._groups.values())
+
+    def _pack(self) -> None:
+        for name, group in self._groups.items():
+            if group.rows:
+                moved = group.pack()
+                for row in [row for row in self.rows if row.group == name and row.slot in moved]:
+                    row.slot = moved[row.slot]
 
     def _forget_empty(self) -> None:
         for name in [name for name, group in self._groups.items() if not group.rows]:
@@ -110,8 +141,6 @@ class Batch:
 
     def forward(self) -> None:
         """Build the next step of all rows, and start it if that does not hold up the host."""
-        if self._plain_below:
-            self._promote()
         self._compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
@@ -188,8 +217,6 @@ class Batch:
 
         Gives what the model chose for each row: the proposals as far as it agrees, and one token more.
         """
-        if self._plain_below:
-            self._promote()
         width = max(map(len, proposals)) + 1
         tokens = np.zeros((len(self.rows), width), np.int32)
         for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):

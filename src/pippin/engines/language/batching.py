@@ -20,7 +20,8 @@ from pippin.engines.language.row_caches import (
     leaves,
     new_row_cache,
 )
-from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
+from pippin.engines.language.row_group import ArenaGroup, RowGroup
+from pippin.engines.language.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
 

@@ -125,6 +125,7 @@ class LanguageEngine:
         checked = decoding and self._check_proposals()
         if not self._batch.built:
             self._keeping.settle()
+            self._batch.fit(self._scheduler.for_rows())
         if self._batch.rows and not checked:
             self._batch.launch()
         self._keeping.settle()  # rows that left while the step was built: their text is copied beside it
@@ -151,7 +152,8 @@ class LanguageEngine:
         self._keeping.keep_states()
         rows = self._batch.rows
         self._speculates = self._speculation is not None and self._speculation.wanted(rows)
-        if not self._speculates and all(row.ticket.growth > 1 for row in rows):
+        ahead = not self._speculates and all(row.ticket.growth > 1 for row in rows)
+        if ahead and self._batch.fit(self._scheduler.for_rows()):
             self._batch.forward()
         self._read()
 
@@ -251,7 +253,9 @@ class LanguageEngine:
             request.viewing.release()
         assert prompt.cache is not None
         assert prompt.logits is not None
-        for row, ticket in zip(prompt.rows, self._scheduler.split(prompt.ticket), strict=True):
+        tickets = self._scheduler.split(prompt.ticket)
+        self._batch.limit = self._scheduler.for_rows()
+        for row, ticket in zip(prompt.rows, tickets, strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._finish(row)
@@ -264,8 +268,7 @@ class LanguageEngine:
         if request.first_token is None:
             request.first_token = time.monotonic()
         row.tokens.append(choice.token)
-        row.ticket.length += 1
-        row.ticket.growth -= 1
+        row.ticket.grow()
         self.counters.completion_tokens += 1
         try:
             events = row.decoder.accept(choice.token, choice.logprob, choice.top)
@@ -297,6 +300,9 @@ class LanguageEngine:
     def _preempt(self) -> None:
         """Send rows back to the queue while the live ones outgrow the memory."""
         while (ticket := self._scheduler.victim()) is not None:
+            if ticket.phase == "prefill":
+                self._put_back(self._prompts.of(ticket))
+                continue
             row = next(row for row in self._batch.rows if row.ticket is ticket)
             self._suspend(row)
         if (ticket := self._scheduler.overgrown()) is not None:
@@ -304,6 +310,28 @@ class LanguageEngine:
             row.decoder.finished = "length"
             self._leave([row])
             self._finish(row)
+
+    def _put_back(self, prompt: Prompt) -> None:
+        """Compute it anew later."""
+        self._scheduler.drop([prompt.ticket])
+        self._scheduler.requeue(prompt.ticket)
+        prompt.forget()
+        self.counters.preemptions += 1
+
+    def _give_up(self, prompt: Prompt) -> None:
+        """It does not fit any more: what was said so far is the answer, else a refusal."""
+        [row, *others] = prompt.rows
+        if row.generated and not others:
+            self._prompts.drop(prompt)
+            row.decoder.finished = "length"
+            self._finish(row)
+            return
+        left = self._scheduler.limits.memory >> 20
+        message = (
+            f"The prompt of {prompt.ticket.length} tokens needs more KV cache than the {left} MiB that are left beside "
+            "other models: try again later."
+        )
+        self._fail(prompt.request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
 
     def _suspend(self, row: Row) -> None:
         self._keeping.note(row)
@@ -348,6 +376,8 @@ class LanguageEngine:
             self._scheduler.limits.memory = shares.rows
             if self._prefixes is not None:
                 self._prefixes.tree.resize(shares.prefixes)
+            for ticket in self._scheduler.hopeless():
+                self._give_up(self._prompts.of(ticket))
         self._options = merged
         self._scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self._scheduler.limits.queue_size = merged.queue_size

@@ -72,15 +72,17 @@ def _arrays(value: Any) -> Iterator[mx.array]:
             yield from _arrays(item)
 
 
-def measure_rows(model: nn.Module, kv_bits: int | None = None, group_size: int = 64) -> Callable[[int], int]:
-    """Bytes of one row as a function of its tokens, from the shapes of a short run."""
+def measure_rows(
+    model: nn.Module, kv_bits: int | None = None, group_size: int = 64, slack: int = 0
+) -> Callable[[int], int]:
+    """Bytes of one row as a function of its places, from the shapes of a short run; rings have `slack` places more."""
     caches = new_row_cache(model)
     mx.eval(model(mx.array([[0, 0]]), cache=caches), arrays_of(caches))
     per_token, fixed = 0, 0
     windows: list[tuple[int, int]] = []
     for cache in leaves(caches):
         if type(cache) is RotatingKVCache:
-            windows.append((cache.max_size, _token_bytes(cache.keys) + _token_bytes(cache.values)))
+            windows.append((cache.max_size + slack, _token_bytes(cache.keys) + _token_bytes(cache.values)))
         elif type(cache) is KVCache:
             per_token += sum(_token_bytes(array, kv_bits, group_size) for array in (cache.keys, cache.values))
         else:

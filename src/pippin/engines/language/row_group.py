@@ -1,6 +1,6 @@
-"""Rows that go through the model together: slots in arenas, or caches of their own where a model needs that."""
+"""Rows that go through the model together, in slots of arenas."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,10 +15,11 @@ from pippin.engines.language.arenas import (
     arena_for,
 )
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
-from pippin.engines.language.scheduler import CAPACITY_STEP
+from pippin.engines.language.scheduler import CAPACITY_STEP, rounded
 from pippin.engines.language.window import Window
 
 HOLLOW_STEPS = 8
+SPARE_SLOTS = 8  # at most, and no more than there are
 
 
 class RowGroup(Protocol):
@@ -36,8 +37,8 @@ class RowGroup(Protocol):
         ...
 
     def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
-        """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot. `shift` is what rotary
-        positions differ by from the tokens' places."""
+        """Copy a row of `length` tokens in, with places for `room` more where they are not given up; gives its slot.
+        `shift` is what rotary positions differ by from the tokens' places."""
         ...
 
     def leave(self, slot: int) -> None: ...
@@ -63,6 +64,18 @@ class RowGroup(Protocol):
 
     @property
     def bytes(self) -> int: ...
+
+    def bytes_with(self, length: int, room: int) -> int:
+        """As `bytes`, after such a row has joined."""
+        ...
+
+    def bytes_after(self, count: int) -> int:
+        """As `bytes`, after a step of so many tokens."""
+        ...
+
+    def pack(self) -> dict[int, int]:
+        """Give up all places to spare; the new slot of each row by its old one."""
+        ...
 
 
 class ArenaGroup:
@@ -102,10 +115,7 @@ class ArenaGroup:
     def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
         window = self._window
         slot = self._free_slot()
-        capacity = (
-            -(-(length + min(room, CAPACITY_STEP) + self._shape.slack + 1) // CAPACITY_STEP) * CAPACITY_STEP
-        )
-        self._grow(slot + 1, capacity)
+        self._grow(*self._with(slot, length, room))
         if self._live:
             self._resize(min(window.low, slot), max(window.high, slot + 1))
         else:
@@ -115,6 +125,16 @@ class ArenaGroup:
             arena.store(slot, row)
         window.lengths[slot], window.shifts[slot] = length, shift
         return slot
+
+    def _with(self, slot: int, length: int, room: int) -> tuple[int, int]:
+        """Slots and places for such a row; beside others some to spare where it may grow, so that joining seldom
+        copies them."""
+        held = len(self._window.lengths)
+        slots, spare = max(held, slot + 1), min(room, CAPACITY_STEP) if held else 0
+        if spare and held < slots:
+            slots = max(slots, min(held * 2, held + SPARE_SLOTS))
+        places = rounded(length + spare + self._shape.slack + 1)
+        return slots, max(self._window.capacity, places)
 
     def _free_slot(self) -> int:
         holes = [slot for slot in range(len(self._window.lengths)) if slot not in self._live]
@@ -140,7 +160,7 @@ class ArenaGroup:
         count = tokens.shape[1]
         longest = max(window.lengths[window.low : window.high])
         if longest + count > window.capacity:
-            self._grow(len(window.lengths), window.capacity + CAPACITY_STEP)
+            self._grow(len(window.lengths), self._places_after(count))
         window.begin(count)
         logits: mx.array = self._model(tokens, cache=self._arenas)
         for slot in self._live:
@@ -167,6 +187,33 @@ class ArenaGroup:
         self._resize(min(self._live), max(self._live) + 1)
         return [(source, target)]
 
+    def bytes_with(self, length: int, room: int) -> int:
+        return self._size(*self._with(self._free_slot(), length, room))
+
+    def bytes_after(self, count: int) -> int:
+        return self._size(len(self._window.lengths), self._places_after(count))
+
+    def pack(self) -> dict[int, int]:
+        window, kept = self._window, sorted(self._live)
+        longest = max(window.lengths[slot] for slot in kept)
+        window.capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
+        for arena in flat(self._arenas):
+            arena.pack(kept, window.capacity)
+            mx.eval(arena.arrays())  # so that no more than one layer lies there twice
+        window.lengths = [window.lengths[slot] for slot in kept]
+        window.shifts = [window.shifts[slot] for slot in kept]
+        window.low, window.high = 0, len(kept)
+        self._live = set(range(len(kept)))
+        return {old: new for new, old in enumerate(kept)}
+
+    def _places_after(self, count: int) -> int:
+        window = self._window
+        reach = max(window.lengths, default=0) + count
+        return window.capacity + (CAPACITY_STEP if reach > window.capacity else 0)
+
+    def _size(self, slots: int, capacity: int) -> int:
+        return sum(arena.bytes_of(slots, capacity) for arena in flat(self._arenas))
+
     def view(self, slot: int, stop: int) -> RowCache:
         cache = new_row_cache(self._model)
         for arena, layer in zip(flat(self._arenas), leaves(cache), strict=True):
@@ -185,7 +232,6 @@ class ArenaGroup:
         window = self._window
         held = len(window.lengths)
         if slots > held:
-            slots = max(slots, min(held * 2, held + 8))
             window.lengths.extend([0] * (slots - held))
             window.shifts.extend([0] * (slots - held))
         if slots > held or capacity > window.capacity:
@@ -214,91 +260,3 @@ def flat(arenas: list[Arena]) -> list[AttentionArena | SlidingArena | StateArena
     for arena in arenas:
         found.extend(flat(arena.arenas) if isinstance(arena, ArenaList) else [arena])
     return found
-
-
-class SoloGroup:
-    """Rows with the model's own caches, one after the other: for models whose caches have no arena."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._caches: list[RowCache | None] = []
-        self._lengths: list[int] = []
-        self._shifts: list[int] = []
-
-    @property
-    def low(self) -> int:
-        return 0
-
-    @property
-    def high(self) -> int:
-        return len(self._caches)
-
-    @property
-    def rows(self) -> int:
-        return sum(cache is not None for cache in self._caches)
-
-    def length(self, slot: int) -> int:
-        return self._lengths[slot]
-
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
-        self._caches.append(copy_row(cache))
-        self._lengths.append(length)
-        self._shifts.append(shift)
-        return len(self._caches) - 1
-
-    def leave(self, slot: int) -> None:
-        self._caches[slot] = None
-        while self._caches and self._caches[-1] is None:
-            self._caches.pop()
-            self._lengths.pop()
-            self._shifts.pop()
-
-    def rewind(self, slot: int, tokens: int) -> None:
-        for cache in self._caches[slot] or ():
-            cache.trim(tokens)
-        self._lengths[slot] -= tokens
-
-    def forward(self, tokens: mx.array) -> mx.array:
-        results: list[mx.array | None] = []
-        for slot, cache in enumerate(self._caches):
-            shifted = {"shift": self._shifts[slot]} if self._shifts[slot] else {}
-            results.append(
-                None if cache is None else self._model(tokens[slot : slot + 1], cache=cache, **shifted)
-            )
-            self._lengths[slot] += tokens.shape[1]
-        filled = next(result for result in results if result is not None)
-        return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])
-
-    def compact(self) -> list[tuple[int, int]]:
-        return []
-
-    def view(self, slot: int, stop: int) -> RowCache:
-        cache = copy_row(self._caches[slot] or [])
-        if stop < self._lengths[slot]:
-            for part in cache:
-                part.trim(self._lengths[slot] - stop)
-        return cache
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.nbytes for cache in self._caches for part in cache or () if not part.empty())
-
-
-def copy_row(cache: RowCache) -> RowCache:
-    """A row's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
-    return [_copied(part) for part in cache]
-
-
-def _copied(part: Any) -> Any:
-    state = part.state
-    return type(part).from_state(_listed(state))
-
-
-def _listed(state: Any) -> Any:
-    if isinstance(state, mx.array):
-        return state[:] if state.ndim else state
-    if isinstance(state, list):
-        return [_listed(item) for item in state]
-    if isinstance(state, tuple):
-        return tuple(_listed(item) for item in state)
-    return state

@@ -37,11 +37,18 @@ class Ticket:
     computed: int = 0  # of the prompt
     phase: Phase = "waiting"
     held: bool = False  # waits for another ticket to compute the prefix that they share
+    kind: int = 0  # class of lengths whose rows it lies beside, from its admission on; never lower again
     passed: int = 0  # prompt tokens that were computed for others since this one was admitted
 
     @property
     def remaining(self) -> int:
         return self.length - self.computed
+
+    def grow(self) -> None:
+        """A token was added to the row."""
+        self.length += 1
+        self.growth -= 1
+        self.kind = max(self.kind, length_class(self.length + 1))
 
     @property
     def charged(self) -> int:
@@ -55,8 +62,10 @@ class Limits:
     queue_size: int
     prefill_chunk: int  # tokens
     target_gap: float  # seconds
-    row_bytes: Callable[[int], int]  # of one row of so many tokens
-    memory: int  # bytes for live rows
+    row_bytes: Callable[[int], int]  # of one row with places for so many tokens
+    prompt_bytes: Callable[[int], int]  # of a prompt's own cache
+    memory: int  # bytes for live rows and prompts under way
+    slack: int = 0  # places that a row has beyond its tokens
 
 
 @dataclass
@@ -98,6 +107,7 @@ class Scheduler:
     def requeue(self, ticket: Ticket) -> None:
         """Put a preempted row back; never refused."""
         ticket.phase, ticket.computed, ticket.held, ticket.passed = "waiting", 0, False, 0
+        ticket.kind = 0
         self.tickets.append(ticket)
 
     def drop(self, gone: Iterable[Ticket]) -> None:
@@ -115,6 +125,7 @@ class Scheduler:
             if (active or admitted) and self._charge(together) > self.limits.memory:
                 break
             ticket.phase = "prefill"
+            ticket.kind = length_class(ticket.charged)
             admitted.append(ticket)
         return admitted
 
@@ -165,6 +176,7 @@ class Scheduler:
                 length=ticket.length,
                 growth=ticket.growth,
                 computed=ticket.length,
+                kind=ticket.kind,
                 phase="running",
             )
             for _ in range(ticket.rows)
@@ -174,12 +186,21 @@ class Scheduler:
         return rows
 
     def victim(self) -> Ticket | None:
-        """The row to preempt, if the live rows outgrow the memory: lowest priority, then youngest."""
+        """Who is to be preempted, if the live rows outgrow the memory: lowest priority, then youngest. Rows before
+        prompts under way, whose work would be lost; these only where the memory itself has shrunk."""
         active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        running = [ticket for ticket in active if ticket.phase == "running"]
-        if not running or len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
+        if len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
             return None
-        return min(running, key=lambda ticket: (ticket.priority, -ticket.arrival))
+        running = [ticket for ticket in active if ticket.phase == "running"]
+        return min(running or active, key=lambda ticket: (ticket.priority, -ticket.arrival))
+
+    def hopeless(self) -> list[Ticket]:
+        """Prompts that do not fit any more, even alone, since the memory has shrunk."""
+        return [
+            ticket
+            for ticket in self.tickets
+            if ticket.phase != "running" and self._charge([ticket], growth=1) > self.limits.memory
+        ]
 
     def overgrown(self) -> Ticket | None:
         """The only row left, when it has outgrown the memory by itself."""
@@ -192,6 +213,10 @@ class Scheduler:
             return active[0]
         return None
 
+    def for_rows(self) -> int:
+        """Bytes that the running rows may take now: what the prompts under way leave."""
+        return self.limits.memory - sum(map(self._prompt_bytes, self.phase("prefill")))
+
     def observe(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
         """Learn from a step that took so long."""
         if not prompt_tokens:
@@ -203,19 +228,32 @@ class Scheduler:
             self.chunk_cost.observe(prompt_tokens, spent)
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
-        """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step."""
+        """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.
+
+        A prompt under way has a cache of its own, which may be larger than the rows that it becomes.
+        """
+        row_bytes, slack = self.limits.row_bytes, self.limits.slack
         longest: dict[int, int] = {}
-        count: dict[int, int] = {}
-        for ticket in tickets:
-            tokens = ticket.charged if growth is None else ticket.length + growth
-            kind = length_class(tokens)
-            longest[kind] = max(longest.get(kind, 0), tokens)
-            count[kind] = count.get(kind, 0) + ticket.rows
-        row_bytes = self.limits.row_bytes
-        return sum(
-            rows * row_bytes(-(-longest[kind] // CAPACITY_STEP) * CAPACITY_STEP)
-            for kind, rows in count.items()
-        )
+        lengths = {each: each.charged if growth is None else each.length + growth for each in tickets}
+        kinds = {each: max(each.kind, length_class(lengths[each])) for each in tickets}
+        for each, kind in kinds.items():
+            longest[kind] = max(longest.get(kind, 0), lengths[each])
+        one = {kind: row_bytes(rounded(tokens + slack)) for kind, tokens in longest.items()}
+        size = 0
+        for each, kind in kinds.items():
+            size += each.rows * one[kind]
+            if each.phase != "running":
+                size += max(0, self._prompt_bytes(each) - each.rows * one[kind])
+        return size
+
+    def _prompt_bytes(self, ticket: Ticket) -> int:
+        # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
+        return self.limits.prompt_bytes(ticket.length + CAPACITY_STEP)
+
+
+def rounded(tokens: int) -> int:
+    """Places that are allotted for so many tokens."""
+    return -(-tokens // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def _smooth(old: float, new: float) -> float:
