@@ -85,14 +85,12 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
     assert queue.chunk() == 512
     queue.add(ticket("a", 0))
     [running] = queue.split(queue.admit()[0])
-    queue.observe(0.05, 0, decoded=True)
+    queue.observe(0.05, 0, 1)
     for tokens in (100, 300):
-        queue.observe(0.05 + 0.03 + tokens / 1000, tokens, decoded=True)
+        queue.observe(0.05 + 0.03 + tokens / 1000, tokens, 1)
     assert queue.chunk() == pytest.approx(120, abs=1)  # 0.15 s are left of the gap
     queue.limits.target_gap = 0.01
     assert queue.chunk() == pytest.approx(70, abs=1)  # twice the time of a step
-    queue.decode_seconds = 0.2
-    assert queue.chunk() == pytest.approx(370, abs=1)
     queue.drop([running])
     assert queue.chunk() == 512
 

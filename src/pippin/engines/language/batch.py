@@ -52,9 +52,13 @@ class Batch:
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
-    def join(self, row: Row, cache: RowCache, logits: mx.array) -> None:
-        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again."""
-        self._place(row, cache, len(row.tokens))
+    def join(self, row: Row, cache: RowCache, logits: mx.array, *, coming: int = 0) -> None:
+        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again.
+        `coming`: as many like it will follow."""
+        length = len(row.tokens)
+        name = row.ticket.kind, length < self._plain_below
+        room, coming = self._room(name, row, length, coming)
+        row.group, row.slot = name, self._groups[name].join(cache, length, room, row.request.shift, coming)
         self._places[row] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = row.request.job
@@ -67,35 +71,36 @@ class Batch:
         )
         self.rows.append(row)
 
-    def _place(self, row: Row, cache: RowCache, length: int) -> None:
-        room = min(row.ticket.growth, GROWTH_CHARGED)
-        name = self._group_of(row, length)
+    def _room(self, name: GroupName, row: Row, length: int, coming: int = 0) -> tuple[int, int]:
+        """For how many tokens more of such a row, and for how many of the rows that are coming, its group has places to
+        spare."""
         if name not in self._groups:
             self._groups[name] = self._new_group(length)
-        group = self._groups[name]
-        if self.bytes - group.bytes + group.bytes_with(length, room) > self.limit:
-            self._pack()
-            room = 0
-        row.group, row.slot = name, group.join(cache, length, room, row.request.shift)
-
-    def _group_of(self, row: Row, length: int) -> GroupName:
-        return row.ticket.kind, length < self._plain_below
+        room = min(row.ticket.growth, GROWTH_CHARGED)
+        needed = self._groups[name].bytes_with(length, room, coming)
+        others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != name)
+        if others + needed <= self.limit:
+            return room, coming
+        self._pack()
+        return 0, 0
 
     def _promote(self) -> None:
         """Rows that have grown out of their group go over to another."""
         for row in self.rows:
+            kind, plain = row.group
+            if kind == row.ticket.kind and not (plain and self.length(row) >= self._plain_below):
+                continue
             length = self.length(row)
-            if row.group != self._group_of(row, length):
-                group = self._groups[row.group]
-                cache = group.view(row.slot, length)
-                group.leave(row.slot)
-                row.slot = -1
-                self._place(row, cache, length)
+            name = row.ticket.kind, length < self._plain_below
+            room, _ = self._room(name, row, length)
+            source, slot = self._groups[row.group], row.slot
+            row.group, row.slot = name, self._groups[name].adopt(source, slot, room)
         self._forget_empty()
 
     def fit(self, limit: int, count: int = 1) -> bool:
         """Before a step of so many tokens: give up places to spare where `limit`, the bytes that rows may take, asks
-        for it; whether the step fits then. The scheduler sees to it that it does once a step is done."""
+        for it; whether the step fits then. The scheduler sees to it that a step of one token does once it has
+        preempted."""
         self.limit = limit
         self._promote()
         if self._bytes_after(count) <= limit:
@@ -108,10 +113,11 @@ class Batch:
 
     def _pack(self) -> None:
         for name, group in self._groups.items():
-            if group.rows:
-                moved = group.pack()
-                for row in [row for row in self.rows if row.group == name and row.slot in moved]:
-                    row.slot = moved[row.slot]
+            moved = group.pack() if group.rows else {}
+            if moved:
+                for row in self.rows:
+                    if row.group == name:
+                        row.slot = moved[row.slot]
 
     def _forget_empty(self) -> None:
         for name in [name for name, group in self._groups.items() if not group.rows]:

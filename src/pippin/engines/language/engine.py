@@ -120,12 +120,13 @@ class LanguageEngine:
         started = time.monotonic()
         self.counters.steps += 1
         self._expire(started)
-        self._admit(started)
-        decoding = bool(self._batch.rows)
-        checked = decoding and self._check_proposals()
+        admitted = self._admit(started)
         if not self._batch.built:
             self._keeping.settle()
-            self._batch.fit(self._scheduler.for_rows())
+        if admitted or not self._batch.built:
+            self._fit()
+        decoding = len(self._batch.rows)
+        checked = decoding > 0 and self._check_proposals()
         if self._batch.rows and not checked:
             self._batch.launch()
         self._keeping.settle()  # rows that left while the step was built: their text is copied beside it
@@ -139,7 +140,7 @@ class LanguageEngine:
         self._preempt()
         seconds = time.monotonic() - started
         self._scheduler.observe(seconds, tokens, decoding)
-        self.counters.step_done(seconds, tokens, decoding)
+        self.counters.step_done(seconds, tokens, decoding > 0)
         if self._speculation is not None and decoding and not checked and not tokens:
             self._speculation.observe(seconds, 1, proposed=False)
         sent, self._out = self._out, []
@@ -153,9 +154,15 @@ class LanguageEngine:
         rows = self._batch.rows
         self._speculates = self._speculation is not None and self._speculation.wanted(rows)
         ahead = not self._speculates and all(row.ticket.growth > 1 for row in rows)
-        if ahead and self._batch.fit(self._scheduler.for_rows()):
+        if ahead and self._fit():
             self._batch.forward()
         self._read()
+
+    def _fit(self) -> bool:
+        """Whether the next step fits in the memory, as far as it can be made to."""
+        left = self._scheduler.for_rows()
+        self._speculates = self._speculates and self._batch.fit(left, 1 + self._options.num_draft_tokens)
+        return self._speculates or self._batch.fit(left)
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
@@ -218,11 +225,14 @@ class LanguageEngine:
         self.cancel(request.job.id)
         self._emit(request, [Failed(report)])
 
-    def _admit(self, now: float) -> None:
-        for ticket in self._scheduler.admit():
+    def _admit(self, now: float) -> bool:
+        """Whether there are new prompts to compute."""
+        admitted = self._scheduler.admit()
+        for ticket in admitted:
             request = self._prompts.of(ticket).request
             if request.admitted is None:
                 request.admitted = now
+        return bool(admitted)
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
@@ -260,7 +270,7 @@ class LanguageEngine:
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._finish(row)
                 continue
-            self._batch.join(row, prompt.cache, prompt.logits)
+            self._batch.join(row, prompt.cache, prompt.logits, coming=self._scheduler.coming(ticket))
         prompt.cache = prompt.logits = None
 
     def _accept(self, row: Row, choice: Choice) -> None:
@@ -302,14 +312,21 @@ class LanguageEngine:
         while (ticket := self._scheduler.victim()) is not None:
             if ticket.phase == "prefill":
                 self._put_back(self._prompts.of(ticket))
-                continue
-            row = next(row for row in self._batch.rows if row.ticket is ticket)
-            self._suspend(row)
+            elif self._scheduler.can_wait(ticket):
+                self._suspend(self._row(ticket))
+            else:
+                self._cut(self._row(ticket))
         if (ticket := self._scheduler.overgrown()) is not None:
-            row = next(row for row in self._batch.rows if row.ticket is ticket)
-            row.decoder.finished = "length"
-            self._leave([row])
-            self._finish(row)
+            self._cut(self._row(ticket))
+
+    def _row(self, ticket: Ticket) -> Row:
+        return next(row for row in self._batch.rows if row.ticket is ticket)
+
+    def _cut(self, row: Row) -> None:
+        """No memory is left for more of it: it ends as at the end of the window."""
+        row.decoder.finished = "length"
+        self._leave([row])
+        self._finish(row)
 
     def _put_back(self, prompt: Prompt) -> None:
         """Compute it anew later."""
@@ -318,18 +335,26 @@ class LanguageEngine:
         prompt.forget()
         self.counters.preemptions += 1
 
+    def _resize(self, memory: int) -> None:
+        """Rows and prompts have so much memory from now on."""
+        self._scheduler.limits.memory = memory
+        for ticket in self._scheduler.hopeless():
+            self._give_up(self._prompts.of(ticket))
+        self._preempt()
+        self._fit()
+
     def _give_up(self, prompt: Prompt) -> None:
         """It does not fit any more: what was said so far is the answer, else a refusal."""
-        [row, *others] = prompt.rows
-        if row.generated and not others:
+        if prompt.request.computed is not None:  # then it is one row that was preempted
+            [row] = prompt.rows
             self._prompts.drop(prompt)
             row.decoder.finished = "length"
             self._finish(row)
             return
-        left = self._scheduler.limits.memory >> 20
+        left = self._scheduler.limits.memory / 2**20
         message = (
-            f"The prompt of {prompt.ticket.length} tokens needs more KV cache than the {left} MiB that are left beside "
-            "other models: try again later."
+            f"The prompt of {prompt.ticket.length} tokens needs more KV cache than the {left:.1f} MiB that are left "
+            "beside other models: try again later."
         )
         self._fail(prompt.request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
 
@@ -373,11 +398,9 @@ class LanguageEngine:
             ) from error
         if merged.memory_bytes is not None and "memory_bytes" in options:
             shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
-            self._scheduler.limits.memory = shares.rows
+            self._resize(shares.rows)
             if self._prefixes is not None:
                 self._prefixes.tree.resize(shares.prefixes)
-            for ticket in self._scheduler.hopeless():
-                self._give_up(self._prompts.of(ticket))
         self._options = merged
         self._scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self._scheduler.limits.queue_size = merged.queue_size

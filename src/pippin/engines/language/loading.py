@@ -1,7 +1,6 @@
 """From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,9 @@ from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
 from pippin.engines.language.prompt import LanguagePreparer
+from pippin.engines.language.prompts import MOST_STRETCH
 from pippin.engines.language.row_caches import can_trim, measure_rows, new_row_cache
-from pippin.engines.language.scheduler import CAPACITY_STEP, Limits, rounded
+from pippin.engines.language.scheduler import Limits
 from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
@@ -82,7 +82,6 @@ def build_engine(
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
-    slack = CAPACITY_STEP if batching.shape is None else batching.shape.slack
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
     engine = LanguageEngine(
         model,
@@ -93,10 +92,11 @@ def build_engine(
             queue_size=options.queue_size,
             prefill_chunk=plan.prefill_chunk,
             target_gap=options.target_gap_ms / 1e3,
-            row_bytes=_row_bytes(model, options, slack),
-            prompt_bytes=measure_rows(model),
+            row_bytes=batching.row_bytes,
+            # A window's cache holds the newest chunk beside it.
+            prompt_bytes=measure_rows(probe_row(model, 2), slack=int(plan.prefill_chunk * MOST_STRETCH)),
             memory=shares.rows,
-            slack=slack,
+            slack=batching.slack,
         ),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
@@ -117,15 +117,6 @@ def build_engine(
     )
     engine.counters.weight_bytes = size
     return engine
-
-
-def _row_bytes(model: nn.Module, options: ModelOptions, slack: int) -> Callable[[int], int]:
-    """Bytes of a row with so many places. Where short rows stay unquantised, no shorter one takes more."""
-    quantized = measure_rows(model, options.kv_bits, options.kv_group_size, slack)
-    if options.kv_bits is None or not options.quantized_kv_start:
-        return quantized
-    plain, most = measure_rows(model, slack=slack), rounded(options.quantized_kv_start + slack)
-    return lambda places: max(quantized(places), plain(min(places, most)))
 
 
 def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:

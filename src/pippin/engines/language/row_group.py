@@ -1,6 +1,7 @@
 """Rows that go through the model together, in slots of arenas."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, Self
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -36,9 +37,10 @@ class RowGroup(Protocol):
         """Live rows."""
         ...
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
-        """Copy a row of `length` tokens in, with places for `room` more where they are not given up; gives its slot.
-        `shift` is what rotary positions differ by from the tokens' places."""
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
+        """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot. `shift` is what rotary
+        positions differ by from the tokens' places. As many rows as are `coming` will join soon. A row without room has
+        nothing made to spare for it."""
         ...
 
     def leave(self, slot: int) -> None: ...
@@ -65,26 +67,32 @@ class RowGroup(Protocol):
     @property
     def bytes(self) -> int: ...
 
-    def bytes_with(self, length: int, room: int) -> int:
-        """As `bytes`, after such a row has joined."""
+    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
+        """Bytes at most, after such a row has joined."""
         ...
 
     def bytes_after(self, count: int) -> int:
-        """As `bytes`, after a step of so many tokens."""
+        """Bytes at most, after a step of so many tokens."""
         ...
 
     def pack(self) -> dict[int, int]:
-        """Give up all places to spare; the new slot of each row by its old one."""
+        """Give up all places to spare; the new slot of each row by its old one, nothing if there are none."""
+        ...
+
+    def adopt(self, other: Self, slot: int, room: int) -> int:
+        """Take a row over from another group of the model, as it is stored there; gives its slot."""
         ...
 
 
 class ArenaGroup:
     """Rows in arenas."""
 
-    def __init__(self, model: nn.Module, shape: BatchShape) -> None:
+    def __init__(self, model: nn.Module, shape: BatchShape, row_bytes: Callable[[int], int]) -> None:
+        """`row_bytes`: of one row with so many places."""
         self._model = model
         self._window = Window()
         self._shape = shape
+        self._row_bytes = row_bytes
         self._live: set[int] = set()
         self._hollow = 0  # steps since a quarter of the slots are holes
         self._arenas: list[Arena] = []
@@ -112,28 +120,40 @@ class ArenaGroup:
     def length(self, slot: int) -> int:
         return self._window.lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
+        slot = self._open(length, room, shift, coming)
+        for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
+            arena.store(slot, row)
+        return slot
+
+    def adopt(self, other: Self, slot: int, room: int) -> int:
+        mine = self._open(other.length(slot), room, other._window.shifts[slot])
+        for arena, theirs in zip(flat(self._arenas), flat(other._arenas), strict=True):
+            arena.adopt(mine, theirs, slot)  # type: ignore[arg-type] # the same layer has the same kind
+        other.leave(slot)
+        return mine
+
+    def _open(self, length: int, room: int, shift: int, coming: int = 0) -> int:
+        """A slot for such a row."""
         window = self._window
         slot = self._free_slot()
-        self._grow(*self._with(slot, length, room))
+        self._grow(*self._with(slot, length, room, coming))
         if self._live:
             self._resize(min(window.low, slot), max(window.high, slot + 1))
         else:
             self._resize(slot, slot + 1)
         self._live.add(slot)
-        for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
-            arena.store(slot, row)
         window.lengths[slot], window.shifts[slot] = length, shift
         return slot
 
-    def _with(self, slot: int, length: int, room: int) -> tuple[int, int]:
-        """Slots and places for such a row; beside others some to spare where it may grow, so that joining seldom
-        copies them."""
+    def _with(self, slot: int, length: int, room: int, coming: int = 0) -> tuple[int, int]:
+        """Slots and places once such a row lies in this slot. Growing copies all rows, so more slots are made than
+        needed: as many as are coming, or some to spare."""
         held = len(self._window.lengths)
-        slots, spare = max(held, slot + 1), min(room, CAPACITY_STEP) if held else 0
-        if spare and held < slots:
-            slots = max(slots, min(held * 2, held + SPARE_SLOTS))
-        places = rounded(length + spare + self._shape.slack + 1)
+        slots = max(held, slot + 1)
+        if room and slots > held:
+            slots = max(slots, len(self._live) + 1 + coming, min(held * 2, held + SPARE_SLOTS))
+        places = rounded(length + min(room, CAPACITY_STEP) + self._shape.slack + 1)
         return slots, max(self._window.capacity, places)
 
     def _free_slot(self) -> int:
@@ -158,9 +178,8 @@ class ArenaGroup:
     def forward(self, tokens: mx.array) -> mx.array:
         window = self._window
         count = tokens.shape[1]
-        longest = max(window.lengths[window.low : window.high])
-        if longest + count > window.capacity:
-            self._grow(len(window.lengths), self._places_after(count))
+        if (places := self._places_after(count)) > window.capacity:
+            self._grow(len(window.lengths), places)
         window.begin(count)
         logits: mx.array = self._model(tokens, cache=self._arenas)
         for slot in self._live:
@@ -179,7 +198,7 @@ class ArenaGroup:
             return []
         source, target = window.high - 1, holes[0]
         for arena in flat(self._arenas):
-            arena.move(source, target)
+            arena.adopt(target, arena, source)  # type: ignore[arg-type] # its own kind
         for held in (window.lengths, window.shifts):
             held[target], held[source] = held[source], 0
         self._live.discard(source)
@@ -187,18 +206,22 @@ class ArenaGroup:
         self._resize(min(self._live), max(self._live) + 1)
         return [(source, target)]
 
-    def bytes_with(self, length: int, room: int) -> int:
-        return self._size(*self._with(self._free_slot(), length, room))
+    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
+        slots, places = self._with(self._free_slot(), length, room, coming)
+        return slots * self._row_bytes(places)
 
     def bytes_after(self, count: int) -> int:
-        return self._size(len(self._window.lengths), self._places_after(count))
+        return len(self._window.lengths) * self._row_bytes(self._places_after(count))
 
     def pack(self) -> dict[int, int]:
         window, kept = self._window, sorted(self._live)
         longest = max(window.lengths[slot] for slot in kept)
-        window.capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
+        capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
+        if len(kept) == len(window.lengths) and capacity == window.capacity:
+            return {}
+        window.capacity = capacity
         for arena in flat(self._arenas):
-            arena.pack(kept, window.capacity)
+            arena.pack(kept, capacity)
             mx.eval(arena.arrays())  # so that no more than one layer lies there twice
         window.lengths = [window.lengths[slot] for slot in kept]
         window.shifts = [window.shifts[slot] for slot in kept]
@@ -210,9 +233,6 @@ class ArenaGroup:
         window = self._window
         reach = max(window.lengths, default=0) + count
         return window.capacity + (CAPACITY_STEP if reach > window.capacity else 0)
-
-    def _size(self, slots: int, capacity: int) -> int:
-        return sum(arena.bytes_of(slots, capacity) for arena in flat(self._arenas))
 
     def view(self, slot: int, stop: int) -> RowCache:
         cache = new_row_cache(self._model)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.chunk_cost import ChunkCost
+from pippin.engines.language.step_cost import StepCost
 
 Phase = Literal["waiting", "prefill", "running"]
 
@@ -17,7 +17,6 @@ GROWTH_CHARGED = (
     512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
 )
 MOST_STEPS = 8  # that a chunk may take the time of
-SMOOTHING = 0.3  # weight of the newest measurement
 
 
 def length_class(tokens: int) -> int:
@@ -72,8 +71,7 @@ class Limits:
 class Scheduler:
     limits: Limits
     tickets: list[Ticket] = field(default_factory=list)
-    decode_seconds: float = 0.0  # of a step without prompt work, smoothed
-    chunk_cost: ChunkCost = field(default_factory=ChunkCost)
+    step_cost: StepCost = field(default_factory=StepCost)
 
     def phase(self, phase: Phase) -> list[Ticket]:
         return [ticket for ticket in self.tickets if ticket.phase == phase]
@@ -100,7 +98,7 @@ class Scheduler:
             raise ServerError(
                 "overloaded",
                 f"{len(waiting)} requests are waiting, which is as many as the queue holds: try again later.",
-                retry_after=max(1.0, self.decode_seconds * 100),
+                retry_after=max(1.0, self.step_cost.decoding(len(self.phase("running"))) * 100),
             )
         self.tickets.append(ticket)
 
@@ -138,8 +136,8 @@ class Scheduler:
         # Where decoding alone takes up the gap, prompts get the time of two steps, and of more where many wait for few:
         # whoever joins sooner shares more steps with the others, so that all are done sooner.
         steps = min(max(2.0, 2 * waiting / running), MOST_STEPS)
-        seconds = max(limits.target_gap - self.decode_seconds, steps * self.decode_seconds)
-        tokens = self.chunk_cost.affordable(seconds, self.decode_seconds)
+        decoding = self.step_cost.decoding(running)
+        tokens = self.step_cost.affordable(max(limits.target_gap - decoding, steps * decoding))
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
@@ -165,6 +163,10 @@ class Scheduler:
         for other in self.tickets:
             if other is not ticket and other.phase == "prefill":
                 other.passed += tokens
+
+    def coming(self, ticket: Ticket) -> int:
+        """Rows of its length class that are on their way."""
+        return sum(each.rows for each in self.phase("prefill") if each.kind == ticket.kind)
 
     def split(self, ticket: Ticket) -> list[Ticket]:
         """The prompt is computed: its rows run, with a ticket each."""
@@ -192,15 +194,17 @@ class Scheduler:
         if len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
             return None
         running = [ticket for ticket in active if ticket.phase == "running"]
-        return min(running or active, key=lambda ticket: (ticket.priority, -ticket.arrival))
+        return min(
+            running or active, key=lambda each: (not self.can_wait(each), each.priority, -each.arrival)
+        )
+
+    def can_wait(self, ticket: Ticket) -> bool:
+        """Whether it can be computed anew, if need be alone: as a prompt it may be larger than the row that it is."""
+        return max(self._charge([ticket], growth=1), self._prompt_bytes(ticket)) <= self.limits.memory
 
     def hopeless(self) -> list[Ticket]:
         """Prompts that do not fit any more, even alone, since the memory has shrunk."""
-        return [
-            ticket
-            for ticket in self.tickets
-            if ticket.phase != "running" and self._charge([ticket], growth=1) > self.limits.memory
-        ]
+        return [each for each in self.tickets if each.phase != "running" and not self.can_wait(each)]
 
     def overgrown(self) -> Ticket | None:
         """The only row left, when it has outgrown the memory by itself."""
@@ -217,15 +221,10 @@ class Scheduler:
         """Bytes that the running rows may take now: what the prompts under way leave."""
         return self.limits.memory - sum(map(self._prompt_bytes, self.phase("prefill")))
 
-    def observe(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
-        """Learn from a step that took so long."""
-        if not prompt_tokens:
-            if decoded:
-                self.decode_seconds = _smooth(self.decode_seconds, seconds)
-            return
-        spent = seconds - self.decode_seconds if decoded else seconds
-        if spent > 0:
-            self.chunk_cost.observe(prompt_tokens, spent)
+    def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
+        """Learn from a step that took so long, in which so many rows decoded."""
+        if rows or prompt_tokens:
+            self.step_cost.observe(rows, prompt_tokens, seconds)
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
         """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.
@@ -241,9 +240,8 @@ class Scheduler:
         one = {kind: row_bytes(rounded(tokens + slack)) for kind, tokens in longest.items()}
         size = 0
         for each, kind in kinds.items():
-            size += each.rows * one[kind]
-            if each.phase != "running":
-                size += max(0, self._prompt_bytes(each) - each.rows * one[kind])
+            rows = each.rows * one[kind]
+            size += rows if each.phase == "running" else max(rows, self._prompt_bytes(each))
         return size
 
     def _prompt_bytes(self, ticket: Ticket) -> int:
@@ -254,7 +252,3 @@ class Scheduler:
 def rounded(tokens: int) -> int:
     """Places that are allotted for so many tokens."""
     return -(-tokens // CAPACITY_STEP) * CAPACITY_STEP
-
-
-def _smooth(old: float, new: float) -> float:
-    return new if old <= 0 else old + SMOOTHING * (new - old)

@@ -1,18 +1,22 @@
 """Rows with the model's own caches, one after the other: for models whose caches have no arena."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.row_caches import RowCache
+from pippin.engines.language.scheduler import CAPACITY_STEP
 
 
 class SoloGroup:
     """A `RowGroup` of caches as the model makes them."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, row_bytes: Callable[[int], int]) -> None:
+        """`row_bytes`: of one row with so many places."""
         self._model = model
+        self._row_bytes = row_bytes
         self._caches: list[RowCache | None] = []
         self._lengths: list[int] = []
         self._shifts: list[int] = []
@@ -32,8 +36,16 @@ class SoloGroup:
     def length(self, slot: int) -> int:
         return self._lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0) -> int:
-        self._caches.append(copy_row(cache))
+    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
+        return self._append(copy_row(cache), length, shift)
+
+    def adopt(self, other: Self, slot: int, room: int) -> int:
+        mine = self._append(other._caches[slot], other._lengths[slot], other._shifts[slot])
+        other.leave(slot)
+        return mine
+
+    def _append(self, cache: RowCache | None, length: int, shift: int) -> int:
+        self._caches.append(cache)
         self._lengths.append(length)
         self._shifts.append(shift)
         return len(self._caches) - 1
@@ -64,14 +76,19 @@ class SoloGroup:
     def compact(self) -> list[tuple[int, int]]:
         return []
 
-    def bytes_with(self, length: int, room: int) -> int:
-        return self.bytes
+    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
+        return self.bytes_after(0) + self._row_bytes(length + CAPACITY_STEP)
 
     def bytes_after(self, count: int) -> int:
-        return self.bytes
+        # A cache allots whole steps, from wherever it stands.
+        return sum(
+            self._row_bytes(length + count + CAPACITY_STEP)
+            for length, cache in zip(self._lengths, self._caches, strict=True)
+            if cache is not None
+        )
 
     def pack(self) -> dict[int, int]:
-        return {slot: slot for slot in range(len(self._caches))}
+        return {}
 
     def view(self, slot: int, stop: int) -> RowCache:
         cache = copy_row(self._caches[slot] or [])

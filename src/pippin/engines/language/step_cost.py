@@ -1,0 +1,86 @@
+"""What a step takes, learned from steps: a fixed part and a part for each row that decodes, a fixed part and a part for
+each prompt token computed beside them. The fixed parts are for reading the weights."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+REMEMBERED = 24  # steps of each kind
+ROWS, TOKENS = (
+    64,
+    256,
+)  # where a part for each one is taken to be as large as the fixed part, for want of knowledge
+STRAY = 2.0  # times what was expected: longer steps count as so long, for something else held them up
+ENOUGH = 8  # steps after which there is something to expect
+
+
+@dataclass(frozen=True)
+class Step:
+    rows: int  # that decoded
+    tokens: int  # of prompts
+    seconds: float
+
+    @property
+    def features(self) -> tuple[float, float, float, float]:
+        return bool(self.rows), self.rows / ROWS, bool(self.tokens), self.tokens / TOKENS
+
+
+def _held() -> deque[Step]:
+    return deque(maxlen=REMEMBERED)
+
+
+@dataclass
+class StepCost:
+    """Least squares over the last steps of each kind, no part below zero."""
+
+    _kinds: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
+    _parts: NDArray[np.float64] | None = None
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        kind = self._kinds.setdefault((rows > 0, tokens > 0), _held())
+        step = Step(rows, tokens, seconds)
+        if len(kind) >= ENOUGH:
+            step = Step(rows, tokens, min(seconds, STRAY * self._expected(step)))
+        kind.append(step)
+        self._parts = None
+
+    def decoding(self, rows: int) -> float:
+        """Seconds that a step of so many rows takes by itself; 0 before any was measured."""
+        return self._expected(Step(rows, 0, 0.0))
+
+    def affordable(self, seconds: float) -> int | None:
+        """Prompt tokens that take so long, at most twice the most of late; None before any measurement."""
+        computed = [step.tokens for kind, steps in self._kinds.items() if kind[1] for step in steps]
+        if not computed:
+            return None
+        most = 2 * max(computed)
+        fixed, each = map(float, self._fitted()[2:])
+        rest = max(0.0, seconds - fixed) * TOKENS
+        return int(rest / each) if each * most > rest else most if rest else 0
+
+    def _expected(self, step: Step) -> float:
+        return float(self._fitted() @ np.array(step.features))
+
+    def _fitted(self) -> NDArray[np.float64]:
+        if self._parts is None:
+            self._parts = _fit([step for steps in self._kinds.values() for step in steps])
+        return self._parts
+
+
+def _fit(steps: list[Step]) -> NDArray[np.float64]:
+    """The four parts in seconds. Of those that explain the steps equally well, the smallest."""
+    parts = np.zeros(4)
+    if not steps:
+        return parts
+    features = np.array([step.features for step in steps])
+    seconds = np.array([step.seconds for step in steps])
+    kept = list(range(4))
+    while kept:
+        found = np.linalg.lstsq(features[:, kept], seconds, rcond=1e-6)[0]
+        if found.min() >= 0:
+            parts[kept] = found
+            break
+        kept.pop(int(found.argmin()))
+    return parts
