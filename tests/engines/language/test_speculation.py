@@ -87,6 +87,22 @@ def test_a_draft_model_gives_the_models_own_answer(
         assert bench.engine.stats().steps < 30
 
 
+def test_a_row_that_is_preempted_between_proposals_goes_on_as_without(folders: dict[str, Path]) -> None:
+    sampling = Sampling(temperature=1.0, seed=5)
+    expected, _ = run_all(Bench(folders["llama"], options()), {"a": (PHRASE, 30)}, sampling=sampling)
+    bench = Bench(folders["llama"], options(draft_model_path=str(folders["llama"])))
+    engine = bench.engine
+    answers = watch(engine)
+    engine.submit(bench.job("a", PHRASE, 30, sampling=sampling))
+    while not (engine._batch.rows and engine._batch.rows[0].fresh is not None):
+        engine.step()
+    engine._suspend(engine._batch.rows[0])
+    engine._speculation = None  # the steps after it are plain ones
+    while engine.busy:
+        engine.step()
+    assert answers["a", 0] == expected["a", 0]
+
+
 def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
     found = []

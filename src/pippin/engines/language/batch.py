@@ -198,7 +198,7 @@ class Batch:
         self._forget_step()
         self._drawn, self._drawn_rows = drawn, list(self.rows)
         for index, row in enumerate(self.rows):
-            row.source = index
+            row.source, row.fresh = index, None  # one that was preempted may have another input from before
 
     def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
         masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]

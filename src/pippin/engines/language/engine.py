@@ -6,7 +6,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -15,6 +14,7 @@ from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.batch import Batch
+from pippin.engines.language.changes import changed
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.head import Head
 from pippin.engines.language.job import LanguageJob
@@ -31,7 +31,6 @@ from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.sight import Sight, Viewing
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
-CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
 
 
 class LanguageEngine:
@@ -383,19 +382,7 @@ class LanguageEngine:
             mx.clear_cache()
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        fixed = sorted(set(options) - CHANGEABLE)
-        if fixed:
-            raise ServerError(
-                "unsupported",
-                f"{', '.join(fixed)} cannot change while the model runs (these can: {', '.join(sorted(CHANGEABLE))}): "
-                "unload the model and load it with the new value.",
-            )
-        try:
-            merged = msgspec.convert({**msgspec.to_builtins(self._options), **options}, ModelOptions)
-        except msgspec.ValidationError as error:
-            raise ServerError(
-                "invalid_request", f"An option has a value that it cannot have: {error}."
-            ) from error
+        merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
             shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
             self._resize(shares.rows)
