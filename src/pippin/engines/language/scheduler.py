@@ -55,6 +55,10 @@ class Ticket:
         return self.length + min(self.growth, GROWTH_CHARGED)
 
 
+def no_bytes(places: int) -> int:
+    return 0
+
+
 @dataclass(kw_only=True)
 class Limits:
     max_rows: int
@@ -65,6 +69,7 @@ class Limits:
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
     memory: int  # bytes for live rows and prompts under way
     slack: int = 0  # places that a row has beyond its tokens
+    draft_bytes: Callable[[int], int] = no_bytes  # of what a draft model keeps for a row
 
 
 @dataclass
@@ -218,8 +223,9 @@ class Scheduler:
         return None
 
     def for_rows(self) -> int:
-        """Bytes that the running rows may take now: what the prompts under way leave."""
-        return self.limits.memory - sum(map(self._prompt_bytes, self.phase("prefill")))
+        """Bytes that the running rows may take now: what the prompts under way and a draft model leave."""
+        drafts = sum(self._draft_bytes(each.length + 1) for each in self.phase("running"))
+        return self.limits.memory - drafts - sum(map(self._prompt_bytes, self.phase("prefill")))
 
     def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
         """Learn from a step that took so long, in which so many rows decoded."""
@@ -240,9 +246,12 @@ class Scheduler:
         one = {kind: row_bytes(rounded(tokens + slack)) for kind, tokens in longest.items()}
         size = 0
         for each, kind in kinds.items():
-            rows = each.rows * one[kind]
+            rows = each.rows * (one[kind] + self._draft_bytes(lengths[each]))
             size += rows if each.phase == "running" else max(rows, self._prompt_bytes(each))
         return size
+
+    def _draft_bytes(self, tokens: int) -> int:
+        return self.limits.draft_bytes(tokens + self.limits.slack + CAPACITY_STEP)
 
     def _prompt_bytes(self, ticket: Ticket) -> int:
         # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
