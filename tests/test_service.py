@@ -9,6 +9,7 @@ import pytest
 
 from pippin.config.model_options import ModelOptions
 from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Failed, Finished, PartDelta
@@ -96,7 +97,7 @@ def test_counts_of_choices_are_limited(fields: dict[str, int], param: str) -> No
             with pytest.raises(ServerError) as refused:
                 await service.start(chat("Hi", **fields), model="default", id="r")
             assert (refused.value.report.status, refused.value.report.param) == (400, param)
-            assert service.pool.states()[0].active == 0
+            assert service.pool.states() == [], "nothing is loaded for it"
 
     play(scene)
 
@@ -258,8 +259,13 @@ def test_best_of_keeps_the_choices_of_highest_mean_logprob(tmp_path: Path) -> No
         means.sort(key=lambda each: -each[0])
         assert [choice.text("text") for choice in best.choices] == [text for _, text in means[:2]]
         assert best.choices[0].tokens("text") == ()
+        assert completion_tokens(best) == completion_tokens(every), "those left out were computed too"
 
     play(scene)
+
+
+def completion_tokens(answer: Completion) -> int:
+    return sum(choice.finished.usage.completion_tokens for choice in answer.choices if choice.finished)
 
 
 def long_conversation(policy: str | None) -> Generate:

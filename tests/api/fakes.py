@@ -56,8 +56,11 @@ class FakeRun:
 class FakePool:
     unloaded: list[str] = field(default_factory=list)
     loaded: bool = True
+    loading: ModelState | None = None
 
     def states(self) -> list[ModelState]:
+        if self.loading is not None:
+            return [self.loading]
         if not self.loaded:
             return []
         return [ModelState(id=MODEL.id, kind=MODEL.kind, state="loaded", loaded_at=5.0, pid=1)]

@@ -15,8 +15,10 @@ from pippin.api.guards import host_name, is_loopback
 from pippin.api.keys import Keyring, load_keyring
 from pippin.api.limits import Allowance, Limits
 from pippin.api.live_settings import LiveSettings
+from pippin.config.load import load
 from pippin.config.server_options import ServerOptions
-from pippin.config.settings import Settings
+from pippin.config.settings import Settings, Sources
+from pippin.config.start_options import Compat
 from pippin.core.errors import ServerError
 from pippin.service import Service
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
@@ -138,6 +140,26 @@ def test_a_public_address_without_a_key_warns_and_closes_management(caplog: pyte
     assert ask("POST", "/v1/chat/completions", json=CHAT, host="0.0.0.0").status_code == 200
     key = {"x-api-key": "k"}
     assert ask("POST", "/unload", host="0.0.0.0", api_keys=("k",), headers=key).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("compat", "opened", "closed"),
+    [
+        ("mlx-vlm", [("POST", "/unload"), ("POST", "/v1/cache/reset")], [("DELETE", "/v1/cache")]),
+        ("vllm-mlx", [("DELETE", "/v1/cache"), ("DELETE", "/v1/cache/prefix")], [("POST", "/unload")]),
+    ],
+)
+def test_what_a_replaced_server_let_anyone_do_stays_open_under_its_profile_and_no_more(
+    compat: Compat, opened: list[tuple[str, str]], closed: list[tuple[str, str]]
+) -> None:
+    options = load(Sources(compat=compat), {}).server
+    public = {"host": "0.0.0.0", "open_management": options.open_management}
+    for method, path in opened:
+        assert ask(method, path, **public).status_code == 200
+        assert ask(method, path, headers={"origin": "https://evil.example"}, **public).status_code == 403
+        assert ask(method, path, api_keys=("k",), **public).status_code == 401
+    for method, path in [*closed, ("PATCH", "/v1/settings"), ("POST", "/v1/models/load")]:
+        assert ask(method, path, json={}, **public).status_code == 403
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000"])

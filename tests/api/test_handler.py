@@ -9,6 +9,7 @@ import pytest
 
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Progress
+from pippin.core.models import ModelState
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
@@ -152,6 +153,33 @@ def test_a_slow_start_sends_headers_and_comments() -> None:
         assert wire.text.startswith(": ")
         assert wire.text.count(": keep-alive\n\n") >= 3
         assert wire.text.endswith("data: [DONE]\n\n")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("stage", "progress", "words"),
+    [
+        ("waiting", None, "waits until other models are done"),
+        ("starting", None, "is starting"),
+        ("weights", None, "loads its weights"),
+        ("weights", (30, 120, "weights"), "has loaded 25 % of its weights"),
+    ],
+)
+@pytest.mark.parametrize("path", BODIES)
+def test_a_stream_that_waits_for_a_load_tells_how_far_it_is(
+    path: str, stage: Any, progress: Any, words: str
+) -> None:
+    async def main() -> None:
+        service = FakeService()
+        service.slow = 0.1
+        service.pool.loading = ModelState(
+            id=MODEL.id, kind="language", state="loading", stage=stage, progress=progress
+        )
+        body = json.dumps(BODIES[path] | {"stream": True}).encode()
+        wire = Wire(application(service, keepalive_interval=0.02), body, path)
+        await wire.run()
+        assert f": the model {words}\n\n" in wire.text
 
     asyncio.run(main())
 

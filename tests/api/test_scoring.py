@@ -72,3 +72,5 @@ def test_the_best_of_several_is_the_likeliest(client: OpenAI) -> None:
         means.append(sum(found) / len(found))
     assert len(means) == 2
     assert means == sorted(means, reverse=True)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4 * 8, "all four were computed"

@@ -1,4 +1,4 @@
-"""Faults that need a server of their own: a full disk, hardly any memory, limits, a damaged cache on disk."""
+"""Faults that need a server of their own: a full disk, hardly any memory, a damaged cache on disk."""
 
 import asyncio
 import random
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.faults import Stage, chat_body, exchange_with_head, http_request
 from tests.chaos.ledger import Ledger
+from tests.chaos.limits import past_every_limit
 from tests.chaos.server import ServerProcess
 from tests.chaos.storm import calm, clients, write_models
 
@@ -39,46 +39,6 @@ async def full_disk(folder: Path, ledger: Ledger) -> None:
     ledger.outcomes["answers with a cache on a full disk"] += 1
     if len(set(answers)) != 1 or not answers[0]:
         ledger.violation(f"answers differ with a full disk: {answers}")
-
-
-async def past_every_limit(folder: Path, ledger: Ledger) -> None:
-    """Each limit alone, with far more than it allows at once: some are answered, all others told when to come again."""
-    models = write_models(folder)
-    limits = {
-        "requests a minute": ["--rate-limit", "40"],
-        "tokens a minute": ["--token-rate-limit", "4000"],
-        "requests at once": ["--max-concurrent", "4"],
-        "the queue": ["--max-num-seqs", "2", "--queue-size", "4"],
-        "the time of a request": ["--timeout", "0.3"],
-    }
-    for limit, flags in limits.items():
-        server = ServerProcess(folder, ["alpha.script.json", *flags])
-        await server.start()
-        stage = Stage(server, models[:1], ledger, random.Random(limit))
-        replies = [
-            reply  # in two waves, for tokens are counted when an answer has ended
-            for _ in range(2)
-            for reply in await asyncio.gather(*(ask_once(stage) for _ in range(100)))
-        ]
-        await server.stop(signal.SIGTERM)
-        for status, head in replies:
-            ledger.outcomes[f"{limit}: {status}"] += 1
-            if status not in (200, 408, 429, 503, 504):
-                ledger.violation(f"{limit}: {status}")
-            if status in (429, 503) and b"retry-after:" not in head:
-                ledger.violation(f"{limit}: {status} without Retry-After")
-            if status == 429 and b"x-ratelimit-limit-" not in head:
-                ledger.violation(f"{limit}: 429 without x-ratelimit headers")
-        if all(status == 200 for status, _ in replies) or not any(status == 200 for status, _ in replies):
-            ledger.violation(f"{limit}: it was no limit, or nobody was answered")
-
-
-async def ask_once(stage: Stage) -> tuple[int, bytes]:
-    """The status and the head of the reply."""
-    body = chat_body(stage, " ".join(["ash"] * 100))
-    async with asyncio.timeout(120):
-        status, _, head = await exchange_with_head(stage, http_request("/v1/chat/completions", body))
-    return status, head.lower()
 
 
 async def hardly_any_memory(folder: Path, ledger: Ledger) -> None:

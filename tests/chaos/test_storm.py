@@ -29,6 +29,12 @@ def test_a_phase_breaks_nothing(name: str, tmp_path: Path) -> None:
     assert ledger.outcomes["answered chat"] > 0
 
 
+@pytest.mark.long
+def test_far_more_than_each_limit_allows_is_answered_rightly_or_told_why(tmp_path: Path) -> None:
+    ledger = asyncio.run(phase("past every limit", tmp_path))
+    assert ledger.broken == []
+
+
 def test_a_crossed_answer_would_be_seen() -> None:
     """The ledger is no decoration."""
     ledger = Ledger()

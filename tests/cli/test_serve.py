@@ -107,11 +107,12 @@ def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) ->
 def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
     with terminal.serving("scripted", "--lazy-load") as serving:
         assert "No model is in memory." in terminal.run("ps").stdout
-        assert terminal.run("load", "scripted", "--pin").stdout == "scripted is loaded.\n"
+        assert terminal.run("load", "script", "--pin").stdout == "scripted is loaded.\n"
         listed = terminal.run("ps").stdout.splitlines()[1].split()
         assert listed[:3] == ["scripted", "loaded", "(pinned)"]
         assert terminal.run("unload", "scripted").stdout == "scripted is unloaded.\n"
         assert "was not loaded" in terminal.run("unload", "scripted").stdout
+        assert "No model is in memory." in terminal.run("ps").stdout
         assert terminal.run("load", "nothing").returncode == 1
         assert terminal.run("stop").stdout == f"{serving.address} has stopped.\n"
         assert serving.ended() == 0

@@ -1,13 +1,17 @@
 """What people see: tables, sizes, times, progress."""
 
+import io
 import logging
+import re
 import sys
 
 import pytest
 
-from pippin.cli import terminal
+from pippin.cli import greeting, terminal
 from pippin.cli.greeting import curl_line
+from pippin.cli.log_writer import LogStream
 from pippin.cli.logs import JsonFormatter, TextFormatter
+from pippin.config.server_options import ServerOptions
 
 
 def test_columns_are_as_wide_as_they_need() -> None:
@@ -63,3 +67,49 @@ def test_a_log_line_has_the_request_in_its_json_form() -> None:
     record.__dict__["request_id"] = "r1"
     assert '"message": "done 3", "request_id": "r1"}' in JsonFormatter().format(record)
     assert TextFormatter().format(record).endswith("INFO    done 3")
+
+
+class Writes(io.StringIO):
+    """Remembers each write, as a stream without a buffer passes it on."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.terminal = terminal
+
+    def write(self, text: str) -> int:
+        self.seen.append(text)
+        return super().write(text)
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+def test_what_is_said_is_one_write_that_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `PYTHONUNBUFFERED` a `print` is two, and another thread's log line may come between them."""
+    output, errors = Writes(), Writes()
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(sys, "stderr", errors)
+    terminal.say("it is ready.")
+    greeting.greet(ServerOptions(), "http://127.0.0.1:1", ["m"], "m")
+    with terminal.progress("Loading m:") as tell:
+        tell(1, 2, "weights")
+    assert len(output.seen) == 2
+    assert errors.seen == ["Loading m: 1 of 2 weights\n"]
+    assert all(text.endswith("\n") for text in output.seen)
+
+
+def test_a_log_line_comes_above_a_bar_and_never_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = Writes(terminal=True)
+    monkeypatch.setattr(sys, "stderr", errors)
+    monkeypatch.setenv("TERM", "xterm")
+    log = LogStream()
+    log.setFormatter(TextFormatter())
+    with terminal.progress("Loading m:") as tell:
+        for done in range(3):
+            tell(done, 3, "weights")
+            log.handle(logging.LogRecord("pippin", logging.INFO, "", 0, f"line {done}", None, None))
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", errors.getvalue().replace("\r", "\n"))
+    lines = [line for line in shown.split("\n") if "line " in line]
+    assert len(lines) == 3
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d INFO +line \d", line) for line in lines), lines

@@ -1,11 +1,12 @@
 """What follows from a machine, with the machine made up."""
 
+import mlx.core as mx
 import msgspec
 import pytest
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import CPU_CHUNK, DeviceFacts, decide, share_memory
+from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, share_memory
 
 GIB = 2**30
 MAC = DeviceFacts(
@@ -51,6 +52,21 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(LINUX, ModelOptions()).prefill_chunk == CPU_CHUNK
     assert decide(LINUX, ModelOptions(prefill_step_size=64)).prefill_chunk == 64
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
+
+
+def test_kernels_are_compiled_on_the_way_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    for name in ("disable_compile", "set_cache_limit", "set_wired_limit"):
+        monkeypatch.setattr(mx, name, lambda *_, name=name: told.append(name))
+    for facts in (LINUX, CUDA, MAC):
+        configure(decide(facts, ModelOptions()))
+    assert told == [
+        "disable_compile",
+        "set_cache_limit",
+        "set_cache_limit",
+        "set_cache_limit",
+        "set_wired_limit",
+    ]
 
 
 def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:

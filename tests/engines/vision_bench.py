@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.prompt import open_preparer
 from pippin.engines.language.vision.clips import Clip
+from pippin.engines.language.vision.trial import is_faithful
 from pippin.engines.language.weights import load_weights
 from pippin.engines.sound import Samples
 from tests.engines.bench import PLAN, watch
@@ -33,6 +35,7 @@ class VisionBench:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
         self.model, _ = load_weights(info, PLAN, lambda *_: None, trust_remote_code=False)
+        self.preparer.try_media(partial(is_faithful, self.model))
         self.engine = self.new_engine()
 
     def new_engine(self) -> LanguageEngine:

@@ -68,7 +68,7 @@ class TestClock:
 
 
 class FakeWorker:
-    def __init__(self, spec: WorkerSpec, footprint: int) -> None:
+    def __init__(self, spec: WorkerSpec, footprint: int, hold: bool) -> None:
         loop = asyncio.get_running_loop()
         self.spec = spec
         self.info = spec.info
@@ -79,6 +79,9 @@ class FakeWorker:
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
+        self.hold = hold  # each stage waits for the test
+        self.may_load = False
+        self.memory_bytes: int | None = None
         self.may_stop = asyncio.Event()
         self.may_stop.set()
         self.mailboxes: dict[str, Mailbox] = {}
@@ -87,11 +90,20 @@ class FakeWorker:
         self.cleared = 0
         self.stop_deadline: float | None = None
 
+    def load_weights(self, memory_bytes: int | None) -> None:
+        assert not self.may_load
+        self.may_load, self.memory_bytes = True, memory_bytes
+        if not self.hold:
+            self.finish_load()
+
     def finish_load(self) -> None:
-        self.footprint = self.final_footprint
-        for stage in (self.prompt_ready, self.weights_ready):
-            if not stage.done():
-                stage.set_result(None)
+        """Go as far as it may."""
+        self.hold = False
+        if not self.prompt_ready.done():
+            self.prompt_ready.set_result(None)
+        if self.may_load and not self.weights_ready.done():
+            self.footprint = self.final_footprint
+            self.weights_ready.set_result(None)
 
     def fail_load(self, message: str) -> None:
         for stage in (self.prompt_ready, self.weights_ready):
@@ -149,7 +161,7 @@ class FakeLauncher:
 
     async def __call__(self, spec: WorkerSpec) -> FakeWorker:
         await asyncio.sleep(0)
-        worker = FakeWorker(spec, self.footprints.get(spec.info.id, 100 * MIB))
+        worker = FakeWorker(spec, self.footprints.get(spec.info.id, 100 * MIB), self.hold)
         self.launched.append(worker)
         if self.fail_with is not None:
             worker.fail_load(self.fail_with)

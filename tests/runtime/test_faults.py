@@ -295,9 +295,9 @@ from pippin.runtime.supervisor import WorkerProcess
 async def main():
     info = ModelInfo(id="m", kind="scripted", path=sys.argv[1])
     workers = [await WorkerProcess.launch(WorkerSpec(info=info)) for _ in range(2)]
-    if sys.argv[2] == "loaded":
-        for worker in workers:
-            await worker.weights_ready
+    for worker in workers:
+        worker.load_weights(None)
+        await (worker.weights_ready if sys.argv[2] == "loaded" else worker.prompt_ready)
     print(*(worker.pid for worker in workers), flush=True)
     await asyncio.sleep(60)
 
@@ -317,7 +317,6 @@ def test_when_the_server_is_killed_its_workers_end(tmp_path: Path, moment: str, 
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
         if stop_workers:
-            time.sleep(0.3)  # until they have asked the kernel to end them with their parent
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
         parent.kill()

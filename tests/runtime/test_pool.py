@@ -167,6 +167,7 @@ def test_fail_refuses_at_once() -> None:
         with pytest.raises(ServerError, match="busy models hold it"):
             await stage.lease("b")
         assert stage.state("a") == "loaded"
+        assert stage.launcher.names == ["a"]
 
     play(scene)
 
@@ -365,7 +366,8 @@ def test_a_caller_who_leaves_while_waiting_for_room_gives_up_the_load() -> None:
         await settle()
         assert stage.state("a") == "loaded"
         assert stage.state("b") == "unloaded"
-        assert stage.launcher.names == ["a"]
+        assert stage.launcher.last("b").died.done()
+        assert not stage.launcher.last("b").may_load
         busy.release()
 
     play(scene)
@@ -426,9 +428,9 @@ def test_free_memory_is_shared_among_the_loaded_models() -> None:
     async def scene() -> None:
         stage = Stage(memory=1000 * MIB)
         await stage.use("a")
-        assert stage.launcher.last("a").spec.memory_bytes == 1000 * MIB
+        assert stage.launcher.last("a").memory_bytes == 1000 * MIB
         await stage.use("b")
-        assert stage.launcher.last("b").spec.memory_bytes == 500 * MIB
+        assert stage.launcher.last("b").memory_bytes == 500 * MIB
         assert stage.launcher.last("a").changes == [{"memory_bytes": 500 * MIB}]
         await stage.pool.unload("b")
         assert stage.launcher.last("a").changes[-1] == {"memory_bytes": 1000 * MIB}

@@ -76,10 +76,12 @@ class Schedule:
 
     def check(self) -> None:
         states = self.stage.pool.states()
-        in_memory = [worker for worker in self.stage.launcher.launched if not worker.died.done()]
+        living = [worker for worker in self.stage.launcher.launched if not worker.died.done()]
+        in_memory = [worker for worker in living if worker.may_load]
         assert len(in_memory) <= self.most
-        assert len({worker.info.id for worker in in_memory}) == len(in_memory)  # one process for each model
-        assert sum(state.footprint for state in states if state.pid) <= MEMORY
+        assert len(living) - len(in_memory) <= 1  # one at a time gets ready while others make room
+        assert len({worker.info.id for worker in living}) == len(living)  # one process for each model
+        assert sum(state.footprint for state in states) <= MEMORY
         assert sum(state.active for state in states) <= len(self.pending) + len(self.held)
         assert all(state.active >= 0 for state in states)
 

@@ -12,7 +12,17 @@ import pytest
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Event, Failed, Finished
 from pippin.core.frames import FrameBuffer
-from pippin.core.link import AskStats, Cancel, Output, Reconfigure, Report, Shutdown, Stats, Submit
+from pippin.core.link import (
+    AskStats,
+    Cancel,
+    LoadWeights,
+    Output,
+    Reconfigure,
+    Report,
+    Shutdown,
+    Stats,
+    Submit,
+)
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task, Tokenize
 from pippin.engines.base import Emission
@@ -219,3 +229,17 @@ def test_statistics_are_answered_and_unchangeable_options_survived(bench: Bench)
     bench.loop.receive(AskStats())
     assert bench.next() == Stats(EngineStats(steps=5))
     assert bench.probe.log == ["reconfigure {'queue_size': 3}"]
+
+
+def test_weights_wait_for_their_order_and_give_way_to_the_end(bench: Bench) -> None:
+    answers: list[LoadWeights | None] = []
+    waiting = threading.Thread(target=lambda: answers.append(bench.loop.admission()))
+    waiting.start()
+    bench.loop.receive(Reconfigure({}))
+    assert waiting.is_alive()
+    bench.loop.receive(LoadWeights(5))
+    waiting.join(5)
+    assert answers == [LoadWeights(5)]
+    other = StepLoop(bench.link, Preparation())
+    other.receive(Shutdown())
+    assert other.admission() is None

@@ -45,14 +45,17 @@ class Answer:
         *,
         ids: Sequence[str],
         model: str,
+        served: str,
         client: str | None,
         presence: Presence,
         observer: RequestObserver,
         timeout: float | None,
         on_close: "Callable[[Answer], None]",
     ) -> None:
-        """`timeout`: seconds from now until the request is ended with an error."""
+        """`model` as the client names it, `served` as it is called here. `timeout`: seconds from now until the request
+        is ended with an error."""
         self.ids = ids
+        self.served = served
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0  # as far as it got
         self.start_ms: float | None = None  # until it was accepted: a load, and the reading of the prompt
         self.timings: Timings | None = None  # of the choice that ended last
@@ -128,11 +131,15 @@ class Answer:
             raise ServerError.of(failed.error)
         return collected
 
-    async def pieces(self, encoder: StreamEncoder, silence: float) -> AsyncIterator[bytes]:
-        """The stream, with something harmless after each `silence` seconds without a byte."""
+    async def pieces(
+        self, encoder: StreamEncoder, silence: float, progress: Callable[[], bytes] = lambda: b""
+    ) -> AsyncIterator[bytes]:
+        """The stream, with something harmless after each `silence` seconds without a byte; `progress` is a comment
+        on a start that lasts."""
         try:
             while not await self.started(within=silence):
-                yield encoder.keep_alive()
+                harmless = encoder.keep_alive()
+                yield harmless + progress() if harmless.startswith(b":") else harmless
         except ServerError as error:
             yield encoder.failed(error.report) + encoder.end()
             return

@@ -37,6 +37,7 @@ class Policy:
     origins: frozenset[str]
     metrics_open: bool
     management_open: bool  # without a key
+    open_paths: frozenset[str]  # of management, without a key and without /v1
 
 
 def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
@@ -54,6 +55,7 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
         origins=frozenset(options.allowed_origins),
         metrics_open=not options.metrics_auth,
         management_open=loopback or options.allow_unauthenticated,
+        open_paths=frozenset(options.open_management),
     )
 
 
@@ -98,7 +100,7 @@ class Guard:
         if self._policy.keyring:
             self._check_key(headers, exchange, is_open=self._is_open(path))
         if method not in SAFE_METHODS and is_management(path):
-            self._check_management(headers, exchange)
+            self._check_management(headers, exchange, path)
 
     def _is_open(self, path: str) -> bool:
         if path.removeprefix("/v1").startswith(PICTURES):
@@ -127,8 +129,9 @@ class Guard:
                 "Show a valid API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
             )
 
-    def _check_management(self, headers: Headers, exchange: Exchange) -> None:
-        if not exchange.authenticated and not self._policy.management_open:
+    def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
+        is_open = self._policy.management_open or path.removeprefix("/v1") in self._policy.open_paths
+        if not exchange.authenticated and not is_open:
             raise ServerError(
                 "permission",
                 "Managing models needs an API key here; the operator sets one with --api-key, "

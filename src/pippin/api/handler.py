@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -28,6 +29,7 @@ from pippin.api.exchange import Exchange, exchange_of
 from pippin.api.forms import Form, read_form
 from pippin.api.keys import load_keyring
 from pippin.api.limits import Allowance, Limits
+from pippin.api.load_progress import load_comment
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
@@ -130,7 +132,7 @@ class Handler:
         except BaseException:
             await answer.close()
             raise
-        return EventStream(answer.pieces(encoder, self._options.keepalive_interval), answer.close)
+        return EventStream(self._pieces(answer, encoder), answer.close)
 
     def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
         """Begin to run what was prepared. Whoever opens an answer closes it."""
@@ -160,7 +162,6 @@ class Handler:
     ) -> Decoded[Any]:
         """Understand a body, beside the event loop where it is large; what is odd in it goes to the log."""
         context = DecodeContext(
-            max_choices=self._options.max_choices,
             headers=dict(request.headers),
             query=dict(request.query_params),
             history=history,
@@ -212,7 +213,7 @@ class Handler:
         until there is something to send; a failure after that cuts the reply short.
         """
         answer = self._open_task(request, task, model, kind, stream=True)
-        pieces = answer.pieces(encoder, self._options.keepalive_interval)
+        pieces = self._pieces(answer, encoder)
         try:
             first = b""
             while not first and (piece := await anext(pieces, None)) is not None:
@@ -228,6 +229,12 @@ class Handler:
 
     def note_unknown(self, kind: str, names: tuple[str, ...]) -> None:
         self._unknown.note(kind, names)
+
+    def _pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
+        def progress() -> bytes:
+            return load_comment(self._service.pool.states(), answer.served)
+
+        return answer.pieces(encoder, self._options.keepalive_interval, progress)
 
     def _open_task(self, request: Request, task: Task, model: str, kind: str, *, stream: bool) -> Answer:
         run = self._run_info(model, exchange_of(request.scope))

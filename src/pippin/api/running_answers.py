@@ -52,6 +52,7 @@ class RunningAnswers:
             tasks,
             ids=ids,
             model=model,
+            served=run.model,
             client=exchange.caller or None,
             presence=presence,
             observer=self._observer.request(kind, run.model, stream=stream),

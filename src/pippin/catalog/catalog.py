@@ -241,7 +241,8 @@ class Catalog:
     def _hint(self, name: str) -> str:
         repository = self._repository(name)
         if repository is None:
-            return "GET /v1/models and `pippin list` name the models that are here."
+            here = "GET /v1/models and `pippin list` name the models that are here"
+            return f"{here}; `pippin pull ORG/NAME` fetches others."
         if self._options.offline:
             return "Downloads are off (--offline)."
         return f"Fetch it with `pippin pull {repository}`."

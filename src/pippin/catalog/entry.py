@@ -71,7 +71,6 @@ def scripted(name: str, id: str | None) -> CatalogEntry:
         path=path,
         architecture=SCRIPTED,
         capabilities=Capabilities(chat=True, tools=True, reasoning=True),
-        context_window=8192,
     )
     folder = Path(path or ".")
     return CatalogEntry(Found(served, folder, "operator", folder), info, None, stamp_of(folder))

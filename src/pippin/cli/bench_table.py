@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pippin.cli.running import LOAD_SECONDS, address
+from pippin.cli.running import LOAD_SECONDS, address, refusal, server_process
 from pippin.config import environment
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
     import httpx
+    import psutil
 
 WORDS: Final = (
     "river mountain engine letter window garden market signal station history paper music winter travel number "
     "kitchen forest bridge captain doctor island machine picture question season table village weather"
 ).split()
 HEAD: Final = (
-    "| what | clients | tokens/s | first token ms | gap ms | gap p99 ms |",
-    "|---|---|---|---|---|---|",
+    "| what | clients | tokens/s | first token ms | gap ms | gap p99 ms | CPU ms/token | MiB |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 Message = dict[str, str]
@@ -54,6 +55,20 @@ class Reply:
     arrivals: list[float] = field(default_factory=list)
     text: str = ""
     tokens: int = 0
+
+
+@dataclass
+class Run:
+    """What a scenario gave, and what it took of the machine where that can be read."""
+
+    seconds: float
+    replies: list[Reply]
+    cpu_seconds: float | None = None
+    megabytes: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        return sum(reply.tokens for reply in self.replies)
 
 
 def text(words: int, seed: int) -> str:
@@ -87,33 +102,39 @@ def bench_table(parsed: Namespace, model: str) -> Iterator[str]:
         yield from HEAD
         for scenario in scenarios(random.randrange(10**6)):
             try:
-                yield _row(scenario, *runner.run(_run(parsed, model, scenario)))
+                yield _row(scenario, runner.run(_run(parsed, model, scenario)))
             except ServerError as error:
-                yield f"| {scenario.what} | {len(scenario.clients)} | {error.report.message} | | | |"
+                yield f"| {scenario.what} | {len(scenario.clients)} | {error.report.message} | | | | | |"
 
 
-def _row(scenario: Scenario, seconds: float, replies: list[Reply]) -> str:
-    firsts = [reply.arrivals[0] - reply.sent for reply in replies if reply.arrivals and reply.counts]
+def _row(scenario: Scenario, run: Run) -> str:
+    firsts = [reply.arrivals[0] - reply.sent for reply in run.replies if reply.arrivals and reply.counts]
     gaps = sorted(
         later - sooner
-        for reply in replies
+        for reply in run.replies
         for sooner, later in zip(reply.arrivals, reply.arrivals[1:], strict=False)
     )
     figures = [
-        f"{sum(reply.tokens for reply in replies) / seconds:.1f}",
+        f"{run.tokens / run.seconds:.1f}",
         f"{1000 * statistics.median(firsts):.0f}" if firsts else "-",
         f"{1000 * statistics.median(gaps):.1f}" if gaps else "-",
         f"{1000 * gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]:.1f}" if gaps else "-",
+        "-" if run.cpu_seconds is None else f"{1000 * run.cpu_seconds / max(1, run.tokens):.2f}",
+        "-" if run.megabytes is None else f"{run.megabytes:.0f}",
     ]
     return f"| {scenario.what} | {len(scenario.clients)} | " + " | ".join(figures) + " |"
 
 
-async def _run(parsed: Namespace, model: str, scenario: Scenario) -> tuple[float, list[Reply]]:
+async def _run(parsed: Namespace, model: str, scenario: Scenario) -> Run:
     import httpx
+    import psutil
 
     key = parsed.api_key or environment.client_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=None)
+    pid = server_process(parsed)
+    server = None if pid is None else psutil.Process(pid)
+    cpu_before = _cpu_seconds(server)
     started = time.perf_counter()
     async with httpx.AsyncClient(
         base_url=address(parsed), timeout=LOAD_SECONDS, trust_env=False, headers=headers, limits=limits
@@ -121,7 +142,20 @@ async def _run(parsed: Namespace, model: str, scenario: Scenario) -> tuple[float
         talks = await asyncio.gather(
             *(_talk(client, model, scenario.system, asks) for asks in scenario.clients)
         )
-    return time.perf_counter() - started, [reply for talk in talks for reply in talk]
+    run = Run(time.perf_counter() - started, [reply for talk in talks for reply in talk])
+    if server is not None:
+        run.cpu_seconds = _cpu_seconds(server) - cpu_before
+        run.megabytes = sum(process.memory_info().rss for process in _family(server)) / 2**20
+    return run
+
+
+def _family(server: "psutil.Process") -> "list[psutil.Process]":
+    """The server and its workers."""
+    return [server, *server.children(recursive=True)]
+
+
+def _cpu_seconds(server: "psutil.Process | None") -> float:
+    return 0.0 if server is None else sum(sum(process.cpu_times()[:2]) for process in _family(server))
 
 
 async def _talk(
@@ -153,11 +187,12 @@ async def _answer(client: "httpx.AsyncClient", model: str, messages: list[Messag
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.is_error:
-                raise ServerError("internal", f"the server answered {response.status_code}")
+                await response.aread()
+                raise ServerError("internal", refusal(response))
             async for line in response.aiter_lines():
                 _note(reply, line)
     except httpx.TransportError as error:
-        raise ServerError("not_found", f"no server answers at {client.base_url} ({error})") from None
+        raise ServerError("not_found", f"No server answers at {client.base_url} ({error}).") from None
     return reply
 
 
@@ -166,6 +201,8 @@ def _note(reply: Reply, line: str) -> None:
     if data == line or data == "[DONE]":
         return
     chunk: dict[str, Any] = msgspec.json.decode(data)
+    if "error" in chunk:
+        raise ServerError("internal", str(chunk["error"]["message"]))
     pieces = [
         choice["delta"].get("content") or choice["delta"].get("reasoning_content") or ""
         for choice in chunk.get("choices", ())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pippin
-from pippin.cli.terminal import Progress, progress, size
+from pippin.cli.terminal import Progress, progress, say, size
 from pippin.config.server_options import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pippin.service import Service
 
 LOOK_EVERY: Final = 0.25  # seconds
+NO_MODEL: Final = "No model is named: requests load them. `pippin list` shows what is here."
 
 
 def reachable(address: str) -> str:
@@ -52,15 +53,12 @@ def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
     return names
 
 
-def greet(options: ServerOptions, address: str, models: list[str]) -> None:
-    """The first lines, once the server answers."""
-    print(f"Pippin {pippin.__version__} serves at {address}")
-    if models:
-        print(f"Model: {', '.join(models)}")
-    else:
-        print("No model is named: requests load them. `pippin list` shows what is here.")
+def greet(options: ServerOptions, address: str, models: list[str], example: str) -> None:
+    """The first lines, once the server answers. `example` is a model to try where none is named."""
+    named = f"Model: {', '.join(models)}" if models else NO_MODEL
     key = bool(options.api_keys or options.api_key_file)
-    print(f"Try it:\n  {curl_line(address, models[0] if models else 'MODEL', key=key)}", flush=True)
+    line = curl_line(address, models[0] if models else example, key=key)
+    say(f"Pippin {pippin.__version__} serves at {address}\n{named}\nTry it:\n  {line}")
 
 
 @dataclass
@@ -79,9 +77,7 @@ class Preparation:
                 try:
                     await self._prepare(entry)
                 except ServerError as error:
-                    print(
-                        f"{name_of(entry)} is not ready: {error.report.message}", file=sys.stderr, flush=True
-                    )
+                    say(f"{name_of(entry)} is not ready: {error.report.message}", sys.stderr)
 
     async def _prepare(self, entry: ModelEntry) -> None:
         name = name_of(entry)
@@ -98,7 +94,7 @@ class Preparation:
         finally:
             loading.cancel()
         seconds = time.monotonic() - self.started
-        print(f"{state.id} is ready after {seconds:.1f} s ({size(state.footprint)} in memory).", flush=True)
+        say(f"{state.id} is ready after {seconds:.1f} s ({size(state.footprint)} in memory).")
 
     def _look(self, name: str, tell: Progress) -> None:
         state = self._state(name)

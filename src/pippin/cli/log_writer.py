@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
 from typing import Final
 
+from pippin.cli.terminal import say
+
 WAITING: Final = 20_000
 """Records that may wait to be written; what comes beyond them is lost, and counted."""
 
@@ -67,11 +69,18 @@ class LogFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         if not self._failing:
             self._failing = True
-            print(f"{self.baseFilename} can't be written: {sys.exc_info()[1]}", file=sys.stderr)
+            say(f"{self.baseFilename} can't be written: {sys.exc_info()[1]}", sys.stderr)
 
 
 class LogStream(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers
-    """There is nobody to tell that stderr can't be written."""
+    """Writes to what `sys.stderr` is at the time: while a bar is shown, what puts lines above it.
+
+    There is nobody to tell that stderr can't be written.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass

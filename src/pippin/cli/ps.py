@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin ps", "List the models in memory of the running server.")
     parsed = parser.parse(arguments)
     health = ask(parsed, "GET", "/health")
-    models = health.get("workers", [])
+    models = [model for model in health.get("workers", []) if model.get("state") != "unloaded"]
     if parsed.json:
         print(json.dumps(models, indent=2))
     elif models:

@@ -68,6 +68,12 @@ def address(parsed: Namespace) -> str:
     return servers[0].address if servers else DEFAULT_ADDRESS
 
 
+def server_process(parsed: Namespace) -> int | None:
+    """The server's process, where it is one of this machine that left word of itself."""
+    base = address(parsed)
+    return next((server.pid for server in running_servers() if server.address == base), None)
+
+
 def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
     """The server's answer to one request. Raises `ServerError` with its message where it refuses."""
     import httpx
@@ -83,11 +89,11 @@ def ask(parsed: Namespace, method: str, path: str, body: Any = None) -> Any:
             "not_found", f"No server answers at {base} ({type(error).__name__}). Start one: pippin serve"
         ) from None
     if response.is_error:
-        raise ServerError("internal", _message(response))
+        raise ServerError("internal", refusal(response))
     return response.json() if response.content else None
 
 
-def _message(response: "httpx.Response") -> str:
+def refusal(response: "httpx.Response") -> str:
     """The sentence in an error's body, whatever its shape."""
     try:
         body = response.json()

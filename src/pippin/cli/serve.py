@@ -56,7 +56,8 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
 
     def on_ready(host: str, port: int) -> None:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        greet(settings.server, address, served_names(settings.server, catalog))
+        example = next((info.id for info in catalog.models()), "MODEL")
+        greet(settings.server, address, served_names(settings.server, catalog), example)
         left.append(str(announce(RunningServer(pid=os.getpid(), address=address, started=time.time()))))
 
     try:

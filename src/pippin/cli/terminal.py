@@ -4,12 +4,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TextIO
 
 Progress = Callable[[int, int, str], None]
 """Told of `done` of `total` units, and what they are."""
 
 SECONDS_BETWEEN_LINES: Final = 2.0
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print in one write: where the streams share a file or a terminal, no log line comes into the middle."""
+    stream = stream or sys.stdout
+    stream.write(f"{text}\n")
+    stream.flush()
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -82,6 +89,6 @@ def _lines(title: str, *, bytes_counted: bool) -> Progress:
             return
         last, shown = now, (done, total)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
-        print(f"{title} {amount} {what}".strip(), file=sys.stderr, flush=True)
+        say(f"{title} {amount} {what}".strip(), sys.stderr)
 
     return tell

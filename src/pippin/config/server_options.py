@@ -78,6 +78,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow_unauthenticated: Annotated[
         bool, Meta(description="Allow management without a key on any address.")
     ] = False
+    open_management: Annotated[
+        tuple[str, ...], Meta(description="Paths of management that need no key on any address.")
+    ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="More values of the Host header.", extra=flag("--allowed-host"))
     ] = ()

@@ -18,6 +18,12 @@ STEP_FAILED: Final = 70
 LOAD_FAILED: Final = 71
 
 
+class LoadWeights(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The memory is free: until this comes, a worker takes none for its model."""
+
+    memory_bytes: int | None = None  # the most that weights and caches may take
+
+
 class Submit(Struct, frozen=True, tag=True):
     id: str
     task: Task
@@ -48,7 +54,7 @@ class Shutdown(Struct, frozen=True, tag=True):
     deadline: float = 0.0
 
 
-Order = Submit | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
+Order = LoadWeights | Submit | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
 
 
 class Output(Struct, frozen=True, tag=True):

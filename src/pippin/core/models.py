@@ -123,7 +123,7 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_used: float | None = None
     loaded_at: float | None = None
     load_seconds: float | None = None
-    footprint: int = 0  # bytes: measured when loaded, estimated while loading
+    footprint: int = 0  # bytes of the budget: measured when loaded, estimated while loading, 0 without room
     pid: int | None = None
     restarts: int = 0  # after the worker died, since the server started
     loads: int = 0  # that succeeded

@@ -49,6 +49,8 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # bytes for weights, rows and prefix cache together
     overlaps: bool = True  # what is handed to the device is computed while the host goes on
+    compiles: bool = True  # let MLX compile kernels as it goes
+    slow_functions: bool = False  # exp and its kin are computed one number at a time
     sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
 
 
@@ -76,6 +78,9 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
+        # On a CPU that means calling g++, for seconds, and loading what lies under /tmp; measured, it gains nothing.
+        compiles=not on_cpu,
+        slow_functions=on_cpu and facts.system == "Linux",
         sorts_slowly=on_cpu,
     )
 
@@ -131,9 +136,16 @@ def find_facts() -> DeviceFacts:
     )
 
 
-def apply_limits(plan: DevicePlan) -> None:
+def configure(plan: DevicePlan) -> None:
+    """Tell MLX. Every engine does so before it computes anything."""
     import mlx.core as mx
 
+    if not plan.compiles:
+        mx.disable_compile()
+    if plan.slow_functions:
+        from pippin.engines import cpu_functions
+
+        cpu_functions.install()
     mx.set_cache_limit(plan.allocator_cache)
     if plan.wired_limit is not None:
         mx.set_wired_limit(plan.wired_limit)

@@ -20,7 +20,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import Emission, Forgetful, Job
-from pippin.engines.device import RunType, decide, find_facts
+from pippin.engines.device import RunType, configure, decide, find_facts
 
 Floats = npt.NDArray[np.float32]
 
@@ -240,6 +240,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def for_this_device(model: nn.Module, options: ModelOptions) -> None:
     """Bring weights into the type that this machine runs fast, as `device.py` decides, and into memory."""
     plan = decide(find_facts(), options)
+    configure(plan)
     if plan.dequantize:
         dequantize_model(model)
     if plan.run_type is not None:

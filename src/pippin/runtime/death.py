@@ -15,7 +15,7 @@ MENDS: Final = "unload other models, or take a smaller quantisation"
 
 
 class Birth(Struct, frozen=True, kw_only=True):
-    """The machine's memory when the worker started."""
+    """The machine's memory when the worker started to load."""
 
     free: int  # bytes
     starved: int  # processes that the system had ended for lack of memory

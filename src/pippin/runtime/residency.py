@@ -43,7 +43,7 @@ class Residency:
         self._launch = launch
         self._changes = changes
         self._clock = clock
-        self._room = Room(options, memory, slots, changes, clock, self.unload)
+        self._room = Room(options, memory, slots, changes, clock, self._prepare, self.unload)
         self.last_loaded: str | None = None
 
     def adopt(self, options: ServerOptions, memory: int) -> None:
@@ -71,7 +71,7 @@ class Residency:
             await asyncio.shield(slot.unloading)
 
     def call_off(self, slot: Slot) -> None:
-        """Stop waiting for room: nobody wants the model any more."""
+        """Stop waiting for others to make room: nobody wants the model any more."""
         if slot.loading is not None and slot.stage == "waiting":
             slot.loading.cancel()
 
@@ -95,9 +95,20 @@ class Residency:
         await self._room.take(slot)
         slot.stage = "starting"
         self._share_memory()
-        slot.worker = worker = await self._launch(self._spec(slot))
-        worker.died.add_done_callback(partial(self._on_death, slot, worker))
+        worker = await self._launched(slot)
+        worker.load_weights(slot.options.memory_bytes or slot.memory)
         await self._two_stages(slot, worker)
+
+    async def _prepare(self, slot: Slot) -> None:
+        """The first stage of a load, which takes no memory for the model: it may pass while others make room."""
+        worker = await self._launched(slot)
+        await self._in_time(slot, worker.prompt_ready)
+
+    async def _launched(self, slot: Slot) -> Worker:
+        if slot.worker is None:
+            slot.worker = await self._launch(self._spec(slot))
+            slot.worker.died.add_done_callback(partial(self._on_death, slot, slot.worker))
+        return slot.worker
 
     def _load_ended(self, slot: Slot, started: float, load: "asyncio.Task[None]") -> None:
         slot.loading = None
@@ -117,15 +128,18 @@ class Residency:
                 self._give_up(slot, ErrorReport(kind="load_failed", message=message))
 
     async def _two_stages(self, slot: Slot, worker: Worker) -> None:
-        timeout = slot.options.load_timeout
-        late = ServerError("load_failed", f"Loading {slot.info.id!r} took more than {timeout:.0f} seconds.")
-        if not await self._changes.first(worker.prompt_ready, timeout):
-            raise late
+        await self._in_time(slot, worker.prompt_ready)
         slot.stage = "weights"
         if slot.ready is not None and not slot.ready.done():
             slot.ready.set_result(worker)
-        if not await self._changes.first(worker.weights_ready, timeout):
-            raise late
+        await self._in_time(slot, worker.weights_ready)
+
+    async def _in_time(self, slot: Slot, stage: "asyncio.Future[None]") -> None:
+        timeout = slot.options.load_timeout
+        if not await self._changes.first(stage, timeout):
+            raise ServerError(
+                "load_failed", f"Loading {slot.info.id!r} took more than {timeout:.0f} seconds."
+            )
 
     def _loaded(self, slot: Slot, seconds: float) -> None:
         assert slot.worker is not None
@@ -160,12 +174,11 @@ class Residency:
             self._vacate(slot, "failed" if failed else "unloaded")
 
     def _spec(self, slot: Slot) -> WorkerSpec:
-        residents = sum(each.resident for each in self._slots.values())
+        others = sum(each.resident and not each.drains for each in self._slots.values() if each is not slot)
         return WorkerSpec(
             info=slot.info,
             options=msgspec.to_builtins(slot.options),
-            threads=blas_threads(residents),
-            memory_bytes=slot.options.memory_bytes or slot.memory,
+            threads=blas_threads(others + 1),
             expected_bytes=slot.footprint,
             log_level=self._options.log_level,
             log_format=self._options.log_format,
@@ -187,6 +200,7 @@ class Residency:
 
     def _on_death(self, slot: Slot, worker: Worker, died: "asyncio.Future[ErrorReport]") -> None:
         if slot.worker is not worker or slot.loading is not None:
+            self._changes.tell()
             return  # it was told to leave, or its load fails and says so itself
         slot.worker, slot.ready = None, None
         self.forget_idleness(slot)
@@ -229,5 +243,5 @@ class Residency:
             share = self._room.allowance(slot)
             if abs(share - slot.memory) * SHARE_STEP > slot.memory:
                 slot.memory = share
-                if slot.state == "loaded" and slot.worker is not None:
+                if slot.worker is not None:
                     slot.worker.reconfigure({"memory_bytes": share})

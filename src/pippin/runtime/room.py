@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 GIB: Final = 1 << 30
 
-Unload = Callable[[Slot], Awaitable[None]]
+Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
 
 class Room:
@@ -29,13 +29,16 @@ class Room:
         slots: dict[str, Slot],
         changes: Changes,
         clock: Clock,
-        unload: Unload,
+        prepare: Act,
+        unload: Act,
     ) -> None:
+        """`prepare` is the part of a load that needs no room yet."""
         self._options = options
         self._budget = budget
         self._slots = slots
         self._changes = changes
         self._clock = clock
+        self._prepare = prepare
         self._unload = unload
         self._line: list[Slot] = []
 
@@ -93,8 +96,9 @@ class Room:
         for victim in leaving:
             victim.drains += 1
         try:
-            if not await self._drain(leaving, deadline):
-                await self._past_the_wait(slot, leaving)
+            if not await self._prepared_and_drained(slot, leaving, deadline):
+                await self._preempt(slot, leaving)
+            slot.stage = "starting"
             log.info("Unloading %s for %s.", ", ".join(each.info.id for each in leaving), slot.info.id)
             resident = [victim for victim in leaving if victim.resident]
             for victim in resident:
@@ -105,21 +109,38 @@ class Room:
                 victim.drains -= 1
             self._changes.tell()
 
-    async def _drain(self, leaving: list[Slot], deadline: float | None) -> bool:
-        """Wait for the victims' requests as far as the policy waits at all; whether they are done."""
+    async def _prepared_and_drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
+        """Let the new worker start while the victims finish; whether they did. What raises here, a load that fails
+        in its first stage or a policy that refuses it, calls off the other, and nobody has left yet."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._prepare(slot), name=f"prepare {slot.info.id}")
+                return await self._drained(slot, leaving, deadline)
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
+        """Wait for the victims' requests as far as the policy waits at all; False where they are to be cut."""
 
         def done() -> bool:
             return all(
                 not victim.resident or (victim.claims == 0 and victim.stage is None) for victim in leaving
             )
 
-        if self._options.contention_policy in ("fail", "preempt"):
-            return done()
-        return await self._changes.until(done, self._left(deadline))
-
-    async def _past_the_wait(self, slot: Slot, leaving: list[Slot]) -> None:
-        if self._options.contention_policy not in ("preempt", "wait_then_preempt"):
+        policy = self._options.contention_policy
+        slot.stage = "waiting"
+        if policy not in ("fail", "preempt"):
+            await self._changes.until(lambda: done() or slot.lost is not None, self._left(deadline))
+        if slot.lost is not None:
+            raise ServerError.of(slot.lost)
+        if done():
+            slot.stage = "starting"
+            return True
+        if policy not in ("preempt", "wait_then_preempt"):
             raise self._refusal(slot)
+        return False
+
+    async def _preempt(self, slot: Slot, leaving: list[Slot]) -> None:
         # Loads are not cut: models that preempt each other's loads would never serve anyone.
         await self._changes.until(
             lambda: all(victim.stage is None or not victim.resident for victim in leaving)

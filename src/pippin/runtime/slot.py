@@ -59,6 +59,11 @@ class Slot:
     def idle(self) -> bool:
         return self.state == "loaded" and self.claims == 0 and self.drains == 0
 
+    @property
+    def lost(self) -> ErrorReport | None:
+        """What became of a worker that died while its load goes on."""
+        return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
+
     def as_resident(self) -> Resident:
         return Resident(self.info.id, self.footprint, self.claims > 0, self.pinned, self.last_used)
 
@@ -74,7 +79,7 @@ class Slot:
             last_used=self.last_used_wall,
             loaded_at=self.loaded_at,
             load_seconds=self.load_seconds,
-            footprint=self.footprint,
+            footprint=self.footprint if self.resident else 0,
             pid=self.worker.pid if self.worker is not None else None,
             restarts=self.restarts,
             loads=self.loads,

@@ -24,6 +24,7 @@ from pippin.core.link import (
     ClearCache,
     LoadFailed,
     Loading,
+    LoadWeights,
     Order,
     Output,
     Reconfigure,
@@ -55,8 +56,8 @@ T = TypeVar("T")
 
 
 class WorkerProcess:
-    """`prompt_ready`, then `weights_ready` resolve, or raise the reason as a `ServerError`; `died` always
-    resolves in the end, with what to tell clients."""
+    """`prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
+    `ServerError`; `died` always resolves in the end, with what to tell clients."""
 
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
         loop = asyncio.get_running_loop()
@@ -76,13 +77,14 @@ class WorkerProcess:
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
+        self._may_load = False
         self._stopping = False
         self._fault: Exception | None = None
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
     async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
-        """Start a worker; returns as soon as the process runs."""
+        """Start a worker, which loads up to its weights; returns as soon as the process runs."""
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
@@ -117,6 +119,12 @@ class WorkerProcess:
     @property
     def pid(self) -> int | None:
         return None if self.died.done() else self._process.pid
+
+    def load_weights(self, memory_bytes: int | None) -> None:
+        """Let it take the memory for its model, which it waits for at the end of its first stage."""
+        self._may_load = True
+        self._birth = Birth.now()
+        self._try_to_send(LoadWeights(memory_bytes))
 
     def submit(self, id: str, task: Task, choices: int) -> Mailbox:
         """Send a request. Raises `ServerError` when the worker is gone or takes no more."""
@@ -253,6 +261,8 @@ class WorkerProcess:
         """What of its load it is at; None when it is loaded."""
         if not self.prompt_ready.done():
             return "read its tokenizer"
+        if not self._may_load:
+            return "waited for room in memory"
         if self.weights_ready.done() and self.weights_ready.exception() is None:
             return None
         done, total, _ = self.progress or (0, 0, "")

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from pippin.core.events import Event, Finished, PartDelta, PartEnded, PartStarted
+from pippin.core.events import Event, Finished, PartDelta, PartEnded, PartStarted, Usage
 from pippin.core.requests import GenerationRequest
 
 
@@ -17,12 +17,16 @@ def widened(request: GenerationRequest) -> GenerationRequest:
 
 
 def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]:
-    """The events of the `request.n` best candidates, best first. All other events stay in front."""
+    """The events of the `request.n` best candidates, best first. All other events stay in front.
+
+    Every candidate was computed and is counted: the best one's usage bears those that are left out.
+    """
     means = _mean_logprobs(events)
     ranking = sorted(means, key=lambda choice: (-means[choice], choice))[: request.n]
     number = {choice: rank for rank, choice in enumerate(ranking)}
     kept: dict[int, list[Event]] = {rank: [] for rank in range(len(ranking))}
     rest: list[Event] = []
+    left_out = [event.usage for event in events if isinstance(event, Finished) and event.choice not in number]
     for event in events:
         match event:
             case PartStarted(choice) | PartDelta(choice) | PartEnded(choice) | Finished(choice):
@@ -30,7 +34,21 @@ def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]
                     kept[number[choice]].append(_renumbered(event, number[choice], request))
             case _:
                 rest.append(event)
+    if kept and isinstance(last := kept[0][-1], Finished):
+        kept[0][-1] = msgspec.structs.replace(last, usage=_bearing(last.usage, left_out))
     return rest + [event for rank in kept for event in kept[rank]]
+
+
+def _bearing(usage: Usage, others: list[Usage]) -> Usage:
+    """With what the completions of others cost; their prompt is the same."""
+    every = (usage, *others)
+    return msgspec.structs.replace(
+        usage,
+        completion_tokens=sum(each.completion_tokens for each in every),
+        reasoning_tokens=sum(each.reasoning_tokens for each in every),
+        draft_tokens=sum(each.draft_tokens for each in every),
+        accepted_tokens=sum(each.accepted_tokens for each in every),
+    )
 
 
 def _mean_logprobs(events: list[Event]) -> dict[int, float]:

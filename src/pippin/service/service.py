@@ -125,6 +125,8 @@ class Service:
         await self.pool.close(min(deadline, WORKERS_LEAVE))
 
     async def _start(self, task: Task, model: str, id: str) -> Run:
+        if isinstance(task, Generate):
+            self._check_choices(task.request)
         seconds = self._time_limit(task)
         begun = asyncio.get_running_loop().time()
         try:
@@ -171,7 +173,6 @@ class Service:
             raise
 
     async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
-        self._check_choices(asked)
         request = with_defaults(asked, lease.options, lease.worker.info)
         summarize = request.overflow == "summarize" and asked.messages is not None
         if summarize:
@@ -240,11 +241,13 @@ class Service:
         most = self._options.max_choices
         for name, count in (("n", request.n), ("best_of", request.best_of or 1)):
             if not 1 <= count <= most:
-                message = f"{name} is {count}, but it must be from 1 to {most}."
-                raise ServerError("invalid_request", message, name)
+                message = (
+                    f"`{name}` is {count}; it must be from 1 to {most}, the most that this server gives."
+                )
+                raise ServerError("invalid_request", message, name, code="invalid_value")
         if request.best_of is not None and request.best_of < request.n:
-            message = f"best_of is {request.best_of}, less than n, which is {request.n}."
-            raise ServerError("invalid_request", message, "best_of")
+            message = f"`best_of` is {request.best_of}; it must not be below `n`, which is {request.n}."
+            raise ServerError("invalid_request", message, "best_of", code="invalid_value")
 
     def _time_limit(self, task: Task) -> float | None:
         own = task.request.timeout if isinstance(task, Generate) else None

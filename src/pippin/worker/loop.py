@@ -12,7 +12,17 @@ from typing import Any
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
-from pippin.core.link import AskStats, Cancel, ClearCache, Order, Reconfigure, Shutdown, Stats, Submit
+from pippin.core.link import (
+    AskStats,
+    Cancel,
+    ClearCache,
+    LoadWeights,
+    Order,
+    Reconfigure,
+    Shutdown,
+    Stats,
+    Submit,
+)
 from pippin.engines.base import Engine, Job
 from pippin.worker.link import WorkerLink
 from pippin.worker.logs import request_log
@@ -31,6 +41,7 @@ class StepLoop:
         self._inbox: deque[Arrival] = deque()
         self._in_preparation: dict[str, bool] = {}  # id: whether it was cancelled meanwhile
         self._leave_at: float | None = None
+        self._admission: LoadWeights | Shutdown | None = None
 
     def receive(self, order: Order) -> None:
         """Take an order, on the reader's thread."""
@@ -41,8 +52,19 @@ class StepLoop:
                     self._preparation.submit(order)
                 case Cancel(id) if id in self._in_preparation:
                     self._in_preparation[id] = True
+                case LoadWeights():
+                    self._admit(order)
+                case Shutdown():
+                    self._admit(order)
+                    self._put(order)
                 case _:
                     self._put(order)
+
+    def admission(self) -> LoadWeights | None:
+        """Wait until the weights may be loaded; None when the worker is to leave instead."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._admission is not None)
+        return self._admission if isinstance(self._admission, LoadWeights) else None
 
     def prepared(self, id: str, answer: Answer) -> None:
         """Take what preparation made of an order, on its thread. Raises `LinkLost`."""
@@ -63,6 +85,11 @@ class StepLoop:
             if engine.busy:
                 self._link.send_events(engine.step())
         engine.close()
+
+    def _admit(self, order: LoadWeights | Shutdown) -> None:
+        if self._admission is None:
+            self._admission = order
+            self._arrived.notify_all()
 
     def _put(self, arrival: Arrival) -> None:
         self._inbox.append(arrival)

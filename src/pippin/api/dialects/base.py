@@ -33,7 +33,6 @@ class History(Protocol):
 class DecodeContext:
     """What a decoder may know beside the body."""
 
-    max_choices: int = 16
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
     history: History | None = None

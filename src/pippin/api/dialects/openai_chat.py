@@ -74,7 +74,7 @@ class ChatDialect:
         fields, ignored = self.contract.decode(body)
         _check(fields)
         return Decoded(
-            requests=(request_of(fields, context.max_choices),),
+            requests=(request_of(fields),),
             shape=ChatShape(
                 stream=shared.stream_shape_of(fields),
                 n=fields.n or 1,
@@ -95,7 +95,7 @@ class ChatDialect:
         return encode_error(report)
 
 
-def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
+def request_of(fields: ChatRequest) -> GenerationRequest:
     """What the body asks for, without its way of being answered."""
     tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
     request = GenerationRequest(
@@ -111,7 +111,7 @@ def request_of(fields: ChatRequest, max_choices: int) -> GenerationRequest:
         output_format=output_format_of(fields, fields.response_format),
         stop=shared.stops_of(fields.stop),
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
-        n=shared.choices_of(fields.n, max_choices),
+        n=fields.n or 1,
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         thinking=engine.thinking_of(fields),
         template_kwargs=engine.template_kwargs_of(fields, fields.verbosity),

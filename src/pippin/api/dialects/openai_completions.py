@@ -16,7 +16,6 @@ from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest
 
 MAX_PROMPTS = 512
-MAX_ANSWERS = 1024
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
 
@@ -34,7 +33,7 @@ class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     ] = None
     echo: Annotated[bool | None, Meta(description="Begin the answer with the prompt.")] = None
     best_of: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Run so many, answer with the likeliest `n`.")
+        shared.Choices | None, Meta(description="Run so many, answer with the likeliest `n`.")
     ] = None
     logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
@@ -83,9 +82,9 @@ class CompletionsDialect:
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompletionsShape]:
         fields, ignored = self.contract.decode(body)
         prompts = prompts_of(fields.prompt)
-        requests = tuple(_request_of(fields, prompt, context.max_choices) for prompt in prompts)
-        if len(requests) * requests[0].n > MAX_ANSWERS:
-            raise invalid("n", f"times the number of prompts must not be above {MAX_ANSWERS}.")
+        requests = tuple(_request_of(fields, prompt) for prompt in prompts)
+        if len(requests) * requests[0].n > shared.MAX_ANSWERS:
+            raise invalid("n", f"times the number of prompts must not be above {shared.MAX_ANSWERS}.")
         return Decoded(
             requests=requests,
             shape=CompletionsShape(
@@ -128,15 +127,11 @@ def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Pr
     return prompts
 
 
-def _request_of(fields: CompletionRequest, prompt: Prompt, max_choices: int) -> GenerationRequest:
+def _request_of(fields: CompletionRequest, prompt: Prompt) -> GenerationRequest:
     shared.check_values(fields)
-    n = shared.choices_of(fields.n, max_choices)
-    if fields.best_of is not None:
-        shared.choices_of(fields.best_of, max_choices, "best_of")
-        if fields.best_of < n:
-            raise invalid("best_of", "must not be below `n`.")
-        if fields.stream and fields.best_of > n:
-            raise invalid("best_of", "above `n` can't be streamed: the best is known at the end.")
+    n = fields.n or 1
+    if fields.stream and fields.best_of is not None and fields.best_of > n:
+        raise invalid("best_of", "above `n` can't be streamed: the best is known at the end.")
     if fields.suffix and not isinstance(prompt, str):
         raise invalid("suffix", "needs a text as `prompt`.")
     if fields.max_tokens == 0 and not fields.echo:

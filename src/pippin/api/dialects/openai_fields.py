@@ -9,6 +9,10 @@ from pippin.api.dialects.fields import BOOKKEEPING, invalid, unsupported
 
 MAX_STOPS = 32
 MAX_STOP_LENGTH = 1024
+MAX_ANSWERS = 1024
+"""To one body. How many choices a request may have is the operator's to say, and the service's to check."""
+
+Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
 
 _CACHE = "A hint; the prefix cache keeps every prompt."
 _ROUTING = "For services that pass requests on to others; there is nobody to pass it on to."
@@ -112,9 +116,7 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     model: Annotated[Name, Meta(description="Id or alias of a model; `default` is the one that is served.")]
     stream: Annotated[bool | None, Meta(description="Send the answer as server-sent events.")] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="What a stream reports.")] = None
-    n: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Answers, computed beside one another.")
-    ] = None
+    n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
     stop: Annotated[
         str | tuple[str, ...] | None, Meta(description="Texts at which the answer ends; they are left out.")
     ] = None
@@ -133,12 +135,6 @@ def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[
         if not 0 < len(stop) <= MAX_STOP_LENGTH:
             raise invalid(param, f"must hold texts of 1 to {MAX_STOP_LENGTH} characters.")
     return stops
-
-
-def choices_of(n: int | None, limit: int, param: str = "n") -> int:
-    if n is not None and n > limit:
-        raise invalid(param, f"must not be above {limit}, the most choices that this server gives.")
-    return n or 1
 
 
 def check_values(fields: OpenAIFields) -> None:

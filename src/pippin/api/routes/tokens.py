@@ -90,7 +90,7 @@ class TokenRoutes:
 
     async def _render(self, request: Request, body: bytes) -> Rendered:
         fields, _ = TEMPLATE.decode(body)
-        wanted = openai_chat.request_of(fields, self.api.options.max_choices)
+        wanted = openai_chat.request_of(fields)
         result = await self._perform(request, RenderTemplate(wanted), fields.model)
         assert isinstance(result, Rendered)
         return result

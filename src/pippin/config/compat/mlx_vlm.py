@@ -83,6 +83,7 @@ SERVER: Final = Server(
         "max_tokens": 2048,
         "quantized_kv_start": 5000,
         "overflow": "summarize",
+        "open_management": ("/unload", "/cache/reset"),
     },
     profile_notes=(
         "Sampling is the checkpoint's own where it says so, as there.",

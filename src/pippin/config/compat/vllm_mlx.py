@@ -139,6 +139,7 @@ SERVER: Final = Server(
     keys=KEYS,
     mcp_keys=MCP_KEYS,
     profile={
+        "open_management": ("/cache", "/cache/prefix"),
         "host": "127.0.0.1",
         "port": 8000,
         "max_tokens": 32768,

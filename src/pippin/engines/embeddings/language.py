@@ -10,7 +10,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import decide, find_facts
+from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.embeddings.pooling import Pooling
 from pippin.engines.encoding import Floats, TokenRow, floats, padded
 from pippin.engines.language.vision.model import VisionModel
@@ -28,6 +28,7 @@ def language_forward(
     mode = _mode(info, options, pooling)
     normalize = pooling is None or pooling.normalize
     plan = decide(find_facts(), options)
+    configure(plan)
     model, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
     states_of = _states(info, model)
 

@@ -23,6 +23,7 @@ from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.images.presets import MFLUX, Preset, preset_of
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     assert isinstance(preparer, ImagePreparer)
 
     def load() -> Pipeline:
+        configure(decide(find_facts(), preparer.options))
         progress(0, spec.info.size_bytes, "weights")
         pipeline = load_pipeline(Path(spec.info.path or ""), preparer.preset, preparer.options)
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")

@@ -1,13 +1,14 @@
 """Language models: the kind's two doors, which import what they lead to: much of this room needs no mlx."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pippin.core.models import WorkerSpec
-from pippin.engines.base import LoadProgress
 
 if TYPE_CHECKING:
-    from pippin.engines.language.engine import LanguageEngine
+    from pippin.engines.language.loading import load_engine as open_engine
     from pippin.engines.language.prompt import LanguagePreparer
+
+__all__ = ["open_engine", "open_preparer"]
 
 
 def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
@@ -16,7 +17,10 @@ def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
     return prompt.open_preparer(spec)
 
 
-def open_engine(spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress) -> "LanguageEngine":
-    from pippin.engines.language.loading import load_engine
+def __getattr__(name: str) -> Any:
+    """`open_engine` is imported when it is first named: a worker does so while it waits for memory."""
+    if name == "open_engine":
+        from pippin.engines.language.loading import load_engine
 
-    return load_engine(spec, preparer, progress)
+        return load_engine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,9 +83,9 @@ class LanguageEngine:
             arrival=self._arrivals,
             length=len(job.prompt),
             growth=job.max_tokens,
-            rows=job.choices,
+            rows=job.request.n,
         )
-        for choice in range(job.choices):
+        for choice in range(job.request.n):
             decoder = RowDecoder(job, choice, self._tokenizer)
             row = Row(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt), ticket=ticket)
             request.rows.append(row)

@@ -52,8 +52,3 @@ class LanguageJob:
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Tokens as the prefix cache knows them: those of media by their content."""
         return tuple(tokens) if self.media is None else self.media.identify(tokens)
-
-    @cached_property
-    def choices(self) -> int:
-        """Rows to run: `best_of` where it is given, else `n`."""
-        return self.request.best_of or self.request.n

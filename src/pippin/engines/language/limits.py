@@ -9,7 +9,6 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.language.tokenizer import Tokenizer
 
 MOST_LOGPROBS = 100
-MOST_CHOICES = 128
 MOST_STOPS = 64
 MOST_STOP_LENGTH = 1000  # characters
 MOST_BIASES = 4096
@@ -55,7 +54,6 @@ def check(request: GenerationRequest, tokenizer: Tokenizer) -> None:
                 field,
                 f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.size)} alternatives at most",
             )
-    _check_choices(request)
     _at_least("thinking_budget", request.thinking.budget, 0)
 
 
@@ -93,15 +91,6 @@ def check_tokens(tokens: tuple[int, ...], vocabulary: int, field: str) -> None:
 
 def check_prompt(tokens: tuple[int, ...], vocabulary: int) -> None:
     check_tokens(tokens, vocabulary, "prompt")
-
-
-def _check_choices(request: GenerationRequest) -> None:
-    for field, asked in (("n", request.n), ("best_of", request.best_of)):
-        _at_least(field, asked, 1)
-        if asked is not None and asked > MOST_CHOICES:
-            raise _refuse(field, f"is {asked}; {MOST_CHOICES} is the most")
-    if request.best_of is not None and request.best_of < request.n:
-        raise _refuse("best_of", f"is {request.best_of}, below 'n', which is {request.n}")
 
 
 def _at_least(field: str, asked: int | None, least: int) -> None:

@@ -12,7 +12,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, apply_limits, decide, find_facts, share_memory
+from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
 from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.batch import Batch
 from pippin.engines.language.batching import Batching, choose_batching, probe_row
@@ -43,7 +43,7 @@ FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
-    apply_limits(plan)
+    configure(plan)
     trusted = options.trust_remote_code
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
     if isinstance(model, VisionModel) and not runs(model):

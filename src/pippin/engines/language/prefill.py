@@ -53,7 +53,7 @@ def score_chunk(
     if not prompt.scores:
         prompt.scores.append(Token(prompt.tokens[0], tokenizer.raw(prompt.tokens[0]), None))
     while tokens > 0:
-        count = min(tokens, SCORED_CHUNK)
+        count = prompt.border(start + min(tokens, SCORED_CHUNK), start) - start
         logits = _run(model, prompt, start, count)[0].astype(mx.float32)
         if start + count == len(prompt.tokens):
             prompt.logits = logits[-1:]

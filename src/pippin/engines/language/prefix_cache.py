@@ -41,7 +41,7 @@ class PrefixCache:
         for other in others:
             if other.ticket is prompt.ticket or other.request.job.key != prompt.request.job.key:
                 continue
-            shared = _shared(prompt.identity, other.identity) // size * size
+            shared = other.block_border(_shared(prompt.identity, other.identity), size)
             if shared <= max(known, other.ticket.computed):
                 continue
             if self.has_snapshots:
@@ -87,7 +87,7 @@ class PrefixCache:
         if self.has_snapshots:
             job = prompt.request.job
             ends = {len(tokens), *(pin for pin in job.pins if pin <= len(tokens)), len(path) * size}
-            prompt.borders |= {end // size * size for end in ends}
+            prompt.borders |= {prompt.block_border(end, size) for end in ends}
         if not usable:
             self._misses += 1
             return 0

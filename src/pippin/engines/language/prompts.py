@@ -121,7 +121,7 @@ class Prompts:
         # What little would be left costs a whole pass, too.
         count = remaining if remaining <= MOST_STRETCH * most else most
         alone = not self._head.works and count == prompt.ticket.remaining > 1
-        return count - 1 if alone else count
+        return prompt.border(computed + count - alone, computed) - computed
 
     def _together(self, first: Prompt, count: int, most: int) -> tuple[list[Prompt], list[int]]:
         """The prompt, and others whose chunks are computed in the same pass; how many tokens of each."""

@@ -25,7 +25,6 @@ class RowDecoder:
         self.stop_sequence: str | None = None
         self.completion_tokens = 0
         self.reasoning_tokens = 0
-        self.logprob_sum = 0.0  # of all completion tokens that came with one
         self.forced: tuple[int, ...] = ()
         """Tokens that come next whatever the model says: the end of reasoning, its budget used up."""
         request = job.request
@@ -51,8 +50,6 @@ class RowDecoder:
         """Take one sampled (or forced) token; the last one's events end all parts. Nothing may be fed once `finished`
         is set. Raises `ServerError` where a grammar can't go on, which ends the request."""
         self.completion_tokens += 1
-        if logprob is not None:
-            self.logprob_sum += logprob
         if token in self.job.eos:
             self.finished = "stop"
             return self.close("stop")

@@ -78,6 +78,18 @@ class Prompt:
         """Its tokens as the prefix cache knows them."""
         return self.request.job.identify(self.tokens)
 
+    def border(self, place: int, least: int = 0) -> int:
+        """Where a chunk ends that was to end at `place`."""
+        viewing = self.request.viewing
+        return place if viewing is None else viewing.border(place, least)
+
+    def block_border(self, place: int, size: int) -> int:
+        """The last border of blocks of `size` tokens up to `place` at which a chunk can end."""
+        border = place // size * size
+        while (free := self.border(border)) < border:
+            border = free // size * size
+        return border
+
 
 @dataclass(eq=False, kw_only=True)
 class Request:

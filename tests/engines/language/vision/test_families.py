@@ -1,14 +1,14 @@
 """Each family's answers are those of mlx-vlm's own generate: alone, in company, from caches or without."""
 
 import pytest
-from tests.engines.tiny_vision_models import FAMILIES, picture, tiny_vision_model
+from tests.engines.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
 from tests.engines.vision_bench import VisionBench
 
 WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
 QUESTION = "What is in the picture, and where?"
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
+@pytest.fixture(scope="module", params=[*FAMILIES, *HEARING])
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VisionBench:
     return VisionBench(tiny_vision_model(request.param, tmp_path_factory.mktemp("models") / request.param))
 

@@ -1,6 +1,6 @@
 """What a prompt holds beside text: media made ready for the model, and where in the prompt they stand."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +9,8 @@ import numpy as np
 from pippin.core.conversation import Audio, Image, Video
 
 MediaKind = Literal["image", "video", "audio"]
+Span = tuple[int, int]
+"""From a token of the prompt up to another, not included."""
 MediaPart = Image | Audio | Video
 
 
@@ -57,6 +59,17 @@ class PromptMedia:
                 if position < len(named):
                     named[position] = identity
         return tuple(named)
+
+    def spans(self, kinds: Container[MediaKind]) -> tuple[Span, ...]:
+        """Runs of tokens next to each other that features of these kinds take the place of."""
+        positions = (place for item in self.placed if item.medium.kind in kinds for place in item.positions)
+        found: list[Span] = []
+        for position in positions:
+            if found and found[-1][1] == position:
+                found[-1] = (found[-1][0], position + 1)
+            else:
+                found.append((position, position + 1))
+        return tuple(found)
 
     def gathered(self, name: str) -> np.ndarray[Any, Any] | None:
         """An array of all media that have it, one after the other."""

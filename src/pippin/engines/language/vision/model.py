@@ -11,7 +11,7 @@ from mlx_lm.models import cache as kinds
 
 from pippin.engines.language.arenas import AttentionArena, StateArena
 from pippin.engines.language.row_caches import RowCache, leaves
-from pippin.engines.language.vision.media import Medium, PromptMedia
+from pippin.engines.language.vision.media import MediaKind, Medium, PromptMedia, Span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,7 @@ class Inputs:
     embeddings: mx.array  # [1, tokens, hidden]
     positions: mx.array | None  # [3, 1, tokens]
     extra: dict[str, Any]
+    spans: tuple[Span, ...] = ()  # of tokens that see each other, in both directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +94,33 @@ class _StateView:
         return output, state
 
 
-def for_library(cache: RowCache) -> list[Any]:
-    """Caches as models of mlx-vlm take them."""
-    return [_StateView(layer) if isinstance(layer, STATES) else layer for layer in cache]
+class _MutualView:
+    """A layer's cache whose mask lets the tokens of each span see each other.
+
+    The library makes such masks itself, but only for prompts that it computes at once.
+    """
+
+    def __init__(self, held: Any, spans: tuple[Span, ...]) -> None:
+        self._held = held
+        self._spans = spans
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
+        mask: mx.array = self._held.make_mask(N, return_array=True, window_size=window_size)
+        earlier = mask.shape[-1] - N
+        for start, stop in self._spans:
+            mask[..., start:stop, earlier + start : earlier + stop] = True
+        return mask
+
+
+def for_library(cache: RowCache, spans: tuple[Span, ...] = ()) -> list[Any]:
+    """Caches as models of mlx-vlm take them; `spans` are of the next tokens."""
+    views = [_StateView(layer) if isinstance(layer, STATES) else layer for layer in cache]
+    if not spans:
+        return views
+    return [layer if isinstance(layer, _StateView) else _MutualView(layer, spans) for layer in views]
 
 
 class VisionModel(nn.Module):  # type: ignore[misc]
@@ -106,6 +131,9 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.inner = inner
         self._three_axes = hasattr(inner.language_model, "get_rope_index")
+        self.mutual: frozenset[MediaKind] = (
+            frozenset()
+        )  # kinds whose tokens see each other; the trial finds them
 
     @property
     def layers(self) -> Any:
@@ -131,7 +159,8 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if self._three_axes:
             positions = inputs.positions if inputs is not None else None
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
-        logits: mx.array = self.inner.language_model(tokens, cache=for_library(cache), **given).logits
+        layers = for_library(cache, () if inputs is None else inputs.spans)
+        logits: mx.array = self.inner.language_model(tokens, cache=layers, **given).logits
         return logits
 
     def without_head(self) -> Callable[[mx.array], mx.array]:
@@ -197,6 +226,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         tokens: tuple[int, ...],
         placed: list[tuple[list[int], list[int], Features]],
         positions: mx.array | None,
+        spans: tuple[Span, ...] = (),
     ) -> Inputs:
         """Of a chunk: its tokens, and for each medium in it the places, the rows of its features, and these."""
         found = self.inner.get_input_embeddings(mx.array([tokens]), None)
@@ -217,7 +247,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if layered:
             extra["deepstack_visual_embeds"] = mx.concatenate(layered, axis=1)
             extra["visual_pos_masks"] = mx.array(seen)
-        return Inputs(embeddings=embeddings, positions=positions, extra=extra)
+        return Inputs(embeddings=embeddings, positions=positions, extra=extra, spans=spans)
 
 
 def on_device(value: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from pippin.engines.language.vision.media import Medium, PromptMedia
+from pippin.engines.language.vision.media import Medium, PromptMedia, Span
 from pippin.engines.language.vision.model import Features, Inputs, Positions, VisionModel
 
 
@@ -46,7 +46,7 @@ class Sight:
 
     def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "Viewing":
         """For a prompt of these tokens, the last one too."""
-        return Viewing(self, media, self.model.positions(tokens, media))
+        return Viewing(self, media, self.model.positions(tokens, media), media.spans(self.model.mutual))
 
 
 @dataclass(eq=False)
@@ -56,11 +56,19 @@ class Viewing:
     sight: Sight
     media: PromptMedia
     positions: Positions
+    spans: tuple[Span, ...]  # of tokens that see each other
     _features: dict[bytes, Features] = field(default_factory=dict)
 
     @property
     def shift(self) -> int:
         return self.positions.shift
+
+    def border(self, place: int, least: int = 0) -> int:
+        """Where a chunk ends that was to end at `place`: not within a span, nor up to `least`."""
+        for start, stop in self.spans:
+            if start < place < stop:
+                return start if start > least else stop
+        return place
 
     def missing(self, start: int, stop: int) -> Medium | None:
         """The first medium within these tokens of the prompt whose features are still to be computed."""
@@ -94,7 +102,11 @@ class Viewing:
             if inside:
                 places = [item.positions[n] - start for n in inside]
                 placed.append((places, inside, self._features[item.medium.digest]))
-        return self.sight.model.assemble(tokens, placed, self.positions.of(start, stop))
+        # After a span's first tokens, which a cache may have, the others see all of it as well.
+        spans = tuple(
+            (max(first, start) - start, last - start) for first, last in self.spans if start < last <= stop
+        )
+        return self.sight.model.assemble(tokens, placed, self.positions.of(start, stop), spans)
 
     def release(self) -> None:
         """Let go of the features; the cache may still have them."""

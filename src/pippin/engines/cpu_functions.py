@@ -1,0 +1,135 @@
+"""exp and its kin for float32 on a CPU, from operations that MLX's kernels for Linux compute many at a time.
+
+Those kernels take exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a prompt of
+256 tokens in SmolLM2. Here exp is a polynomial and an addition to the exponent's bits (the method of Cephes' `expf`),
+as exact as the library's. `install` puts these functions in place of `mlx.core`'s own, where models look them up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import mlx.core as mx
+
+SMALL = 8192  # numbers: below, building the operations costs more than it saves
+POWERS = (  # of 2 to the power of -0.5 to 0.5, least squares at Chebyshev's points: right to 1.5e-7
+    1.000000071030,
+    0.693146949161,
+    0.240221217536,
+    0.055507426160,
+    0.009675459745,
+    0.001326697039,
+)
+ROUNDING = 1.5 * 2**23  # added to a small float, leaves the nearest integer in the lowest bits
+LEAST, MOST = -126.0, 126.0  # powers of 2 that float32 holds
+TO_BASE_2 = 1 / log(2)
+MASKED = -1e9
+ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+ERF_SCALE = 0.3275911  # with ERF: Abramowitz and Stegun, 7.1.26, right to 6e-7 in float32
+
+
+def exp2(x: mx.array) -> mx.array:
+    """2 to the power of `x`, which lies within LEAST and MOST."""
+    rounded = x + ROUNDING
+    rest = x - (rounded - ROUNDING)
+    power = rest * POWERS[-1] + POWERS[-2]
+    for factor in POWERS[-3::-1]:
+        power = power * rest + factor
+    whole = mx.left_shift(rounded.view(mx.int32), 23)
+    return (power.view(mx.int32) + whole).view(mx.float32)
+
+
+def exp(x: mx.array) -> mx.array:
+    return exp2(mx.clip(x * TO_BASE_2, LEAST, MOST))
+
+
+def sigmoid(x: mx.array) -> mx.array:
+    return 1 / (1 + exp2(mx.clip(x * -TO_BASE_2, LEAST, MOST)))
+
+
+def erf(x: mx.array) -> mx.array:
+    size = mx.abs(x)
+    t = 1 / (1 + ERF_SCALE * size)
+    tail = t * ERF[-1] + ERF[-2]
+    for factor in ERF[-3::-1]:
+        tail = tail * t + factor
+    return mx.sign(x) * (1 - tail * t * exp(-size * size))
+
+
+def softmax(x: mx.array, axis: int = -1) -> mx.array:
+    powers = exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+def attention(
+    queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array | str | None
+) -> mx.array:
+    """Scaled dot product attention of queries [B, H, T, D] over keys and values [B, G, L, D], H a multiple of G."""
+    rows, heads, count, size = queries.shape
+    groups, length = keys.shape[1:3]
+    folded = (queries * (scale * TO_BASE_2)).reshape(rows, groups, -1, size)
+    scores = folded @ keys.swapaxes(-1, -2)
+    if mask is not None:
+        scores = scores.reshape(rows, heads, count, length) + _bias(mask, count, length)
+        scores = scores.reshape(rows, groups, -1, length)
+    powers = exp2(mx.maximum(scores - scores.max(-1, keepdims=True), LEAST))
+    found = (powers @ values) / powers.sum(-1, keepdims=True)
+    return found.reshape(rows, heads, count, values.shape[-1])
+
+
+def _bias(mask: mx.array | str, count: int, length: int) -> mx.array:
+    if isinstance(mask, str):
+        mask = mx.arange(length) <= mx.arange(length - count, length)[:, None]
+    return mx.where(mask, 0.0, MASKED) if mask.dtype == mx.bool_ else mask * TO_BASE_2
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A function of `mlx.core` that leaves large float32 arrays to another."""
+
+    own: Callable[..., mx.array]
+    large: Callable[..., mx.array]
+
+    def __call__(self, x: Any, **options: Any) -> mx.array:
+        if _large(x) and not options:
+            return self.large(x)
+        return self.own(x, **options)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    own: Callable[..., mx.array]
+
+    def __call__(self, x: Any, axis: Any = None, **options: Any) -> mx.array:
+        if _large(x) and isinstance(axis, int) and not options.keys() - {"precise"}:
+            return softmax(x, axis)
+        return self.own(x, axis, **options)
+
+
+@dataclass(frozen=True)
+class Attention:
+    own: Callable[..., mx.array]
+
+    def __call__(self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, **options: Any) -> mx.array:
+        mask = options.get("mask")
+        given = {name for name, value in options.items() if value is not None} - {"mask"}
+        scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+        if q.dtype == k.dtype == v.dtype == mx.float32 and scores >= SMALL and not given:
+            return attention(q, k, v, scale, mask)
+        return self.own(q, k, v, scale=scale, **options)
+
+
+def _large(x: Any) -> bool:
+    return isinstance(x, mx.array) and x.dtype == mx.float32 and x.size >= SMALL
+
+
+def install() -> None:
+    """Let models of this process use these functions. Doing so twice is doing so once."""
+    if isinstance(mx.sigmoid, Elementwise):
+        return
+    core, fast = vars(mx), vars(mx.fast)
+    core["sigmoid"] = Elementwise(mx.sigmoid, sigmoid)
+    core["erf"] = Elementwise(mx.erf, erf)
+    core["softmax"] = Softmax(mx.softmax)
+    fast["scaled_dot_product_attention"] = Attention(mx.fast.scaled_dot_product_attention)
