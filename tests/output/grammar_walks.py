@@ -13,7 +13,7 @@ ENDS = tuple(
     for end in (
         *('"', '"}', "}", "]", ")", "\n]", "\n", ",", "<escape>", '<|"|>', "<|end|>", "]<]minimax[>["),
         *("</parameter>", "\n</parameter>", "</param>", "</atem:parameter>", "</arg_value>"),
-        *("</longcat_arg_value>", "</｜DSML｜parameter>"),
+        *("</longcat_arg_value>", "</｜DSML｜parameter>", "<|close|>"),
     )
 )
 """What ends values: a walk that never took one would go on for ever."""

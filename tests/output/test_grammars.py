@@ -113,5 +113,9 @@ def test_a_strict_grammar_admits_no_call_of_another_shape(name: str) -> None:
 def test_a_grammar_that_requires_nothing_admits_text(name: str) -> None:
     walks = walks_of(name, "text")
     source = tool_format(name).grammar(TOOLS, required=False, parallel=True, special=walks.special)
-    heads = {"harmony": "<|channel|>final<|message|>", "functionary_v32": "all\n"}
+    heads = {
+        "harmony": "<|channel|>final<|message|>",
+        "functionary_v32": "all\n",
+        "muse_spark": " to=user<|message|>",
+    }
     assert walks.admits(source, heads.get(name, "") + "Hello, what a day: 1 < 2.")

@@ -105,6 +105,8 @@ class Grammar:
         if required:
             block = self.rule(f"{self.mark(opener)} {rest}")
             start = block + (f" ({again} {block})*" if repeat else "")
+            if repeat and separator:  # what may stand before another call must not force one
+                start += f" ({separator})?"
         else:
             block = self.rule(f"{self.text_until(opener)} {rest}")
             start = f"({block})*" if repeat else f"({block})?"
@@ -116,10 +118,19 @@ class Grammar:
         return "\n".join([f"start: {start}", *self._rules]) + "\n"
 
 
-def json_call(grammar: Grammar, tool: Tool, *, name: str = "name", arguments: str = "arguments") -> str:
-    """`{"name": "f", "arguments": {...}}`; the schema is a root of its own, so that its references hold."""
-    head = "{" + f"{string(name)}: {string(tool.name)}, {string(arguments)}: "
-    return grammar.rule(f'{string(head)} {grammar.json(parameters_of(tool))} "}}"')
+def json_call(
+    grammar: Grammar,
+    tool: Tool,
+    *,
+    name: str = "name",
+    arguments: str = "arguments",
+    first: str = "",
+    last: str = "",
+) -> str:
+    """`{"name": "f", "arguments": {...}}`; the schema is a root of its own, so that its references hold. `first` and
+    `last` are what else stands in it."""
+    head = f"{string(name)}: {string(tool.name)}, {string(arguments)}: "
+    return grammar.rule(f'"{{" {first} {string(head)} {grammar.json(parameters_of(tool))} {last} "}}"')
 
 
 def json_calls(
@@ -130,10 +141,14 @@ def json_calls(
     name: str = "name",
     arguments: str = "arguments",
     around: tuple[str, str, str] = ("[", ", ", "]"),
+    first: str = "",
+    last: str = "",
 ) -> str:
     """An array of JSON calls; `around`: before, between and after them."""
     begin, between, end = map(string, around)
-    call = grammar.either([json_call(grammar, tool, name=name, arguments=arguments) for tool in tools])
+    call = grammar.either(
+        [json_call(grammar, tool, name=name, arguments=arguments, first=first, last=last) for tool in tools]
+    )
     more = f" ({between} {call})*" if parallel else ""
     return f"{begin} {call}{more} {end}"
 

@@ -30,14 +30,15 @@ class InvokeCalls(ToolFormat):
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         grammar = Grammar(special, self.openers)
-        invokes = []
-        for tool in tools:
-            inner = elements(grammar, tool, self._opening, self.tags.close, gap=MAYBE_LINE)
-            head = string(f'{self.invoke} name="{tool.name}">\n')
-            invokes.append(f"{head} {inner} {MAYBE_LINE} {string(self.tags.ends[0] + chr(10))}")
-        call = grammar.either(invokes)
+        call = grammar.either([self.invocation(grammar, tool) for tool in tools])
         rest = f'"\\n" {call}{"+" if parallel else ""} {grammar.mark(self.closers[0])}'
         return grammar.source(self.openers[0], rest, required=required, repeat=False)
+
+    def invocation(self, grammar: Grammar, tool: Tool) -> str:
+        """One call, without the block around it."""
+        inner = elements(grammar, tool, self._opening, self.tags.close, gap=MAYBE_LINE)
+        head = string(f'{self.invoke} name="{tool.name}">\n')
+        return f"{head} {inner} {MAYBE_LINE} {string(self.tags.ends[0] + chr(10))}"
 
     def _opening(self, key: str, plain: bool) -> str:
         typed = f' string="{str(plain).lower()}"' if self.typed else ""

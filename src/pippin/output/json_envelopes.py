@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, json_calls
+from pippin.output.arguments import quoted
+from pippin.output.grammars import Grammar, json_calls, string
 from pippin.output.json_calls import read_call, read_calls
 from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
@@ -15,6 +16,7 @@ class JsonEnvelope(ToolFormat):
 
     name_key: str = "name"
     arguments_key: str = "arguments"
+    id_key: str | None = None  # a number that may stand before the name
     begin: str = "["
     between: str = ", "
     end: str = "]"
@@ -32,6 +34,11 @@ class JsonEnvelope(ToolFormat):
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         grammar = Grammar(special, self.openers)
+        number = ""
+        if self.id_key is not None:
+            number = (
+                grammar.rule(f'{string(quoted(self.id_key) + ": " + chr(34))} /[0-9]{{1,2}}/ "\\", "') + "?"
+            )
         calls = json_calls(
             grammar,
             tools,
@@ -39,6 +46,7 @@ class JsonEnvelope(ToolFormat):
             name=self.name_key,
             arguments=self.arguments_key,
             around=(self.begin, self.between, self.end),
+            first=number,
         )
         rest = f"{calls} {grammar.mark(self.closers[0])}" if self.closed else calls
         return grammar.source(self.openers[0], rest, required=required, repeat=False)

@@ -17,7 +17,10 @@ from pippin.output.tool_format import ToolFormat
 TOKENIZER = byte_level()
 COMPILER = GrammarCompiler(TOKENIZER)
 FORMATS = sorted({tool_format(name).name for name in tool_format_names()})
-FREE_TEXT_FIRST = {"harmony"}  # its calls may follow free analysis, which a random walk does not leave
+FREE_TEXT_FIRST = {
+    "harmony",
+    "muse_spark",
+}  # free reasoning may come first, which a random walk does not leave
 TOOLS = (
     Tool(
         "look_up",

@@ -137,6 +137,17 @@ def test_a_used_up_budget_forces_the_end_of_reasoning():
     assert not decoder.needs_mask
 
 
+def test_a_token_that_ends_reasoning_and_turns_ends_the_reasoning_first():
+    end = TOKENIZER.single("<|im_end|>")
+    reasoning = THINK.with_markers(None, "<|im_end|>")
+    decoder = RowDecoder(
+        job(reasoning_format=reasoning, thinking_open=True, thinking_end=(end,)), 0, TOKENIZER
+    )
+    choice = run(decoder, "Hm.<|im_end|>Four.<|im_end|>")
+    assert (choice.text("reasoning"), choice.text("text")) == ("Hm.", "Four.")
+    assert decoder.finished == "stop"
+
+
 def test_a_budget_of_nothing_forces_the_end_at_once():
     end = tuple(TOKENIZER.encode("</think>"))
     decoder = RowDecoder(

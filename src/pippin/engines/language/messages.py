@@ -20,7 +20,7 @@ from pippin.core.conversation import (
 from pippin.core.errors import ServerError
 from pippin.engines.language.call_ids import CallIds
 from pippin.engines.language.literals import Literals
-from pippin.engines.language.template_traits import Messages, Traits
+from pippin.engines.language.template_traits import Messages, Traits, thinking_parts
 from pippin.engines.language.tool_offer import described, with_words
 from pippin.engines.language.vision.checkpoint import EXTRA_HINT, has_extra
 from pippin.engines.language.vision.writing import MediaStyle, holds_media
@@ -100,6 +100,8 @@ class Converter:
         if thoughts:
             shielded = self.literals.shield(thoughts, trusted=True)
             entry.update(dict.fromkeys(self.traits.reasoning_fields, shielded))
+            if self.traits.thinking_parts:
+                entry["content"] = thinking_parts(shielded, entry["content"])
         if not calls:
             return [entry]
         if not self.traits.tool_calls:

@@ -50,7 +50,7 @@ class RowDecoder:
         """Take one sampled (or forced) token; the last one's events end all parts. Nothing may be fed once `finished`
         is set. Raises `ServerError` where a grammar can't go on, which ends the request."""
         self.completion_tokens += 1
-        if token in self.job.eos:
+        if token in self.job.eos and not self._ends_thinking(token):
             self.finished = "stop"
             return self.close("stop")
         if self.forced:
@@ -164,6 +164,10 @@ class RowDecoder:
             return False
         self.forced = self._opening = start[1:]
         return True
+
+    def _ends_thinking(self, token: int) -> bool:
+        """Some families end each message of a turn, reasoning too, by the token that ends the turn."""
+        return self._reader.thinking and self.job.thinking_end == (token,)
 
     def _advance(self, token: int) -> None:
         if self._matcher is None or self._matcher.accept(token):

@@ -32,6 +32,7 @@ class Traits:
     arguments: Literal["object", "json"] = "object"
     empty_content: str | None = ""  # of a message that is only calls
     reasoning_fields: tuple[str, ...] = ()
+    thinking_parts: bool = False  # reasoning is a part of the content (Mistral's)
     turn_end: str = ""  # what follows an assistant's words
 
 
@@ -76,8 +77,16 @@ def probe(template: ChatTemplate, history: History) -> Traits:
         arguments=arguments,
         empty_content=empty,
         reasoning_fields=tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field)),
+        thinking_parts="'thinking'" in template.source
+        and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
         turn_end=_turn_end(_try(template, [user, assistant], {})),
     )
+
+
+def thinking_parts(thoughts: str, said: Any) -> list[dict[str, Any]]:
+    """A content that begins with reasoning; `said` is text, or parts already."""
+    parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
+    return [{"type": "thinking", "thinking": thoughts}, *parts]
 
 
 def _offer(type: str | list[str] = "string", **description: str) -> dict[str, Any]:

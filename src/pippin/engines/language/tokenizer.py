@@ -43,6 +43,7 @@ class Tokenizer:
         self.literals = Literals(backend, marker_text)
         self.pieces = Pieces(backend)
         self.tokens_holding = lru_cache(maxsize=16)(self._tokens_holding)
+        self._shown = lru_cache(maxsize=16)(self._find_shown)
 
     @classmethod
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
@@ -117,8 +118,11 @@ class Tokenizer:
     def _added_ids(self) -> dict[str, int]:
         return {str(added.content): token for token, added in self.pieces.added.items()}
 
-    def _shown(self, markers: frozenset[str]) -> frozenset[int]:
-        return frozenset(self._added_ids[marker] for marker in markers if marker in self._added_ids)
+    def _find_shown(self, markers: frozenset[str]) -> frozenset[int]:
+        """Added tokens that markers are made of: a marker may be several of them, with text between."""
+        return frozenset(
+            token for text, token in self._added_ids.items() if any(text in marker for marker in markers)
+        )
 
     def _tokens_holding(self, texts: tuple[str, ...]) -> NDArray[np.bool_]:
         """Which tokens [size] hold any of `texts`."""

@@ -2,16 +2,18 @@
 
 from pippin.output.reasoning_format import ReasoningFormat
 
+ENVELOPE = (
+    "<|open|>response<|sep|>",
+    "<|close|>response<|sep|>",
+    "<|close|>message<|sep|>",
+    "<|end_of_msg|>",
+)
+
 FORMAT = ReasoningFormat(
     name="kimi_k3",
     start="<|open|>think<|sep|>",
     end="<|close|>think<|sep|>",
-    dropped=(
-        "<|open|>response<|sep|>",
-        "<|close|>response<|sep|>",
-        "<|close|>message<|sep|>",
-        "<|end_of_msg|>",
-    ),
+    dropped=ENVELOPE,
     before_answer=("<|open|>", "response", "<|sep|>"),
     after_answer=("<|close|>", "response", "<|sep|>"),
     signs=(("<|open|>", "<|sep|>"),),

@@ -9,6 +9,7 @@ FORMAT = JsonEnvelope(
     closers=("<|END_ACTION|>",),
     name_key="tool_name",
     arguments_key="parameters",
+    id_key="tool_call_id",
     begin="[\n    ",
     between=",\n    ",
     end="\n]",

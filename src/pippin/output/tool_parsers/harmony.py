@@ -15,7 +15,7 @@ class HarmonyCalls(HeaderCalls):
     ) -> str:
         grammar = Grammar(special, self.openers)
         channel, message, end = map(grammar.mark, ("<|channel|>", "<|message|>", "<|end|>"))
-        json = f'" "? {grammar.mark("<|constrain|>")}? " "? "json" {message}'
+        json = f'(" "? {grammar.mark("<|constrain|>")} " "? | " ") "json" {message}'
 
         def head(name: str) -> str:
             """The recipient stands with the channel or with the role: models write both."""

@@ -1,11 +1,14 @@
 """`<|open|>tools<|sep|>`, calls as `<|open|>call tool="f" index="1"<|sep|>` with typed arguments: Kimi K3."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import ANY, Grammar, parameters_of, string
+from pippin.output.arguments import quoted, types_of
+from pippin.output.grammars import ANY, Grammar, parameters_of, string, text_value, with_definitions
 from pippin.output.invoke_calls import InvokeCalls
 from pippin.output.parameters import Tags
+from pippin.output.reasoning_parsers.kimi_k3 import ENVELOPE
 from pippin.output.tool_format import SpecialToken
 
 OPEN, CLOSE, SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
@@ -21,33 +24,60 @@ TAGS = Tags(
 
 @dataclass(frozen=True, kw_only=True)
 class KimiK3Calls(InvokeCalls):
-    """The grammar has the arguments in one JSON block, which the family's template writes too."""
-
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
         grammar = Grammar(special, self.openers)
         open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
-        options = [
-            f"{string(f'call tool={chr(34)}{tool.name}{chr(34)} index={chr(34)}')} /[1-9]/ {string(chr(34))} "
-            f'{separator} {open_} "json type=\\"object\\"" {separator} {grammar.json(parameters_of(tool))}'
-            for tool in tools
-        ]
-        end = f'{close} "json" {separator} {close} "call" {separator}'
-        call = grammar.rule(f"{open_} {grammar.either(options)} {end}")
-        block = f'{open_} "tools" {separator} {call}{"+" if parallel else ""} {close} "tools" {separator}'
+        options = []
+        for tool in tools:
+            head = f'{string(f"call tool={quoted(tool.name)} index=")} /"[1-9][0-9]?"/ {separator}'
+            options.append(f"{head} {_arguments(grammar, tool)}")
+        call = grammar.rule(f'{open_} {grammar.either(options)} {close} "call" {separator}')
+        calls = f'{call}{"+" if parallel else ""} {close} "tools" {separator}'
+        block = f'{open_} "tools" {separator} {calls}'
+        opened, closed = f'{open_} "response" {separator}', f'{close} "response" {separator}'
         if required:
-            return grammar.lines(block)
+            return grammar.lines(f"(({opened})? {closed})? {block}")
         if grammar.is_special(OPEN):
-            return grammar.lines(f"{grammar.rule(ANY)} ({block})?")
-        inner = f'{call}{"+" if parallel else ""} {close} "tools" {separator}'
-        return grammar.lines(f"({grammar.text_until(self.openers[0])} {inner})? {grammar.text()}")
+            said = grammar.rule(f"({opened})? {grammar.rule(ANY)}")
+            return grammar.lines(f"({said} {closed})? {block} | {said} ({closed})?")
+        return grammar.lines(f"({grammar.text_until(self.openers[0])} {calls})? {grammar.text()}")
+
+
+def _arguments(grammar: Grammar, tool: Tool) -> str:
+    """One element for each argument, which says of which type its value is."""
+    root = parameters_of(tool)
+    required = root.get("required") or ()
+    parts = []
+    for key, schema in (root.get("properties") or {}).items():
+        options = [_argument(grammar, key, kind, schema, root) for kind in _kinds(schema, root)]
+        parts.append(grammar.either(options) + ("" if key in required else "?"))
+    return " ".join(parts)
+
+
+def _kinds(schema: Any, root: dict[str, Any]) -> list[str]:
+    """Types as the family has them, which knows of no integers."""
+    known = types_of(schema, root) or {"string", "number", "boolean", "null", "array", "object"}
+    return sorted({"number" if kind == "integer" else kind for kind in known})
+
+
+def _argument(grammar: Grammar, key: str, kind: str, schema: Any, root: dict[str, Any]) -> str:
+    open_, close, separator = (grammar.mark(marker) for marker in (OPEN, CLOSE, SEPARATOR))
+    head = f"{open_} {string(f'argument key={quoted(key)} type={quoted(kind)}')} {separator}"
+    if kind == "string":
+        value = text_value(grammar, schema, CLOSE)
+    else:
+        typed = with_definitions({"allOf": [{"type": kind}, schema]}, root)
+        value = f"{grammar.json(typed)} {close}"
+    return grammar.rule(f'{head} {value} "argument" {separator}')
 
 
 FORMAT = KimiK3Calls(
     name="kimi_k3",
     openers=("<|open|>tools<|sep|>",),
     closers=("<|close|>tools<|sep|>",),
+    dropped=ENVELOPE,
     further_markers=(OPEN, CLOSE, SEPARATOR),
     invoke="<|open|>call",
     tags=TAGS,

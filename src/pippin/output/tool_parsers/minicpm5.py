@@ -23,7 +23,9 @@ class FunctionElements(ToolFormat):
         bodies = []
         for tool in tools:
             inner = elements(grammar, tool, lambda key, _: string(f'<param name="{key}">'), TAGS.close)
-            bodies.append(f"{string(chr(34) + tool.name + chr(34) + '>')} {inner} {string(TAGS.ends[0])}")
+            bodies.append(
+                f"{string(chr(34) + tool.name + chr(34) + '>')} {inner} {grammar.mark(TAGS.ends[0])}"
+            )
         return grammar.source(self.openers[0], grammar.either(bodies), required=required, repeat=parallel)
 
 

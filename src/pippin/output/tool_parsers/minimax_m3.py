@@ -134,7 +134,8 @@ class MinimaxM3Calls(ToolFormat):
             head = string(f'<invoke name="{tool.name}">')
             invokes.append(f"{token} {head} {inner} {token} {string('</invoke>')} {MAYBE_LINE}")
         call = grammar.rule(grammar.either(invokes))
-        rest = f'"<tool_call>" {MAYBE_LINE} {call}{"+" if parallel else ""} {token} "</tool_call>"'
+        opening, closing = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
+        rest = f"{opening} {MAYBE_LINE} {call}{'+' if parallel else ''} {token} {closing}"
         return grammar.source(TOKEN, rest, required=required, repeat=False)
 
 

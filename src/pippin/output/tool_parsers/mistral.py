@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.arguments import quoted
 from pippin.output.grammars import Grammar, json_calls, named_calls, string
 from pippin.output.json_calls import read_arguments, read_array
 from pippin.output.markers import Markers
@@ -37,7 +38,8 @@ class MistralCalls(ToolFormat):
     ) -> str:
         grammar = Grammar(special, self.openers)
         if not grammar.is_special(ARGUMENTS):
-            calls = json_calls(grammar, tools, parallel=parallel)
+            call_id = grammar.rule(f'{string(", " + quoted("id") + ": " + chr(34))} /[A-Za-z0-9]{{9}}/ "\\""')
+            calls = json_calls(grammar, tools, parallel=parallel, last=f"{call_id}?")
             return grammar.source(CALLS, f'" "? {calls}', required=required, repeat=False)
         call_id = f"({grammar.mark(CALL_ID)} /[A-Za-z0-9]{{9}}/)? " if grammar.is_special(CALL_ID) else ""
         call = named_calls(grammar, tools, lambda name: f"{string(name)} {call_id}{grammar.mark(ARGUMENTS)}")

@@ -1,10 +1,39 @@
 """Calls of Muse Spark: those of `atem`, in messages that a header routes (`to=NAME<|message|>`)."""
 
+from dataclasses import dataclass
+
+from pippin.core.conversation import Tool
+from pippin.output.grammars import Grammar, string
 from pippin.output.invoke_calls import InvokeCalls
 from pippin.output.parameters import Tags
-from pippin.output.reasoning_parsers.muse_spark import CHANNELS
+from pippin.output.reasoning_parsers.muse_spark import CHANNELS, next_message, thoughts
+from pippin.output.tool_format import SpecialToken
 
-FORMAT = InvokeCalls(
+
+@dataclass(frozen=True, kw_only=True)
+class MuseCalls(InvokeCalls):
+    """Each call is a message to its tool."""
+
+    def grammar(
+        self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
+    ) -> str:
+        grammar = Grammar(special, self.openers)
+        message, begin = grammar.mark("<|message|>"), next_message(grammar)
+        opener, closer = grammar.mark(self.openers[0]), grammar.mark(self.closers[0])
+        call = grammar.either(
+            [
+                f'{string(f" to={tool.name}")} {message} {opener} "\\n" {self.invocation(grammar, tool)} {closer}'
+                for tool in tools
+            ]
+        )
+        calls = call + (f" ({begin} {call})*" if parallel else "")
+        if required:
+            return grammar.lines(f"{thoughts(grammar)} {calls}")
+        said = f'" to=user" {message} {grammar.text()}'
+        return grammar.lines(f"{thoughts(grammar)} (({said} {begin})? {calls} | {said})")
+
+
+FORMAT = MuseCalls(
     name="muse_spark",
     openers=("<atem:function_calls>",),
     closers=("</atem:function_calls>",),

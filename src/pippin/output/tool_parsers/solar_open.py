@@ -7,6 +7,7 @@ from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.json_calls import read_arguments
 from pippin.output.markers import Markers
 from pippin.output.parameters import tool_name
+from pippin.output.reasoning_parsers.solar_open import ENVELOPE
 from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
@@ -35,20 +36,24 @@ class SolarCalls(ToolFormat):
     def grammar(
         self, tools: tuple[Tool, ...], *, required: bool, parallel: bool, special: SpecialToken
     ) -> str:
-        grammar = Grammar(special, self.openers)
+        grammar = Grammar(special, (*self.openers, SECTION))
         named = named_calls(
             grammar, tools, lambda name: f"{string(name)} {grammar.mark(ARGUMENTS)}", grammar.mark(END)
         )
         call = grammar.rule(f"{grammar.mark(BEGIN)} /[A-Za-z0-9]{{9,10}}/ {grammar.mark(NAME)} {named}")
-        rest = f"{call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
-        return grammar.source(SECTION, rest, required=required, repeat=False)
+        calls = f"{grammar.mark(SECTION)} {call}{'+' if parallel else ''} {grammar.mark(SECTION_END)}"
+        turn = f'({grammar.mark("<|begin|>")} "assistant")?'  # begun by the prompt, or after the reasoning
+        if required:
+            return grammar.lines(f"{turn} {calls}")
+        said = f"{grammar.mark('<|content|>')}? {grammar.text()} {grammar.mark('<|end|>')}?"
+        return grammar.lines(f"{turn} ({calls} | {said})")
 
 
 FORMAT = SolarCalls(
     name="solar_open",
     openers=(BEGIN,),
     closers=(END,),
-    dropped=(SECTION, SECTION_END),
+    dropped=(SECTION, SECTION_END, *ENVELOPE),
     further_markers=(NAME, ARGUMENTS),
     signs=((BEGIN,), (SECTION,)),
     priority=40,
