@@ -118,7 +118,7 @@ def test_adapters_keep_their_prefixes_apart_in_memory_and_on_disk(
 
 
 def test_files_of_peft_are_read(base: Path, adapters: dict[str, str], tmp_path: Path) -> None:
-    weights = mx.load(str(Path(adapters["one"]) / "adapters.safetensors"))
+    weights: Any = mx.load(str(Path(adapters["one"]) / "adapters.safetensors"))
     renamed = {}
     for key, value in weights.items():
         path, kind = key.rsplit(".", 1)
@@ -146,7 +146,7 @@ def test_what_cannot_be_served_is_refused_by_name(
 ) -> None:
     folder = adapter(tmp_path / "bad", 4, 1, **config)
     if rename is not None:
-        weights = mx.load(str(folder / "adapters.safetensors"))
+        weights: Any = mx.load(str(folder / "adapters.safetensors"))
         mx.save_safetensors(
             str(folder / "adapters.safetensors"),
             {key.replace(*rename): value for key, value in weights.items()},
