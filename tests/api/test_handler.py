@@ -343,6 +343,21 @@ def test_tenants_have_caches_of_their_own() -> None:
     asyncio.run(main())
 
 
+def test_keys_have_caches_of_their_own_when_asked() -> None:
+    async def salts(**options: Any) -> list[str | None]:
+        service = FakeService()
+        for key in ("one", "two", "one"):
+            headers = {"authorization": f"Bearer {key}"}
+            reply = await post(service, CHAT, headers=headers, api_keys=("one", "two"), **options)
+            assert reply.status_code == 200
+        return [request_of(service, number).cache_salt for number in range(3)]
+
+    apart = asyncio.run(salts(cache_salt_per_key=True))
+    assert apart[0] == apart[2] != apart[1]
+    assert None not in apart
+    assert asyncio.run(salts()) == [None] * 3
+
+
 def test_an_unknown_field_is_ignored_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         service = FakeService()

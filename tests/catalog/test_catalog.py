@@ -289,6 +289,17 @@ def test_the_options_of_a_model_stand_over_those_for_all(tmp_path: Path, roots: 
     assert catalog.options_for(catalog.resolve("b")) == ModelOptions(temperature=0.9, max_num_seqs=3)
 
 
+@pytest.mark.parametrize(("limit", "window"), [(None, 64), (16, 16), (100_000, 64)])
+def test_the_window_is_the_one_that_the_operator_allows(
+    roots: CatalogRoots, limit: int | None, window: int
+) -> None:
+    write_model(roots.imports / "a")
+    entry = ModelEntry(path="a", options=ModelOptions(context_length=limit))
+    catalog = Catalog(ServerOptions(models=(entry,)), roots)
+    assert catalog.resolve("a").context_window == window
+    assert [info.context_window for info in catalog.models()] == [window]
+
+
 def test_an_entry_can_go_back_to_the_ordinary_value(roots: CatalogRoots) -> None:
     write_model(roots.imports / "a")
     entry = ModelEntry(path="a", options=ModelOptions(overflow="error"), given=("overflow",))

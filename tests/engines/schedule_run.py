@@ -248,7 +248,7 @@ class Run:
     def judge(self) -> None:
         for name, job in self.jobs.items():
             reference = self.subject.reference(self.world, job.request.adapter)
-            for choice in range(job.choices):
+            for choice in range(job.request.n):
                 answer = self.answers[name, choice]
                 self.subject.tally.update(answers=1, tokens=len(answer.chosen))
                 assert answer.finished is not None or name in self.left

@@ -20,6 +20,8 @@ accelerate_blas(ModelOptions(), 1)
 
 from tests.oracles import small_mflux  # noqa: E402
 
+from pippin.worker.lifeline import end_now  # noqa: E402
+
 small_mflux.shrink()
 
 import mlx.core as mx  # noqa: E402
@@ -147,4 +149,5 @@ def main(folder: Path, names: list[str]) -> dict[str, dict[str, Ran]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2:])))
+    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2:])), flush=True)
+    end_now(0)  # as workers do: the libraries' threads sometimes abort the interpreter's own way out

@@ -17,6 +17,8 @@ accelerate_blas(ModelOptions(), 1)
 
 from tests.oracles import small_mflux  # noqa: E402
 
+from pippin.worker.lifeline import end_now  # noqa: E402
+
 small_mflux.shrink()
 
 
@@ -33,6 +35,7 @@ if __name__ == "__main__":
     task, first, second = sys.argv[1:]
     if task == "write":
         write(Path(first), second)
+        end_now(0)  # as workers do: the libraries' threads sometimes abort the interpreter's own way out
     else:
         sys.argv[1:] = [first, second]
         runpy.run_module("pippin.worker", run_name="__main__")

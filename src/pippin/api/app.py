@@ -24,7 +24,7 @@ from pippin.api.guards import Guard, policy_of
 from pippin.api.handler import Handler
 from pippin.api.history import open_store
 from pippin.api.keys import load_keyring
-from pippin.api.limits import Allowance, Limits
+from pippin.api.limits import REPORTED, Allowance, Limits
 from pippin.api.live_settings import LiveSettings
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer, Unobserved
@@ -92,7 +92,7 @@ def create_app(
             allow_origins=options.allowed_origins,
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after"],
+            expose_headers=["x-request-id", "request-id", "retry-after", *REPORTED],
             allow_credentials=False,
         )
     app = LastCatcher(app, errors)

@@ -114,7 +114,7 @@ class Guard:
         host = host_name(headers.get("host", ""))
         if host not in self._policy.hosts and not is_loopback(host):
             raise ServerError(
-                "permission", "This server does not answer to that Host; allow it with --allowed-hosts."
+                "permission", "This server does not answer to that Host; allow it with --allowed-host."
             )
 
     def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:

@@ -83,13 +83,16 @@ def read_key_file(path: Path) -> list[KeyEntry]:
         if isinstance(content, dict):
             content = [_named(name, entry) for name, entry in content.items()]
         entries = [{"key": entry} if isinstance(entry, str) else entry for entry in content or ()]
-        return msgspec.convert(entries, list[KeyEntry])
+        keys = msgspec.convert(entries, list[KeyEntry])
     except OSError as error:
         raise _unreadable(path, error.strerror or "it can't be opened") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise _unreadable(path, "it is neither JSON nor YAML") from None
     except (msgspec.ValidationError, TypeError) as error:
         raise _unreadable(path, str(error)) from None
+    if not keys:  # would leave the server open to everyone
+        raise _unreadable(path, "it holds no key")
+    return keys
 
 
 def _named(name: Any, entry: Any) -> Any:

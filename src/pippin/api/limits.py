@@ -10,6 +10,10 @@ from pippin.api.exchange import Exchange
 from pippin.core.errors import ServerError
 
 MINUTE = 60.0
+REPORTED = tuple(
+    f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")
+)
+"""Headers that tell a caller where it stands."""
 REMEMBERED = 10_000
 """Callers whose use is remembered; the one not seen for longest is forgotten first."""
 
@@ -74,14 +78,14 @@ class Limits:
         now = self._clock()
         if allowance.requests:
             bucket = _bucket(self._requests, exchange.caller, allowance.requests, now)
-            bucket.level -= 1
-            _report(exchange, "requests", bucket, 1)
-            if bucket.level < 0:
-                bucket.level += 1
+            refused = bucket.level < 1
+            bucket.level -= not refused
+            _report(exchange, "requests", bucket)
+            if refused:
                 raise _exceeded("requests", allowance.requests, bucket.until(1))
         if allowance.tokens:
             bucket = _bucket(self._tokens, exchange.caller, allowance.tokens, now)
-            _report(exchange, "tokens", bucket, bucket.size)
+            _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
@@ -116,10 +120,11 @@ def _bucket(buckets: OrderedDict[str, Bucket], caller: str, size: int, now: floa
     return bucket
 
 
-def _report(exchange: Exchange, what: str, bucket: Bucket, wanted: float) -> None:
+def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:
+    """As OpenAI has them: `reset` is when all of it may be used again."""
     exchange.headers[f"x-ratelimit-limit-{what}"] = str(bucket.size)
     exchange.headers[f"x-ratelimit-remaining-{what}"] = str(max(0, math.floor(bucket.level)))
-    exchange.headers[f"x-ratelimit-reset-{what}"] = f"{bucket.until(wanted):.3f}s"
+    exchange.headers[f"x-ratelimit-reset-{what}"] = f"{bucket.until(bucket.size):.3f}s"
 
 
 def _exceeded(what: str, limit: int, wait: float) -> ServerError:

@@ -45,7 +45,7 @@ class Catalog:
 
     def models(self) -> list[ModelInfo]:
         """The models that can be used."""
-        return [entry.info for entry in self.entries() if entry.info is not None]
+        return [self._as_served(entry.info) for entry in self.entries() if entry.info is not None]
 
     def resolve(self, name: str, *, by_operator: bool = False) -> ModelInfo:
         """The model that a name means: its id, served name, alias, or a part of its id.
@@ -64,7 +64,7 @@ class Catalog:
         if entry.error is not None:
             raise ServerError.of(entry.error)
         assert entry.info is not None
-        return entry.info
+        return self._as_served(entry.info)
 
     def adopt(self, options: ServerOptions) -> None:
         """Take over changed options."""
@@ -237,6 +237,13 @@ class Catalog:
         """The repository that a name stands for: by the user's aliases, by Pippin's, or by its form."""
         target = self._options.aliases.get(name) or ALIASES.get(name) or name
         return target if is_repository(target) or name in self._options.aliases else None
+
+    def _as_served(self, info: ModelInfo) -> ModelInfo:
+        """With the window that the operator allows, where the model's own is longer."""
+        limit, own = self.options_for(info).context_length, info.context_window
+        if info.kind != "language" or limit is None or (own is not None and own <= limit):
+            return info
+        return structs.replace(info, context_window=limit)
 
     def _hint(self, name: str) -> str:
         repository = self._repository(name)

@@ -8,7 +8,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from pippin.core.events import Event
+from pippin.core.events import Accepted, Event, Finished, Usage
 from tests.api.dialects.openai_golden import DIALECTS, FOLDER, drawn, streamed, whole
 from tests.api.golden_events import SEQUENCES
 
@@ -192,3 +192,16 @@ def test_several_prompts_count_their_choices_through() -> None:
     answer = json.loads(encoder.whole([collect(events)] * 3))
     assert [choice["index"] for choice in answer["choices"]] == list(range(6))
     assert answer["usage"]["prompt_tokens"] == 36
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_usage_tells_how_many_proposed_tokens_were_right(name: str) -> None:
+    events: list[Event] = [
+        Accepted(3),
+        Finished(0, "stop", None, Usage(completion_tokens=9, draft_tokens=12, accepted_tokens=5)),
+    ]
+    answer = whole(name, events)
+    details = json.loads(answer)["usage"]["completion_tokens_details"]
+    assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (5, 7)
+    timings = json.loads(answer)["timings"]
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (12, 5)

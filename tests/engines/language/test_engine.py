@@ -18,7 +18,8 @@ from pippin.core.requests import Sampling
 from pippin.engines.language import batching, prompts
 from pippin.engines.language.batching import probe_row
 from pippin.engines.language.joint_prefill import compute_together
-from pippin.engines.language.row_group import SoloGroup
+from pippin.engines.language.row_caches import measure_rows
+from pippin.engines.language.solo_group import SoloGroup
 
 PROMPT = tuple(place * 11 % 250 for place in range(100))
 
@@ -258,7 +259,7 @@ def test_rows_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: boo
 
 def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
     model = Bench(folder, ModelOptions()).model
-    group = SoloGroup(model)
+    group = SoloGroup(model, measure_rows(probe_row(model, 2)))
     slot = group.join(probe_row(model, 6), 6, 0)
     group.forward(mx.array([[3]]))
     view = group.view(slot, 5)

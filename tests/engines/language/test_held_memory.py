@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import msgspec
@@ -164,6 +165,25 @@ def test_a_row_that_leaves_copies_its_new_text_alone(
     new_text = (900 % 16 + 40 + 20 + 16) * per_token
     usual = sorted(stays)[len(stays) // 2]
     assert max(leaves) < usual + 2.5 * new_text
+
+
+def test_a_prompt_that_goes_on_from_a_hit_takes_places_for_its_own_tokens_alone(bench: Bench) -> None:
+    run_all(bench, {"a": (LONG[:320], 1)})
+    prompt = (*LONG[:320], *range(200))
+    engine = bench.engine
+    compute = engine._prompts.compute
+    places: list[int] = []
+
+    def watched(*given: Any, **named: Any) -> Any:
+        found = compute(*given, **named)
+        places.extend(layer.keys.shape[2] for each in found[1] for layer in each.cache or ())
+        return found
+
+    engine._prompts.compute = watched  # type: ignore[method-assign]
+    engine.submit(bench.job("b", prompt, 4))
+    while engine.busy:
+        engine.step()
+    assert set(places) == {len(prompt)}
 
 
 def test_sixteen_rows_of_one_prefix_hold_it_once_in_the_tree(bench: Bench) -> None:

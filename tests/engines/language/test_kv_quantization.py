@@ -10,6 +10,10 @@ from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.engines.language import scheduler
+from pippin.engines.language.arenas import QuantizedArena
+from pippin.engines.language.row_group import ArenaGroup, flat
+from pippin.engines.language.rows import GroupName
 
 WIDE = {"head_dim": 32}
 PROMPTS = {
@@ -78,6 +82,33 @@ def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path])
     assert ("long", True, False) in kinds
     assert ("long", False, True) in kinds
     assert not any(name == "short" and not plain for name, plain, _ in kinds)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
+    folders: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was in few bits once is not the same after it was unpacked and packed again."""
+    monkeypatch.setattr(scheduler, "LENGTH_CLASSES", (40, 60))
+    monkeypatch.setattr(scheduler, "GROWTH_CHARGED", 4)
+    bench = Bench(folders[architecture], options(4, prefix_cache=False))
+    engine = bench.engine
+    engine.submit(bench.job("a", PROMPTS["r0"][0] + PROMPTS["r4"][0][:14], 40, n=2))
+    held: dict[int, tuple[GroupName, list[mx.array]]] = {}
+    moves = 0
+    while engine.busy:
+        engine.step()
+        for row in engine._batch.rows:
+            group = engine._batch._groups[row.group]
+            assert isinstance(group, ArenaGroup)
+            arenas = [arena for arena in flat(group._arenas) if isinstance(arena, QuantizedArena)]
+            parts = [mx.array(part[row.slot, :, :34]) for arena in arenas for part in arena.parts]
+            mx.eval(parts)
+            name, before = held.get(row.choice, (row.group, parts))
+            moves += name != row.group
+            assert all(map(mx.array_equal, before, parts))
+            held[row.choice] = row.group, parts
+    assert moves == 4
 
 
 def test_the_tree_and_the_batch_are_smaller(folders: dict[str, Path]) -> None:

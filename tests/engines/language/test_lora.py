@@ -95,6 +95,28 @@ def test_an_unknown_adapter_is_refused_with_the_names(base: Path, adapters: dict
     assert not bench.engine.busy
 
 
+def test_adapters_keep_their_prefixes_apart_in_memory_and_on_disk(
+    base: Path, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    def cached(bench: Bench, adapter: str | None) -> int:
+        _, ends = run_all(bench, {"a": (PROMPT, 1)}, key=(adapter or "").encode(), adapter=adapter)
+        return ends["a", 0].usage.cached_tokens
+
+    def opened(**folders: str) -> Bench:
+        return Bench(base, ModelOptions(adapters=folders, cache_block_tokens=8, cache_dir=str(tmp_path)))
+
+    first = opened(**adapters)
+    assert [cached(first, name) for name in ("one", "two", None, "one", "two", None)] == [0, 0, 0, 24, 24, 24]
+    first.engine.close()
+    again = opened(**adapters)
+    assert [cached(again, name) for name in ("one", "two", None)] == [24, 24, 24]
+    assert again.engine.stats().cache.disk_hits > 0
+    again.engine.close()
+    exchanged = opened(one=adapters["two"], two=adapters["one"])
+    assert cached(exchanged, "one") == 0, "the name is the same, the weights are not"
+    exchanged.engine.close()
+
+
 def test_files_of_peft_are_read(base: Path, adapters: dict[str, str], tmp_path: Path) -> None:
     weights = mx.load(str(Path(adapters["one"]) / "adapters.safetensors"))
     renamed = {}

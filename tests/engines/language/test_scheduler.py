@@ -23,6 +23,7 @@ def scheduler(**changes: object) -> Scheduler:
         "prefill_chunk": 512,
         "target_gap": 0.2,
         "row_bytes": lambda tokens: tokens * 10,
+        "prompt_bytes": lambda tokens: 0,
         "memory": 1_000_000,
         **changes,
     }

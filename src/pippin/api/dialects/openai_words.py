@@ -92,6 +92,7 @@ class UsageBody(Struct, kw_only=True):
 def usage_body(requests: Iterable[list[Usage]]) -> UsageBody:
     """Sum of the choices of each request; choices of one request share their prompt."""
     body = UsageBody()
+    details = body.completion_tokens_details
     for choices in requests:
         if not choices:
             continue
@@ -100,7 +101,10 @@ def usage_body(requests: Iterable[list[Usage]]) -> UsageBody:
         body.prompt_tokens_details.cached_tokens += prompt.cached_tokens
         body.prompt_tokens_details.cache_write_tokens += prompt.stored_tokens
         body.completion_tokens += sum(usage.completion_tokens for usage in choices)
-        body.completion_tokens_details.reasoning_tokens += sum(usage.reasoning_tokens for usage in choices)
+        for usage in choices:
+            details.reasoning_tokens += usage.reasoning_tokens
+            details.accepted_prediction_tokens += usage.accepted_tokens
+            details.rejected_prediction_tokens += usage.draft_tokens - usage.accepted_tokens
     body.total_tokens = body.prompt_tokens + body.completion_tokens
     return body
 

@@ -104,21 +104,32 @@ class AttentionArena:
     def grow(self, slots: int, capacity: int) -> None:
         self.parts = [_enlarged(part, slots, self._room(capacity)) for part in self.parts]
 
+    def pack(self, slots: list[int], capacity: int) -> None:
+        """Keep these slots alone, in this order, with so many places."""
+        kept = mx.array(slots)
+        self.parts = [part[:, :, : self._room(capacity)][kept] for part in self.parts]
+
     def store(self, slot: int, cache: Any) -> None:
         """Copy a row's private cache into its slot."""
         if cache.keys is not None:
             self._place(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
 
     def _place(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
-        new = self._encoded(keys, values)
+        self._put(slot, self._encoded(keys, values), start)
+
+    def _put(self, slot: int, new: list[mx.array], start: int) -> None:
         self._allot(new)
         for part, added in zip(self.parts, new, strict=True):
             part[slot : slot + 1, :, start : start + added.shape[2]] = added
 
-    def move(self, source: int, target: int) -> None:
-        for part in self.parts:
-            stop = min(self.window.lengths[source], part.shape[2])
-            part[target : target + 1, :, :stop] = part[source : source + 1, :, :stop]
+    def adopt(self, slot: int, other: "AttentionArena", theirs: int) -> None:
+        """Copy a row from another arena of the layer, or from another slot. What is quantised is not quantised again:
+        that would change it."""
+        stop = other.window.lengths[theirs]
+        parts = [part[theirs : theirs + 1, :, :stop] for part in other.parts]
+        if type(self) is not type(other):
+            parts = self._encoded(*other._decoded(parts))
+        self._put(slot, parts, 0)
 
     def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a row up to position `stop`, [1, heads, n, dim], as views."""
@@ -256,8 +267,14 @@ class StateArena:
             self.cache[index] = mx.concatenate(parts) if len(parts) > 1 else kept
 
     def store(self, slot: int, cache: ArraysCache) -> None:
+        self._put(slot, cache.cache)
+
+    def adopt(self, slot: int, other: "StateArena", theirs: int) -> None:
+        self._put(slot, other.take(theirs))
+
+    def _put(self, slot: int, states: list[mx.array | None]) -> None:
         place = slot - self.window.low
-        for index, state in enumerate(cache.cache):
+        for index, state in enumerate(states):
             held = self.cache[index]
             if state is None and held is not None:
                 state = mx.zeros_like(held[:1])
@@ -268,14 +285,12 @@ class StateArena:
             held[place : place + 1] = state
             self.cache[index] = held
 
-    def move(self, source: int, target: int) -> None:
-        low = self.window.low
-        for state in self.cache:
-            if state is not None:
-                state[target - low : target - low + 1] = state[source - low : source - low + 1]
-
     def grow(self, slots: int, capacity: int) -> None:
         pass
+
+    def pack(self, slots: list[int], capacity: int) -> None:
+        kept = mx.array([slot - self.window.low for slot in slots])
+        self.cache = [None if state is None else state[kept] for state in self.cache]
 
     def take(self, slot: int) -> list[mx.array | None]:
         """A row's state, as views."""

@@ -1,5 +1,6 @@
 """The rows that decode together: one step through the model, and one draw for all of them."""
 
+import sys
 from collections.abc import Callable
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import GroupName, Row
 from pippin.engines.language.sampling import BatchSampler, Choice, Sampled, choice_seed
-from pippin.engines.language.scheduler import GROWTH_CHARGED, length_class
+from pippin.engines.language.scheduler import GROWTH_CHARGED
 from pippin.engines.language.tokenizer import Tokenizer
 
 
@@ -43,6 +44,7 @@ class Batch:
         self._adapters = adapters
         self._sampler = BatchSampler(tokenizer, sorts_slowly=sorts_slowly)
         self._mask_words = -(-vocabulary // 32)
+        self.limit = sys.maxsize  # bytes that all rows may take
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
         self._overlaps = overlaps
@@ -53,7 +55,10 @@ class Batch:
     def join(self, row: Row, cache: RowCache, logits: mx.array, *, coming: int = 0) -> None:
         """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again.
         `coming`: as many like it will follow."""
-        self._place(row, cache, len(row.tokens), coming)
+        length = len(row.tokens)
+        name = row.ticket.kind, length < self._plain_below
+        room, coming = self._room(name, row, length, coming)
+        row.group, row.slot = name, self._groups[name].join(cache, length, room, row.request.shift, coming)
         self._places[row] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = row.request.job
@@ -66,22 +71,53 @@ class Batch:
         )
         self.rows.append(row)
 
-    def _place(self, row: Row, cache: RowCache, length: int, coming: int = 0) -> None:
+    def _room(self, name: GroupName, row: Row, length: int, coming: int = 0) -> tuple[int, int]:
+        """For how many tokens more of such a row, and for how many of the rows that are coming, its group has places to
+        spare."""
+        if name not in self._groups:
+            self._groups[name] = self._new_group(length)
         room = min(row.ticket.growth, GROWTH_CHARGED)
-        row.group = (length_class(length + room), length < self._plain_below)
-        if row.group not in self._groups:
-            self._groups[row.group] = self._new_group(length)
-        row.slot = self._groups[row.group].join(cache, length, room, row.request.shift, coming)
+        needed = self._groups[name].bytes_with(length, room, coming)
+        others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != name)
+        if others + needed <= self.limit:
+            return room, coming
+        self._pack()
+        return 0, 0
 
     def _promote(self) -> None:
-        """Rows that have grown past `plain_below` go over to the others."""
+        """Rows that have grown out of their group go over to another."""
         for row in self.rows:
+            kind, plain = row.group
+            if kind == row.ticket.kind and not (plain and self.length(row) >= self._plain_below):
+                continue
             length = self.length(row)
-            if row.group[1] and length >= self._plain_below:
-                group, slot = self._groups[row.group], row.slot
-                self._place(row, group.view(slot, length), length)
-                group.leave(slot)
+            name = row.ticket.kind, length < self._plain_below
+            room, _ = self._room(name, row, length)
+            source, slot = self._groups[row.group], row.slot
+            row.group, row.slot = name, self._groups[name].adopt(source, slot, room)
         self._forget_empty()
+
+    def fit(self, limit: int, count: int = 1) -> bool:
+        """Before a step of so many tokens: give up places to spare where `limit`, the bytes that rows may take, asks
+        for it; whether the step fits then. The scheduler sees to it that a step of one token does once it has
+        preempted."""
+        self.limit = limit
+        self._promote()
+        if self._bytes_after(count) <= limit:
+            return True
+        self._pack()
+        return self._bytes_after(count) <= limit
+
+    def _bytes_after(self, count: int) -> int:
+        return sum(group.bytes_after(count) for group in self._groups.values())
+
+    def _pack(self) -> None:
+        for name, group in self._groups.items():
+            moved = group.pack() if group.rows else {}
+            if moved:
+                for row in self.rows:
+                    if row.group == name:
+                        row.slot = moved[row.slot]
 
     def _forget_empty(self) -> None:
         for name in [name for name, group in self._groups.items() if not group.rows]:
@@ -111,8 +147,6 @@ class Batch:
 
     def forward(self) -> None:
         """Build the next step of all rows, and start it if that does not hold up the host."""
-        if self._plain_below:
-            self._promote()
         self._compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
@@ -189,8 +223,6 @@ class Batch:
 
         Gives what the model chose for each row: the proposals as far as it agrees, and one token more.
         """
-        if self._plain_below:
-            self._promote()
         width = max(map(len, proposals)) + 1
         tokens = np.zeros((len(self.rows), width), np.int32)
         for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):

@@ -18,9 +18,12 @@ from pippin.engines.language.row_caches import (
     can_batch,
     can_rewind,
     leaves,
+    measure_rows,
     new_row_cache,
 )
-from pippin.engines.language.row_group import ArenaGroup, RowGroup, SoloGroup
+from pippin.engines.language.row_group import ArenaGroup, RowGroup
+from pippin.engines.language.scheduler import CAPACITY_STEP, rounded
+from pippin.engines.language.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ class Batching:
     new_group: Callable[[int], RowGroup]  # given the tokens of its first row
     vocabulary: int
     shape: BatchShape | None  # None: rows run one at a time
+    slack: int  # places that a row has beyond its tokens
+    row_bytes: Callable[[int], int]  # of a row with so many places
     can_rewind: bool
 
 
@@ -61,15 +66,36 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         log.warning(
             "rows of this model run one at a time and prompts are not cached: its caches cannot be batched"
         )
+        row_bytes = measure_rows(caches[0])
         return Batching(
-            new_group=lambda _: SoloGroup(model), vocabulary=vocabulary, shape=None, can_rewind=False
+            new_group=lambda _: SoloGroup(model, row_bytes),
+            vocabulary=vocabulary,
+            shape=None,
+            slack=CAPACITY_STEP,
+            row_bytes=row_bytes,
+            can_rewind=False,
         )
     shape = plain if options.kv_bits is None else _quantized(model, options, slack, caches, alone)
     log.info("warm-up took %.2f s", time.monotonic() - started)
+    plain_bytes = measure_rows(caches[0], slack=slack)
+    shape_bytes = measure_rows(caches[0], shape.kv_bits, shape.kv_group_size, slack)
+    plain_below = options.quantized_kv_start if shape.kv_bits else 0
+    most_plain = rounded(plain_below + slack)
     return Batching(
-        new_group=lambda length: ArenaGroup(model, shape if length >= options.quantized_kv_start else plain),
+        new_group=lambda length: (
+            ArenaGroup(model, plain, plain_bytes)
+            if length < plain_below
+            else ArenaGroup(model, shape, shape_bytes)
+        ),
         vocabulary=vocabulary,
         shape=shape,
+        slack=slack,
+        # Where short rows stay unquantised, no shorter one takes more.
+        row_bytes=lambda places: (
+            max(shape_bytes(places), plain_bytes(min(places, most_plain)))
+            if plain_below
+            else shape_bytes(places)
+        ),
         can_rewind=can_rewind(caches[0]),
     )
 
@@ -119,7 +145,7 @@ def _agree(
     model: nn.Module, shape: BatchShape, caches: list[RowCache], alone: mx.array, tolerance: float
 ) -> bool:
     """Whether two rows of different length give in a batch what they give alone."""
-    group = ArenaGroup(model, shape)
+    group = ArenaGroup(model, shape, measure_rows(caches[0], shape.kv_bits, shape.kv_group_size, shape.slack))
     try:
         for cache, length in zip(caches, PROBE_LENGTHS, strict=True):
             group.join(cache, length, 1)

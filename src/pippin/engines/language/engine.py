@@ -6,7 +6,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -15,6 +14,7 @@ from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.batch import Batch
+from pippin.engines.language.changes import changed
 from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.head import Head
 from pippin.engines.language.job import LanguageJob
@@ -31,7 +31,6 @@ from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.sight import Sight, Viewing
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
-CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
 
 
 class LanguageEngine:
@@ -120,11 +119,13 @@ class LanguageEngine:
         started = time.monotonic()
         self.counters.steps += 1
         self._expire(started)
-        self._admit(started)
-        decoding = len(self._batch.rows)
-        checked = decoding > 0 and self._check_proposals()
+        admitted = self._admit(started)
         if not self._batch.built:
             self._keeping.settle()
+        if admitted or not self._batch.built:
+            self._fit()
+        decoding = len(self._batch.rows)
+        checked = decoding > 0 and self._check_proposals()
         if self._batch.rows and not checked:
             self._batch.launch()
         self._keeping.settle()  # rows that left while the step was built: their text is copied beside it
@@ -151,9 +152,16 @@ class LanguageEngine:
         self._keeping.keep_states()
         rows = self._batch.rows
         self._speculates = self._speculation is not None and self._speculation.wanted(rows)
-        if not self._speculates and all(row.ticket.growth > 1 for row in rows):
+        ahead = not self._speculates and all(row.ticket.growth > 1 for row in rows)
+        if ahead and self._fit():
             self._batch.forward()
         self._read()
+
+    def _fit(self) -> bool:
+        """Whether the next step fits in the memory, as far as it can be made to."""
+        left = self._scheduler.for_rows()
+        self._speculates = self._speculates and self._batch.fit(left, 1 + self._options.num_draft_tokens)
+        return self._speculates or self._batch.fit(left)
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
@@ -216,11 +224,14 @@ class LanguageEngine:
         self.cancel(request.job.id)
         self._emit(request, [Failed(report)])
 
-    def _admit(self, now: float) -> None:
-        for ticket in self._scheduler.admit():
+    def _admit(self, now: float) -> bool:
+        """Whether there are new prompts to compute."""
+        admitted = self._scheduler.admit()
+        for ticket in admitted:
             request = self._prompts.of(ticket).request
             if request.admitted is None:
                 request.admitted = now
+        return bool(admitted)
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
@@ -251,7 +262,9 @@ class LanguageEngine:
             request.viewing.release()
         assert prompt.cache is not None
         assert prompt.logits is not None
-        for row, ticket in zip(prompt.rows, self._scheduler.split(prompt.ticket), strict=True):
+        tickets = self._scheduler.split(prompt.ticket)
+        self._batch.limit = self._scheduler.for_rows()
+        for row, ticket in zip(prompt.rows, tickets, strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._finish(row)
@@ -264,8 +277,7 @@ class LanguageEngine:
         if request.first_token is None:
             request.first_token = time.monotonic()
         row.tokens.append(choice.token)
-        row.ticket.length += 1
-        row.ticket.growth -= 1
+        row.ticket.grow()
         self.counters.completion_tokens += 1
         try:
             events = row.decoder.accept(choice.token, choice.logprob, choice.top)
@@ -297,13 +309,53 @@ class LanguageEngine:
     def _preempt(self) -> None:
         """Send rows back to the queue while the live ones outgrow the memory."""
         while (ticket := self._scheduler.victim()) is not None:
-            row = next(row for row in self._batch.rows if row.ticket is ticket)
-            self._suspend(row)
+            if ticket.phase == "prefill":
+                self._put_back(self._prompts.of(ticket))
+            elif self._scheduler.can_wait(ticket):
+                self._suspend(self._row(ticket))
+            else:
+                self._cut(self._row(ticket))
         if (ticket := self._scheduler.overgrown()) is not None:
-            row = next(row for row in self._batch.rows if row.ticket is ticket)
+            self._cut(self._row(ticket))
+
+    def _row(self, ticket: Ticket) -> Row:
+        return next(row for row in self._batch.rows if row.ticket is ticket)
+
+    def _cut(self, row: Row) -> None:
+        """No memory is left for more of it: it ends as at the end of the window."""
+        row.decoder.finished = "length"
+        self._leave([row])
+        self._finish(row)
+
+    def _put_back(self, prompt: Prompt) -> None:
+        """Compute it anew later."""
+        self._scheduler.drop([prompt.ticket])
+        self._scheduler.requeue(prompt.ticket)
+        prompt.forget()
+        self.counters.preemptions += 1
+
+    def _resize(self, memory: int) -> None:
+        """Rows and prompts have so much memory from now on."""
+        self._scheduler.limits.memory = memory
+        for ticket in self._scheduler.hopeless():
+            self._give_up(self._prompts.of(ticket))
+        self._preempt()
+        self._fit()
+
+    def _give_up(self, prompt: Prompt) -> None:
+        """It does not fit any more: what was said so far is the answer, else a refusal."""
+        if prompt.request.computed is not None:  # then it is one row that was preempted
+            [row] = prompt.rows
+            self._prompts.drop(prompt)
             row.decoder.finished = "length"
-            self._leave([row])
             self._finish(row)
+            return
+        left = self._scheduler.limits.memory / 2**20
+        message = (
+            f"The prompt of {prompt.ticket.length} tokens needs more KV cache than the {left:.1f} MiB that are left "
+            "beside other models: try again later."
+        )
+        self._fail(prompt.request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
 
     def _suspend(self, row: Row) -> None:
         self._keeping.note(row)
@@ -330,22 +382,10 @@ class LanguageEngine:
             mx.clear_cache()
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        fixed = sorted(set(options) - CHANGEABLE)
-        if fixed:
-            raise ServerError(
-                "unsupported",
-                f"{', '.join(fixed)} cannot change while the model runs (these can: {', '.join(sorted(CHANGEABLE))}): "
-                "unload the model and load it with the new value.",
-            )
-        try:
-            merged = msgspec.convert({**msgspec.to_builtins(self._options), **options}, ModelOptions)
-        except msgspec.ValidationError as error:
-            raise ServerError(
-                "invalid_request", f"An option has a value that it cannot have: {error}."
-            ) from error
+        merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
             shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
-            self._scheduler.limits.memory = shares.rows
+            self._resize(shares.rows)
             if self._prefixes is not None:
                 self._prefixes.tree.resize(shares.prefixes)
         self._options = merged

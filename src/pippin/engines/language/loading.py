@@ -24,8 +24,9 @@ from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
 from pippin.engines.language.prompt import LanguagePreparer
+from pippin.engines.language.prompts import MOST_STRETCH
 from pippin.engines.language.row_caches import can_trim, measure_rows, new_row_cache
-from pippin.engines.language.scheduler import Limits
+from pippin.engines.language.scheduler import Limits, no_bytes
 from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
@@ -91,8 +92,12 @@ def build_engine(
             queue_size=options.queue_size,
             prefill_chunk=plan.prefill_chunk,
             target_gap=options.target_gap_ms / 1e3,
-            row_bytes=measure_rows(model, options.kv_bits, options.kv_group_size),
+            row_bytes=batching.row_bytes,
+            # A window's cache holds the newest chunk beside it.
+            prompt_bytes=measure_rows(probe_row(model, 2), slack=int(plan.prefill_chunk * MOST_STRETCH)),
+            draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
             memory=shares.rows,
+            slack=batching.slack,
         ),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
@@ -175,10 +180,11 @@ def _open_proposer(
     folder = Path(options.draft_model_path).expanduser()
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
     draft, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
-    if not can_trim(probe_row(draft, 2)):
+    probe = probe_row(draft, 2)
+    if not can_trim(probe):
         message = f"The draft model {info.id!r} has layers that cannot take tokens back: choose another."
         raise ServerError("load_failed", message, name)
     if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, name)
-    return DraftModel(draft, plan.prefill_chunk)
+    return DraftModel(draft, plan.prefill_chunk, probe)

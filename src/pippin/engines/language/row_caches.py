@@ -3,6 +3,7 @@
 These are the model's own caches, as mlx-lm makes them; `arenas` holds the rows that decode together.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,22 +73,22 @@ def _arrays(value: Any) -> Iterator[mx.array]:
             yield from _arrays(item)
 
 
-def measure_rows(model: nn.Module, kv_bits: int | None = None, group_size: int = 64) -> Callable[[int], int]:
-    """Bytes of one row as a function of its tokens, from the shapes of a short run."""
-    caches = new_row_cache(model)
-    mx.eval(model(mx.array([[0, 0]]), cache=caches), arrays_of(caches))
+def measure_rows(
+    probe: RowCache, kv_bits: int | None = None, group_size: int = 64, slack: int = 0
+) -> Callable[[int], int]:
+    """Bytes of one row as a function of its places, by the shapes of one that has run; rings have `slack` more."""
     per_token, fixed = 0, 0
-    windows: list[tuple[int, int]] = []
-    for cache in leaves(caches):
+    rings: Counter[int] = Counter()  # bytes of a token, by places
+    for cache in leaves(probe):
         if type(cache) is RotatingKVCache:
-            windows.append((cache.max_size, _token_bytes(cache.keys) + _token_bytes(cache.values)))
+            rings[cache.max_size + slack] += _token_bytes(cache.keys) + _token_bytes(cache.values)
         elif type(cache) is KVCache:
             per_token += sum(_token_bytes(array, kv_bits, group_size) for array in (cache.keys, cache.values))
         else:
             fixed += sum(array.nbytes for array in arrays_of([cache]))
 
-    def row_bytes(tokens: int) -> int:
-        return fixed + per_token * tokens + sum(size * min(tokens, window) for window, size in windows)
+    def row_bytes(places: int) -> int:
+        return fixed + per_token * places + sum(size * min(places, ring) for ring, size in rings.items())
 
     return row_bytes
 

@@ -1,6 +1,7 @@
-"""Rows that go through the model together: slots in arenas, or caches of their own where a model needs that."""
+"""Rows that go through the model together, in slots of arenas."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol, Self
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,10 +16,11 @@ from pippin.engines.language.arenas import (
     arena_for,
 )
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
-from pippin.engines.language.scheduler import CAPACITY_STEP
+from pippin.engines.language.scheduler import CAPACITY_STEP, rounded
 from pippin.engines.language.window import Window
 
 HOLLOW_STEPS = 8
+SPARE_SLOTS = 8  # at most, and no more than there are
 
 
 class RowGroup(Protocol):
@@ -37,7 +39,8 @@ class RowGroup(Protocol):
 
     def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
         """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot. `shift` is what rotary
-        positions differ by from the tokens' places. As many rows as are `coming` will join soon."""
+        positions differ by from the tokens' places. As many rows as are `coming` will join soon. A row without room has
+        nothing made to spare for it."""
         ...
 
     def leave(self, slot: int) -> None: ...
@@ -64,14 +67,32 @@ class RowGroup(Protocol):
     @property
     def bytes(self) -> int: ...
 
+    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
+        """Bytes at most, after such a row has joined."""
+        ...
+
+    def bytes_after(self, count: int) -> int:
+        """Bytes at most, after a step of so many tokens."""
+        ...
+
+    def pack(self) -> dict[int, int]:
+        """Give up all places to spare; the new slot of each row by its old one, nothing if there are none."""
+        ...
+
+    def adopt(self, other: Self, slot: int, room: int) -> int:
+        """Take a row over from another group of the model, as it is stored there; gives its slot."""
+        ...
+
 
 class ArenaGroup:
     """Rows in arenas."""
 
-    def __init__(self, model: nn.Module, shape: BatchShape) -> None:
+    def __init__(self, model: nn.Module, shape: BatchShape, row_bytes: Callable[[int], int]) -> None:
+        """`row_bytes`: of one row with so many places."""
         self._model = model
         self._window = Window()
         self._shape = shape
+        self._row_bytes = row_bytes
         self._live: set[int] = set()
         self._hollow = 0  # steps since a quarter of the slots are holes
         self._arenas: list[Arena] = []
@@ -100,21 +121,40 @@ class ArenaGroup:
         return self._window.lengths[slot]
 
     def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
+        slot = self._open(length, room, shift, coming)
+        for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
+            arena.store(slot, row)
+        return slot
+
+    def adopt(self, other: Self, slot: int, room: int) -> int:
+        mine = self._open(other.length(slot), room, other._window.shifts[slot])
+        for arena, theirs in zip(flat(self._arenas), flat(other._arenas), strict=True):
+            arena.adopt(mine, theirs, slot)  # type: ignore[arg-type] # the same layer has the same kind
+        other.leave(slot)
+        return mine
+
+    def _open(self, length: int, room: int, shift: int, coming: int = 0) -> int:
+        """A slot for such a row."""
         window = self._window
         slot = self._free_slot()
-        capacity = (
-            -(-(length + min(room, CAPACITY_STEP) + self._shape.slack + 1) // CAPACITY_STEP) * CAPACITY_STEP
-        )
-        self._grow(slot + 1, capacity, len(self._live) + 1 + coming)
+        self._grow(*self._with(slot, length, room, coming))
         if self._live:
             self._resize(min(window.low, slot), max(window.high, slot + 1))
         else:
             self._resize(slot, slot + 1)
         self._live.add(slot)
-        for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
-            arena.store(slot, row)
         window.lengths[slot], window.shifts[slot] = length, shift
         return slot
+
+    def _with(self, slot: int, length: int, room: int, coming: int = 0) -> tuple[int, int]:
+        """Slots and places once such a row lies in this slot. Growing copies all rows, so more slots are made than
+        needed: as many as are coming, or some to spare."""
+        held = len(self._window.lengths)
+        slots = max(held, slot + 1)
+        if room and slots > held:
+            slots = max(slots, len(self._live) + 1 + coming, min(held * 2, held + SPARE_SLOTS))
+        places = rounded(length + min(room, CAPACITY_STEP) + self._shape.slack + 1)
+        return slots, max(self._window.capacity, places)
 
     def _free_slot(self) -> int:
         holes = [slot for slot in range(len(self._window.lengths)) if slot not in self._live]
@@ -138,9 +178,8 @@ class ArenaGroup:
     def forward(self, tokens: mx.array) -> mx.array:
         window = self._window
         count = tokens.shape[1]
-        longest = max(window.lengths[window.low : window.high])
-        if longest + count > window.capacity:
-            self._grow(len(window.lengths), window.capacity + CAPACITY_STEP)
+        if (places := self._places_after(count)) > window.capacity:
+            self._grow(len(window.lengths), places)
         window.begin(count)
         logits: mx.array = self._model(tokens, cache=self._arenas)
         for slot in self._live:
@@ -159,13 +198,41 @@ class ArenaGroup:
             return []
         source, target = window.high - 1, holes[0]
         for arena in flat(self._arenas):
-            arena.move(source, target)
+            arena.adopt(target, arena, source)  # type: ignore[arg-type] # its own kind
         for held in (window.lengths, window.shifts):
             held[target], held[source] = held[source], 0
         self._live.discard(source)
         self._live.add(target)
         self._resize(min(self._live), max(self._live) + 1)
         return [(source, target)]
+
+    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
+        slots, places = self._with(self._free_slot(), length, room, coming)
+        return slots * self._row_bytes(places)
+
+    def bytes_after(self, count: int) -> int:
+        return len(self._window.lengths) * self._row_bytes(self._places_after(count))
+
+    def pack(self) -> dict[int, int]:
+        window, kept = self._window, sorted(self._live)
+        longest = max(window.lengths[slot] for slot in kept)
+        capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
+        if len(kept) == len(window.lengths) and capacity == window.capacity:
+            return {}
+        window.capacity = capacity
+        for arena in flat(self._arenas):
+            arena.pack(kept, capacity)
+            mx.eval(arena.arrays())  # so that no more than one layer lies there twice
+        window.lengths = [window.lengths[slot] for slot in kept]
+        window.shifts = [window.shifts[slot] for slot in kept]
+        window.low, window.high = 0, len(kept)
+        self._live = set(range(len(kept)))
+        return {old: new for new, old in enumerate(kept)}
+
+    def _places_after(self, count: int) -> int:
+        window = self._window
+        reach = max(window.lengths, default=0) + count
+        return window.capacity + (CAPACITY_STEP if reach > window.capacity else 0)
 
     def view(self, slot: int, stop: int) -> RowCache:
         cache = new_row_cache(self._model)
@@ -181,12 +248,10 @@ class ArenaGroup:
                     layer.cache = arena.take(slot)
         return cache
 
-    def _grow(self, slots: int, capacity: int, foreseen: int = 0) -> None:
-        """Growing copies all rows, so more slots are made than needed: as many as are foreseen, or some to spare."""
+    def _grow(self, slots: int, capacity: int) -> None:
         window = self._window
         held = len(window.lengths)
         if slots > held:
-            slots = max(slots, foreseen, min(held * 2, held + 8))
             window.lengths.extend([0] * (slots - held))
             window.shifts.extend([0] * (slots - held))
         if slots > held or capacity > window.capacity:
@@ -215,91 +280,3 @@ def flat(arenas: list[Arena]) -> list[AttentionArena | SlidingArena | StateArena
     for arena in arenas:
         found.extend(flat(arena.arenas) if isinstance(arena, ArenaList) else [arena])
     return found
-
-
-class SoloGroup:
-    """Rows with the model's own caches, one after the other: for models whose caches have no arena."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._caches: list[RowCache | None] = []
-        self._lengths: list[int] = []
-        self._shifts: list[int] = []
-
-    @property
-    def low(self) -> int:
-        return 0
-
-    @property
-    def high(self) -> int:
-        return len(self._caches)
-
-    @property
-    def rows(self) -> int:
-        return sum(cache is not None for cache in self._caches)
-
-    def length(self, slot: int) -> int:
-        return self._lengths[slot]
-
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
-        self._caches.append(copy_row(cache))
-        self._lengths.append(length)
-        self._shifts.append(shift)
-        return len(self._caches) - 1
-
-    def leave(self, slot: int) -> None:
-        self._caches[slot] = None
-        while self._caches and self._caches[-1] is None:
-            self._caches.pop()
-            self._lengths.pop()
-            self._shifts.pop()
-
-    def rewind(self, slot: int, tokens: int) -> None:
-        for cache in self._caches[slot] or ():
-            cache.trim(tokens)
-        self._lengths[slot] -= tokens
-
-    def forward(self, tokens: mx.array) -> mx.array:
-        results: list[mx.array | None] = []
-        for slot, cache in enumerate(self._caches):
-            shifted = {"shift": self._shifts[slot]} if self._shifts[slot] else {}
-            results.append(
-                None if cache is None else self._model(tokens[slot : slot + 1], cache=cache, **shifted)
-            )
-            self._lengths[slot] += tokens.shape[1]
-        filled = next(result for result in results if result is not None)
-        return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])
-
-    def compact(self) -> list[tuple[int, int]]:
-        return []
-
-    def view(self, slot: int, stop: int) -> RowCache:
-        cache = copy_row(self._caches[slot] or [])
-        if stop < self._lengths[slot]:
-            for part in cache:
-                part.trim(self._lengths[slot] - stop)
-        return cache
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.nbytes for cache in self._caches for part in cache or () if not part.empty())
-
-
-def copy_row(cache: RowCache) -> RowCache:
-    """A row's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
-    return [_copied(part) for part in cache]
-
-
-def _copied(part: Any) -> Any:
-    state = part.state
-    return type(part).from_state(_listed(state))
-
-
-def _listed(state: Any) -> Any:
-    if isinstance(state, mx.array):
-        return state[:] if state.ndim else state
-    if isinstance(state, list):
-        return [_listed(item) for item in state]
-    if isinstance(state, tuple):
-        return tuple(_listed(item) for item in state)
-    return state

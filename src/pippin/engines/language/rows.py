@@ -66,6 +66,13 @@ class Prompt:
     logits: mx.array | None = None  # [1, vocabulary] after the last token, once that is computed
     scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
 
+    def forget(self) -> None:
+        """Let go of what was computed."""
+        self.cache = self.logits = None
+        self.begun, self.chunks = False, 0
+        self.borders.clear()
+        self.scores.clear()
+
     @cached_property
     def identity(self) -> tuple[int, ...]:
         """Its tokens as the prefix cache knows them."""

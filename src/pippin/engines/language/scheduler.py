@@ -36,16 +36,27 @@ class Ticket:
     computed: int = 0  # of the prompt
     phase: Phase = "waiting"
     held: bool = False  # waits for another ticket to compute the prefix that they share
+    kind: int = 0  # class of lengths whose rows it lies beside, from its admission on; never lower again
     passed: int = 0  # prompt tokens that were computed for others since this one was admitted
 
     @property
     def remaining(self) -> int:
         return self.length - self.computed
 
+    def grow(self) -> None:
+        """A token was added to the row."""
+        self.length += 1
+        self.growth -= 1
+        self.kind = max(self.kind, length_class(self.length + 1))
+
     @property
     def charged(self) -> int:
         """Tokens that a row of this ticket is charged for."""
         return self.length + min(self.growth, GROWTH_CHARGED)
+
+
+def no_bytes(places: int) -> int:
+    return 0
 
 
 @dataclass(kw_only=True)
@@ -54,8 +65,11 @@ class Limits:
     queue_size: int
     prefill_chunk: int  # tokens
     target_gap: float  # seconds
-    row_bytes: Callable[[int], int]  # of one row of so many tokens
-    memory: int  # bytes for live rows
+    row_bytes: Callable[[int], int]  # of one row with places for so many tokens
+    prompt_bytes: Callable[[int], int]  # of a prompt's own cache
+    memory: int  # bytes for live rows and prompts under way
+    slack: int = 0  # places that a row has beyond its tokens
+    draft_bytes: Callable[[int], int] = no_bytes  # of what a draft model keeps for a row
 
 
 @dataclass
@@ -96,6 +110,7 @@ class Scheduler:
     def requeue(self, ticket: Ticket) -> None:
         """Put a preempted row back; never refused."""
         ticket.phase, ticket.computed, ticket.held, ticket.passed = "waiting", 0, False, 0
+        ticket.kind = 0
         self.tickets.append(ticket)
 
     def drop(self, gone: Iterable[Ticket]) -> None:
@@ -113,6 +128,7 @@ class Scheduler:
             if (active or admitted) and self._charge(together) > self.limits.memory:
                 break
             ticket.phase = "prefill"
+            ticket.kind = length_class(ticket.charged)
             admitted.append(ticket)
         return admitted
 
@@ -155,8 +171,7 @@ class Scheduler:
 
     def coming(self, ticket: Ticket) -> int:
         """Rows of its length class that are on their way."""
-        kind = length_class(ticket.charged)
-        return sum(each.rows for each in self.phase("prefill") if length_class(each.charged) == kind)
+        return sum(each.rows for each in self.phase("prefill") if each.kind == ticket.kind)
 
     def split(self, ticket: Ticket) -> list[Ticket]:
         """The prompt is computed: its rows run, with a ticket each."""
@@ -168,6 +183,7 @@ class Scheduler:
                 length=ticket.length,
                 growth=ticket.growth,
                 computed=ticket.length,
+                kind=ticket.kind,
                 phase="running",
             )
             for _ in range(ticket.rows)
@@ -177,12 +193,23 @@ class Scheduler:
         return rows
 
     def victim(self) -> Ticket | None:
-        """The row to preempt, if the live rows outgrow the memory: lowest priority, then youngest."""
+        """Who is to be preempted, if the live rows outgrow the memory: lowest priority, then youngest. Rows before
+        prompts under way, whose work would be lost; these only where the memory itself has shrunk."""
         active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        running = [ticket for ticket in active if ticket.phase == "running"]
-        if not running or len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
+        if len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
             return None
-        return min(running, key=lambda ticket: (ticket.priority, -ticket.arrival))
+        running = [ticket for ticket in active if ticket.phase == "running"]
+        return min(
+            running or active, key=lambda each: (not self.can_wait(each), each.priority, -each.arrival)
+        )
+
+    def can_wait(self, ticket: Ticket) -> bool:
+        """Whether it can be computed anew, if need be alone: as a prompt it may be larger than the row that it is."""
+        return max(self._charge([ticket], growth=1), self._prompt_bytes(ticket)) <= self.limits.memory
+
+    def hopeless(self) -> list[Ticket]:
+        """Prompts that do not fit any more, even alone, since the memory has shrunk."""
+        return [each for each in self.tickets if each.phase != "running" and not self.can_wait(each)]
 
     def overgrown(self) -> Ticket | None:
         """The only row left, when it has outgrown the memory by itself."""
@@ -195,22 +222,42 @@ class Scheduler:
             return active[0]
         return None
 
+    def for_rows(self) -> int:
+        """Bytes that the running rows may take now: what the prompts under way and a draft model leave."""
+        drafts = sum(self._draft_bytes(each.length + 1) for each in self.phase("running"))
+        return self.limits.memory - drafts - sum(map(self._prompt_bytes, self.phase("prefill")))
+
     def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
         """Learn from a step that took so long, in which so many rows decoded."""
         if rows or prompt_tokens:
             self.step_cost.observe(rows, prompt_tokens, seconds)
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
-        """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step."""
+        """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.
+
+        A prompt under way has a cache of its own, which may be larger than the rows that it becomes.
+        """
+        row_bytes, slack = self.limits.row_bytes, self.limits.slack
         longest: dict[int, int] = {}
-        count: dict[int, int] = {}
-        for ticket in tickets:
-            tokens = ticket.charged if growth is None else ticket.length + growth
-            kind = length_class(tokens)
-            longest[kind] = max(longest.get(kind, 0), tokens)
-            count[kind] = count.get(kind, 0) + ticket.rows
-        row_bytes = self.limits.row_bytes
-        return sum(
-            rows * row_bytes(-(-longest[kind] // CAPACITY_STEP) * CAPACITY_STEP)
-            for kind, rows in count.items()
-        )
+        lengths = {each: each.charged if growth is None else each.length + growth for each in tickets}
+        kinds = {each: max(each.kind, length_class(lengths[each])) for each in tickets}
+        for each, kind in kinds.items():
+            longest[kind] = max(longest.get(kind, 0), lengths[each])
+        one = {kind: row_bytes(rounded(tokens + slack)) for kind, tokens in longest.items()}
+        size = 0
+        for each, kind in kinds.items():
+            rows = each.rows * (one[kind] + self._draft_bytes(lengths[each]))
+            size += rows if each.phase == "running" else max(rows, self._prompt_bytes(each))
+        return size
+
+    def _draft_bytes(self, tokens: int) -> int:
+        return self.limits.draft_bytes(tokens + self.limits.slack + CAPACITY_STEP)
+
+    def _prompt_bytes(self, ticket: Ticket) -> int:
+        # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
+        return self.limits.prompt_bytes(ticket.length + CAPACITY_STEP)
+
+
+def rounded(tokens: int) -> int:
+    """Places that are allotted for so many tokens."""
+    return -(-tokens // CAPACITY_STEP) * CAPACITY_STEP

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.row_caches import RowCache, arrays_of, new_row_cache
+from pippin.engines.language.row_caches import RowCache, arrays_of, measure_rows, new_row_cache
 from pippin.engines.language.rows import Row
 
 MOST_ROWS = 4  # with more, a step is busy enough without proposals
@@ -29,6 +29,10 @@ class Proposer(Protocol):
         ...
 
     def forget(self, row: Row) -> None: ...
+
+    def row_bytes(self, places: int) -> int:
+        """Of what is kept for a row, with places for so many tokens."""
+        ...
 
 
 class PromptLookup:
@@ -53,6 +57,9 @@ class PromptLookup:
     def forget(self, row: Row) -> None:
         self._seen.pop(row, None)
 
+    def row_bytes(self, places: int) -> int:
+        return 0
+
 
 @dataclass
 class _Draft:
@@ -63,9 +70,11 @@ class _Draft:
 class DraftModel:
     """Proposes what a smaller model says, greedily. It reads a long prompt a chunk at a time."""
 
-    def __init__(self, model: nn.Module, chunk: int) -> None:
+    def __init__(self, model: nn.Module, chunk: int, probe: RowCache) -> None:
+        """`probe`: a cache with which the model has run."""
         self._model = model
         self._chunk = chunk
+        self._row_bytes = measure_rows(probe)
         self._drafts: dict[Row, _Draft] = {}
 
     def propose(self, row: Row, most: int) -> list[int]:
@@ -102,6 +111,9 @@ class DraftModel:
 
     def forget(self, row: Row) -> None:
         self._drafts.pop(row, None)
+
+    def row_bytes(self, places: int) -> int:
+        return self._row_bytes(places)
 
 
 class Speculation:

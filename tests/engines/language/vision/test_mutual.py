@@ -20,6 +20,7 @@ QUESTION = "What is in the picture, and where? " * 3
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4": ("gemma4", {}),
     "gemma4_unified": ("gemma4_unified", {}),
+    "shared_keys": ("gemma4", {"num_kv_shared_layers": 2}),
     "no_windows": ("gemma4", {"layer_types": ["full_attention"] * 4}),
 }
 Chunks = dict[str, list[Span]]

@@ -32,9 +32,16 @@ def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     assert bench.model.mutual == ({"image", "video"} if family.startswith("gemma4") else set())
 
 
-@pytest.mark.parametrize("family", ["gemma4"])
-def test_pictures_that_are_seen_as_a_whole_must_stand_apart(family: str, tmp_path: Path) -> None:
-    bench = VisionBench(tiny_vision_model(family, tmp_path / family))
+def test_the_models_files_decide_whether_pictures_are_seen_as_a_whole(tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("gemma4", tmp_path / "gemma4", use_bidirectional_attention=None))
+    assert bench.preparer.info.capabilities.images
+    assert not bench.model.mutual
+    shown = picture(60, 28, 1)
+    assert bench.alone(bench.job("a", shown, "Where?")) == bench.judged("Where?", [shown])
+
+
+def test_pictures_that_are_seen_as_a_whole_must_stand_apart(tmp_path: Path) -> None:
+    bench = VisionBench(tiny_vision_model("gemma4", tmp_path / "gemma4"))
     media = bench.preparer._media
     assert media is not None
     sample = media.samples["image"]
