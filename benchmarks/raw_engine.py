@@ -23,7 +23,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.base import Job
-from pippin.engines.language import open_engine, open_preparer
+from pippin.engines.device import accelerate_blas
 
 Timed = tuple[float, float]  # wall and CPU seconds for each step
 
@@ -102,6 +102,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, help="of the BLAS")
     options = parser.parse_args()
+    accelerate_blas(ModelOptions(), options.threads)
+    from pippin.engines.language import open_engine, open_preparer  # these import mlx
+
     info = ModelInfo(id="bench", kind="language", path=str(options.model))
     settings = msgspec.to_builtins(ModelOptions())
     spec = WorkerSpec(info=info, options=settings, threads=options.threads)
