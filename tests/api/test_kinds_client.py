@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import cohere
 import httpx
 import openai
 import pytest
@@ -119,6 +120,20 @@ def test_documents_come_back_best_first(address: str) -> None:
     assert [item["relevance_score"] for item in reply["results"]] == [1.0, 0.5, 0.0]
     assert reply["results"][0]["document"] == {"text": "red fish in the sea"}
     assert reply["usage"]["total_tokens"] > 0
+
+
+@pytest.mark.parametrize("client_type", [cohere.Client, cohere.ClientV2])
+def test_coheres_client_reads_the_order(
+    address: str, client_type: type[cohere.Client] | type[cohere.ClientV2]
+) -> None:
+    """It speaks Cohere's first and second version."""
+    documents = ["green apples", "red fish in the sea", "red cars"]
+    with (
+        httpx.Client(timeout=20) as connection,
+        client_type(api_key="x", base_url=address, httpx_client=connection) as client,
+    ):
+        reply = client.rerank(model=MODEL, query="red fish", documents=documents, top_n=2)
+    assert [(item.index, item.relevance_score) for item in reply.results] == [(1, 1.0), (2, 0.5)]
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])

@@ -83,7 +83,9 @@ def test_kill_9_in_mid_stream_fails_every_request_and_the_next_one_restarts(tmp_
                 await run.aclose()
             async with await begin(service) as run:
                 assert await until_text(run)
-            await service.pool.load("scripted")  # text may come a moment before the pool knows that the load is done
+            await service.pool.load(
+                "scripted"
+            )  # text may come a moment before the pool knows that the load is done
             assert service.pool.states()[0].restarts == 1
         assert processes.children() == []
 
