@@ -235,9 +235,9 @@ class LanguageEngine:
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
+        self._prompts.release()
         budget = self._scheduler.chunk()
         spent = 0
-        self._prompts.release()
         while spent < budget and (prompt := self._prompts.next()) is not None:
             count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)
             spent += count

@@ -77,6 +77,7 @@ class Scheduler:
     limits: Limits
     tickets: list[Ticket] = field(default_factory=list)
     step_cost: StepCost = field(default_factory=StepCost)
+    _glances: float = 0.0  # of this step's prompt tokens at earlier ones
 
     def phase(self, phase: Phase) -> list[Ticket]:
         return [ticket for ticket in self.tickets if ticket.phase == phase]
@@ -142,7 +143,9 @@ class Scheduler:
         # whoever joins sooner shares more steps with the others, so that all are done sooner.
         steps = min(max(2.0, 2 * waiting / running), MOST_STEPS)
         decoding = self.step_cost.decoding(running)
-        tokens = self.step_cost.affordable(max(limits.target_gap - decoding, steps * decoding))
+        ticket = self.next_prompt()
+        context = ticket.computed if ticket is not None else 0
+        tokens = self.step_cost.affordable(max(limits.target_gap - decoding, steps * decoding), context)
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
@@ -164,6 +167,7 @@ class Scheduler:
         return [ticket for ticket in self.phase("prefill") if not ticket.remaining]
 
     def computed(self, ticket: Ticket, tokens: int) -> None:
+        self._glances += tokens * (ticket.computed + tokens / 2)
         ticket.computed += tokens
         for other in self.tickets:
             if other is not ticket and other.phase == "prefill":
@@ -230,7 +234,8 @@ class Scheduler:
     def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
         """Learn from a step that took so long, in which so many rows decoded."""
         if rows or prompt_tokens:
-            self.step_cost.observe(rows, prompt_tokens, seconds)
+            self.step_cost.observe(rows, prompt_tokens, self._glances, seconds)
+        self._glances = 0.0
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
         """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.

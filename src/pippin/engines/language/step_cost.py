@@ -1,18 +1,18 @@
 """What a step takes, learned from steps: a fixed part and a part for each row that decodes, a fixed part and a part for
-each prompt token computed beside them. The fixed parts are for reading the weights."""
+each prompt token computed beside them, and a part for each earlier token that one of these looks back at. The fixed
+parts are for reading the weights."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 REMEMBERED = 24  # steps of each kind
-ROWS, TOKENS = (
-    64,
-    256,
-)  # where a part for each one is taken to be as large as the fixed part, for want of knowledge
+# As many as are taken to cost what the fixed part does, for want of knowledge.
+ROWS, TOKENS, GLANCES = 64, 256, 1 << 20
 STRAY = 2.0  # times what was expected: longer steps count as so long, for something else held them up
+PARTS = 5
 ENOUGH = 8  # steps after which there is something to expect
 
 
@@ -20,11 +20,13 @@ ENOUGH = 8  # steps after which there is something to expect
 class Step:
     rows: int  # that decoded
     tokens: int  # of prompts
+    glances: float  # pairs of such a token and one before it in its prompt
     seconds: float
 
     @property
-    def features(self) -> tuple[float, float, float, float]:
-        return bool(self.rows), self.rows / ROWS, bool(self.tokens), self.tokens / TOKENS
+    def features(self) -> tuple[float, ...]:
+        computes = bool(self.tokens)
+        return bool(self.rows), self.rows / ROWS, computes, self.tokens / TOKENS, self.glances / GLANCES
 
 
 def _held() -> deque[Step]:
@@ -38,26 +40,28 @@ class StepCost:
     _kinds: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
     _parts: NDArray[np.float64] | None = None
 
-    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+    def observe(self, rows: int, tokens: int, glances: float, seconds: float) -> None:
         kind = self._kinds.setdefault((rows > 0, tokens > 0), _held())
-        step = Step(rows, tokens, seconds)
+        step = Step(rows, tokens, glances, seconds)
         if len(kind) >= ENOUGH:
-            step = Step(rows, tokens, min(seconds, STRAY * self._expected(step)))
+            step = replace(step, seconds=min(seconds, STRAY * self._expected(step)))
         kind.append(step)
         self._parts = None
 
     def decoding(self, rows: int) -> float:
         """Seconds that a step of so many rows takes by itself; 0 before any was measured."""
-        return self._expected(Step(rows, 0, 0.0))
+        return self._expected(Step(rows, 0, 0, 0.0))
 
-    def affordable(self, seconds: float) -> int | None:
-        """Prompt tokens that take so long, at most twice the most of late; None before any measurement."""
+    def affordable(self, seconds: float, context: int) -> int | None:
+        """Tokens after `context` others of a prompt that take so long, at most twice the most of late; None before any
+        measurement."""
         computed = [step.tokens for kind, steps in self._kinds.items() if kind[1] for step in steps]
         if not computed:
             return None
         most = 2 * max(computed)
-        fixed, each = map(float, self._fitted()[2:])
-        rest = max(0.0, seconds - fixed) * TOKENS
+        fixed, token, glance = map(float, self._fitted()[2:])
+        rest = max(0.0, seconds - fixed)
+        each = token / TOKENS + glance * context / GLANCES
         return int(rest / each) if each * most > rest else most if rest else 0
 
     def _expected(self, step: Step) -> float:
@@ -70,13 +74,13 @@ class StepCost:
 
 
 def _fit(steps: list[Step]) -> NDArray[np.float64]:
-    """The four parts in seconds. Of those that explain the steps equally well, the smallest."""
-    parts = np.zeros(4)
+    """The parts in seconds. Of those that explain the steps equally well, the smallest."""
+    parts = np.zeros(PARTS)
     if not steps:
         return parts
     features = np.array([step.features for step in steps])
     seconds = np.array([step.seconds for step in steps])
-    kept = list(range(4))
+    kept = list(range(PARTS))
     while kept:
         found = np.linalg.lstsq(features[:, kept], seconds, rcond=1e-6)[0]
         if found.min() >= 0:
