@@ -126,8 +126,10 @@ def test_items_and_blocks_of_any_shape(
         b'{"input": "x", "tools": [{"type": "function", "name": "x", "parameters": {"a": 99999999999999999999}}]}',
         b'{"input": "x", "chat_template_kwargs": {"a": [99999999999999999999]}}',
         b'{"input": "x", "max_output_tokens": 99999999999999999999999}',
+        b'{"model": "m", "input": "x", "messages": [], "nobody_knows": {"\xb1": 1}}',
+        b'{"model": "m", "input": "x", "messages": [], "nobody_knows": "\xc3\x28"}',
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_bodies_that_are_no_requests(dialect: AnyDialect, body: bytes) -> None:
     attempt(dialect, body)

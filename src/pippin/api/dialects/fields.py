@@ -120,6 +120,8 @@ def check_ignored(value: msgspec.Raw, name: str) -> None:
         msgspec.json.decode(value)
     except msgspec.ValidationError as error:
         raise validation_error(str(error), Any, name) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise malformed(bytes(value), str(error)) from None
     except RecursionError:
         raise too_deep(name) from None
 
