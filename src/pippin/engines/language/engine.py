@@ -236,7 +236,7 @@ class LanguageEngine:
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
         self._prompts.release()
-        budget = self._scheduler.chunk()
+        budget = self._scheduler.chunk() if len(self._prompts) else 0
         spent = 0
         while spent < budget and (prompt := self._prompts.next()) is not None:
             count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)

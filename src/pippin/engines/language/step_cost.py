@@ -13,6 +13,9 @@ REMEMBERED = 24  # steps of each kind
 ROWS, TOKENS, GLANCES = 64, 256, 1 << 20
 STRAY = 2.0  # times what was expected: longer steps count as so long, for something else held them up
 PARTS = 5
+STALE = (
+    4  # steps that a fit may miss where it only tells strays: one for each step would cost a token's own work
+)
 ENOUGH = 8  # steps after which there is something to expect
 
 
@@ -38,15 +41,16 @@ class StepCost:
     """Least squares over the last steps of each kind, no part below zero."""
 
     _kinds: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
-    _parts: NDArray[np.float64] | None = None
+    _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
+    _unfitted: int = 0  # steps since the parts were fitted
 
     def observe(self, rows: int, tokens: int, glances: float, seconds: float) -> None:
         kind = self._kinds.setdefault((rows > 0, tokens > 0), _held())
         step = Step(rows, tokens, glances, seconds)
         if len(kind) >= ENOUGH:
-            step = replace(step, seconds=min(seconds, STRAY * self._expected(step)))
+            step = replace(step, seconds=min(seconds, STRAY * self._expected(step, STALE)))
         kind.append(step)
-        self._parts = None
+        self._unfitted += 1
 
     def decoding(self, rows: int) -> float:
         """Seconds that a step of so many rows takes by itself; 0 before any was measured."""
@@ -64,20 +68,19 @@ class StepCost:
         each = token / TOKENS + glance * context / GLANCES
         return int(rest / each) if each * most > rest else most if rest else 0
 
-    def _expected(self, step: Step) -> float:
-        return float(self._fitted() @ np.array(step.features))
+    def _expected(self, step: Step, stale: int = 0) -> float:
+        return float(self._fitted(stale) @ np.array(step.features))
 
-    def _fitted(self) -> NDArray[np.float64]:
-        if self._parts is None:
+    def _fitted(self, stale: int = 0) -> NDArray[np.float64]:
+        if self._unfitted > stale:
             self._parts = _fit([step for steps in self._kinds.values() for step in steps])
+            self._unfitted = 0
         return self._parts
 
 
 def _fit(steps: list[Step]) -> NDArray[np.float64]:
     """The parts in seconds. Of those that explain the steps equally well, the smallest."""
     parts = np.zeros(PARTS)
-    if not steps:
-        return parts
     features = np.array([step.features for step in steps])
     seconds = np.array([step.seconds for step in steps])
     kept = list(range(PARTS))
