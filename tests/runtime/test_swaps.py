@@ -80,13 +80,15 @@ def test_a_load_that_fails_before_its_weights_sends_nobody_away() -> None:
     play(scene)
 
 
-def test_a_load_that_fails_before_its_weights_ends_the_wait_for_a_busy_model() -> None:
+@pytest.mark.parametrize("policy", ["wait", "preempt", "wait_then_preempt"])
+def test_a_load_that_fails_before_its_weights_ends_the_wait_and_cuts_nobody(policy: str) -> None:
     async def scene() -> None:
-        stage = Stage(max_models=1, contention_policy="wait")
+        stage = Stage(max_models=1, contention_policy=policy, contention_wait=5.0)
         busy = await stage.lease("a")
         stage.launcher.hold = True
         wanted = stage.lease("b")
-        await settle()
+        await stage.clock.advance(10.0)
+        assert busy.worker.stop_deadline is None
         stage.launcher.last("b").fail_load("The chat template is broken.")
         with pytest.raises(ServerError, match="template is broken"):
             await wanted
@@ -112,24 +114,6 @@ def test_a_worker_that_dies_while_it_waits_for_room_sends_nobody_away() -> None:
         busy.release()
         await stage.use("b")
         assert stage.loaded == "b"
-
-    play(scene)
-
-
-@pytest.mark.parametrize("policy", ["preempt", "wait_then_preempt"])
-def test_nobody_is_preempted_for_a_load_that_fails_before_its_weights(policy: str) -> None:
-    async def scene() -> None:
-        stage = Stage(max_models=1, contention_policy=policy, contention_wait=5.0)
-        busy = await stage.lease("a")
-        stage.launcher.hold = True
-        wanted = stage.lease("b")
-        await stage.clock.advance(10.0)
-        assert busy.worker.stop_deadline is None
-        stage.launcher.last("b").fail_load("The chat template is broken.")
-        with pytest.raises(ServerError, match="template is broken"):
-            await wanted
-        assert stage.loaded == "a"
-        busy.release()
 
     play(scene)
 

@@ -14,8 +14,8 @@ def run(arguments: Sequence[str]) -> int:
     answer = ask(parsed, "POST", path)
     if parsed.json:
         print(json.dumps(answer, indent=2))
-    elif isinstance(answer, dict) and answer.get("status") == "no_model_loaded":
-        print(f"{parsed.model or 'No model'} was not loaded." if parsed.model else "No model was loaded.")
+    elif answer["status"] == "no_model_loaded":
+        print(f"{parsed.model} was not loaded." if parsed.model else "No model was loaded.")
     else:
-        print(f"{parsed.model or 'Every model'} is unloaded.")
+        print(f"{', '.join(answer['unloaded'])} is unloaded." if parsed.model else "Every model is unloaded.")
     return 0
