@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 SMALL = 8192  # numbers: below, building the operations costs more than it saves
+FEW = 256  # earlier tokens: up to as many, MLX's own attention is as quick for single queries
 POWERS = (  # of 2 to the power of -0.5 to 0.5, least squares at Chebyshev's points: right to 1.5e-7
     1.000000071030,
     0.693146949161,
@@ -129,7 +130,8 @@ class Attention:
         mask = options.get("mask")
         given = {name for name, value in options.items() if value is not None} - {"mask"}
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        if q.dtype == k.dtype == v.dtype == mx.float32 and scores >= SMALL and not given:
+        worth = scores >= SMALL and (q.shape[2] > 1 or k.shape[2] > FEW)
+        if worth and q.dtype == k.dtype == v.dtype == mx.float32 and not given:
             return attention(q, k, v, scale, mask)
         return self.own(q, k, v, scale=scale, **options)
 
