@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from pippin.engines.cpu_functions import steady
+
 
 class Window:
     """The slots that a step computes, `low` to `high`, and where each of their rows stands.
@@ -35,7 +37,7 @@ class Window:
         if self.level:
             self.before = lengths[0]
         else:
-            self.before = mx.array(lengths, dtype=mx.int32)
+            self.before = steady(mx.array(lengths, dtype=mx.int32))
             self.places = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
         self.after = self.before + count
 
