@@ -77,6 +77,14 @@ def test_it_starts_without_a_model(terminal: Terminal) -> None:
         assert "No model is named" in serving.output.read_text()
 
 
+def test_a_folder_that_can_not_be_written_stops_nothing(terminal: Terminal) -> None:
+    (terminal.home / "file").touch()
+    terminal.environment["PIPPIN_HOME"] = str(terminal.home / "file" / "folder")
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"WARNING (`pippin ps` and `stop` can't find this server)")
+        serving.wait_for(r"(scripted) is ready after")
+
+
 def test_a_model_that_is_not_here_stops_nothing(terminal: Terminal) -> None:
     with terminal.serving("/no/such/folder", "--offline") as serving:
         serving.wait_for(r"(/no/such/folder) is not ready: ")
