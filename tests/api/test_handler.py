@@ -382,9 +382,11 @@ def test_an_unknown_field_is_ignored_and_named_once(caplog: pytest.LogCaptureFix
         app = application(service)
         async with client_of(app) as client:
             for _ in range(3):
-                reply = await client.post("/v1/chat/completions", json=CHAT | {"tempreture": 1})
+                body = CHAT | {"tempreture": 1, "stream_options": {"include_usge": True}}
+                reply = await client.post("/v1/chat/completions", json=body)
                 assert reply.status_code == 200
 
     asyncio.run(main())
     assert caplog.text.count("tempreture") == 1
     assert "Did you mean `temperature`?" in caplog.text
+    assert caplog.text.count("stream_options.include_usge") == 1

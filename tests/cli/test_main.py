@@ -84,7 +84,7 @@ def _seconds_of_python() -> float:
 
 
 @pytest.mark.parametrize(
-    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload"]
+    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload", "cache"]
 )
 def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str) -> None:
     program = (

@@ -20,5 +20,5 @@ class UnknownFields:
             if (kind, name) in self._named or len(self._named) >= REMEMBERED:
                 continue
             self._named.add((kind, name))
-            hint = nearest(name, known)
+            hint = "" if "." in name else nearest(name, known)
             log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, kind, hint)

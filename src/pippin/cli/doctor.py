@@ -66,7 +66,8 @@ def check_arrays() -> Iterator[Finding]:
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
     state: Literal["ok", "warning"] = "ok" if report["gigaflops"] > 10 else "warning"
     hint = "" if state == "ok" else ": no accelerated BLAS; pip install 'pippin[cpu]'"
-    yield Finding(state, f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{hint}")
+    by = f" with {report['blas']}" if report["blas"] else ""
+    yield Finding(state, f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}{hint}")
 
 
 def check_memory() -> Iterator[Finding]:

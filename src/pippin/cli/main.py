@@ -28,6 +28,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "ps": ("ps", "List the models in memory of the running server"),
     "load": ("load", "Load a model into the running server"),
     "unload": ("unload", "Unload a model from the running server"),
+    "cache": ("cache", "Show or clear the prefix caches, in memory and on disk"),
     "stop": ("stop", "Stop the running server"),
     "config": ("config", "Show the configuration and where each value came from"),
     "doctor": ("doctor", "Check that this machine can run models"),

@@ -90,6 +90,11 @@ def address(parsed: Namespace) -> str:
     return servers[0].address if servers else DEFAULT_ADDRESS
 
 
+def is_there(parsed: Namespace) -> bool:
+    """Whether a server is named, or one of this user runs."""
+    return bool(parsed.server or environment.server_address() or running_servers())
+
+
 def server_process(parsed: Namespace) -> int | None:
     """The server's process, where it is one of this machine that left word of itself."""
     base = address(parsed)

@@ -21,7 +21,10 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Type that weights run in; `auto` lets the device decide."),
     ] = "auto"
     accelerated_blas: Annotated[
-        bool, Meta(description="On the CPU of Linux, put OpenBLAS in front of MLX's own BLAS.")
+        bool,
+        Meta(
+            description="On the CPU of Linux, put MKL, if installed, or OpenBLAS in front of MLX's own BLAS."
+        ),
     ] = True
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")

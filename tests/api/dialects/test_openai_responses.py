@@ -202,6 +202,26 @@ def test_tools_that_cannot_run_here_are_left_out_with_a_warning() -> None:
     assert "web_search, image_generation " in decoded.warnings[0]
 
 
+def test_tools_of_newer_clients_are_left_out_with_a_warning() -> None:
+    decoded = decode(
+        tools=[
+            {"type": "teleport", "range": 9},
+            {"type": "Tele\nport"},
+            {"type": "namespace", "name": "crm", "description": "", "tools": [{"type": "beam"}, WEATHER]},
+        ]
+    )
+    assert [tool.name for tool in decoded.requests[0].tools] == ["crm__get_weather"]
+    assert "teleport, unknown, beam " in decoded.warnings[0]
+
+
+@pytest.mark.parametrize("context", ["all_turns", "current_turn", "of_tomorrow"])
+def test_a_context_of_reasoning_is_taken_with_a_warning(context: str) -> None:
+    decoded = decode(reasoning={"effort": "low", "context": context})
+    assert decoded.requests[0].thinking.effort == "low"
+    assert "`reasoning.context`" in decoded.warnings[0]
+    assert decode(reasoning={"context": "auto"}).warnings == ()
+
+
 def test_custom_namespace_and_shell_tools_become_functions() -> None:
     tools = request(
         tools=[
@@ -419,7 +439,6 @@ def test_media_options_reach_the_images() -> None:
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
-        ({"tools": [{"type": "teleport"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),

@@ -77,6 +77,7 @@ class ChatDialect:
             ),
             stream=bool(fields.stream),
             ignored=ignored,
+            warnings=engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:

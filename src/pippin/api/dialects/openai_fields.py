@@ -109,7 +109,7 @@ REFUSED: Final = {
 class StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None  # chunks are never padded
+    include_obfuscation: Annotated[bool | None, Meta(description="Accepted: no chunk is ever padded.")] = None
 
 
 class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
