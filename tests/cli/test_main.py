@@ -102,6 +102,17 @@ def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str)
     assert f"usage: pippin {verb}" in done.stdout
 
 
+@pytest.mark.parametrize("words", [("serve",), ("launch",), ("config", "show"), ("service", "install")])
+def test_help_begins_with_what_the_verb_is_for_and_not_with_every_flag(
+    home: Path, words: tuple[str, ...]
+) -> None:
+    usage, blank, does = pippin(home, *words, "--help").stdout.splitlines()[:3]
+    assert usage.startswith(f"usage: pippin {' '.join(words)} ")
+    assert usage.endswith("[options]")
+    assert blank == ""
+    assert does.endswith(".")
+
+
 def test_the_configuration_is_shown_with_its_origins(home: Path) -> None:
     (home / "pippin.yaml").write_text("seed: 3\nmodels: [m]\napi_keys: [secret]\n")
     done = pippin(

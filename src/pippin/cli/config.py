@@ -16,9 +16,15 @@ from pippin.config.settings import Settings, Sources
 SECRET = ("api_keys",)
 
 
+USAGE = """usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]
+
+Shows the value of every option and who gave it: a flag, a variable, the file, a profile, or the default.
+"""
+
+
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]")
+        print(USAGE, end="")
         return 0 if arguments else 2
     if arguments[0] != "show":
         raise ConfigError(f"`pippin config {arguments[0]}`: there is only `pippin config show`.")

@@ -46,6 +46,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     claude_model: Annotated[
         str | None, Meta(description="Model that answers for any claude-* name.", extra=HOT)
     ] = None
+    any_model_name: Annotated[
+        bool,
+        Meta(
+            description="Let the model answer whatever name a request has, where one alone is served.",
+            extra=HOT,
+        ),
+    ] = False
     offline: Annotated[bool, Meta(description="Never use the network.")] = False
     allow_downloads: Annotated[
         bool | None,

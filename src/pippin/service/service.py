@@ -252,9 +252,14 @@ class Service:
         try:
             return self.catalog.resolve(name)
         except ServerError:
-            if not name.startswith(CLAUDE):
+            if name.startswith(CLAUDE):
+                other = self._options.claude_model or self._default_name()
+            elif self._options.any_model_name and len(self._options.models) == 1:
+                [served] = self._options.models
+                other = served.name or served.path
+            else:
                 raise
-        return self.catalog.resolve(self._options.claude_model or self._default_name())
+        return self.catalog.resolve(other)
 
     def _default_name(self) -> str:
         loaded = self.pool.last_loaded()

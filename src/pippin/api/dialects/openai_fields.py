@@ -113,7 +113,9 @@ class StreamOptions(Struct, kw_only=True):
 
 
 class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
-    model: Annotated[Name, Meta(description="Id or alias of a model; `default` is the one that is served.")]
+    model: Annotated[
+        Name, Meta(description="Id or alias of a model; `default`, or none, is the one that is served.")
+    ] = "default"
     stream: Annotated[bool | None, Meta(description="Send the answer as server-sent events.")] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="What a stream reports.")] = None
     n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
