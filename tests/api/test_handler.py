@@ -81,8 +81,7 @@ def test_default_means_the_served_model_and_the_answer_names_it() -> None:
     assert reply.json()["model"] == MODEL.id
 
 
-@pytest.mark.parametrize("kind", ["worker_died", "internal"])
-def test_a_run_that_fails_is_500_whole_and_an_error_event_in_a_stream(kind: str) -> None:
+def test_a_run_that_fails_is_500_whole_and_an_error_event_in_a_stream() -> None:
     async def main() -> None:
         service = FakeService(SEQUENCES["fails_in_text"])
         whole = await post(service, CHAT)

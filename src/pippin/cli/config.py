@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parser.parse(arguments[1:])
     settings = load(Sources(flags=tuple(parsed.given)))
     rows = _rows(settings, changed=parsed.changed)
-    print(_as_json(rows) if parsed.json else _as_text(rows))
+    print(_as_json(rows) if parsed.json else _as_text(rows) or "# Nothing differs from the defaults.")
     for note in settings.notes:
         print(f"# {note.severity}: {note.text}")
     return 0

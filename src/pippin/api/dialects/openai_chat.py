@@ -1,8 +1,8 @@
 """The dialect of OpenAI's Chat Completions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
@@ -55,12 +55,6 @@ REFUSED = shared.REFUSED | {
     "prompt_logprobs": "use /v1/completions with `echo` and `logprobs`.",
     "add_special_tokens": "the chat template adds them.",
 }
-
-
-class Message(Struct, kw_only=True, frozen=True):
-    """Named for the OpenAPI document."""
-
-    content: Any = None
 
 
 class ChatDialect:

@@ -162,4 +162,9 @@ SERVER: Final = Server(
         "`max_tokens` stays unset: its million meant the rest of the window, Pippin's default.",
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
     ),
+    differences=(
+        ("GET /health", "`status` is `healthy`, not `ok`, and 200 while no model is loaded too"),
+        ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
+        ("response_format: json_object", "enforced; there it was ignored"),
+    ),
 )
