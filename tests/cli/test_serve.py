@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 
 import httpx
 import pytest
@@ -51,6 +52,36 @@ def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
     assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
 
 
+def test_without_the_key_ps_asks_for_it_instead_of_seeing_nothing(terminal: Terminal) -> None:
+    with terminal.serving("scripted", "--api-key", "secret") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        assert "asks for a key" in terminal.run("ps").stderr
+        assert "scripted" in terminal.run("ps", "--api-key", "secret").stdout
+
+
+def test_all_that_is_written_beside_the_greeting_is_json_where_that_is_asked_for(terminal: Terminal) -> None:
+    script = terminal.home / "slow.script.json"
+    script.write_text('{"load_seconds": 3}')
+    words = [str(script), "/no/such/folder", "--port", "0", "--log-format", "json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pippin", "serve", *words],
+        env=terminal.environment,
+        cwd=terminal.home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines = []
+    assert process.stderr is not None
+    for text in process.stderr:
+        lines.append(json.loads(text)["message"])
+        if "/no/such/folder is not ready" in text:
+            break
+    process.terminate()
+    process.communicate()
+    assert any(line.startswith("Loading slow") for line in lines), lines
+
+
 def test_the_caches_of_the_running_server_are_shown_and_cleared(terminal: Terminal) -> None:
     kept = terminal.home / "kept" / ("0" * 24) / ("0" * 40 + ".safetensors")
     kept.parent.mkdir(parents=True)
@@ -75,6 +106,14 @@ def test_it_starts_without_a_model(terminal: Terminal) -> None:
     with terminal.serving() as serving:
         assert httpx.get(f"{serving.address}/health").json()["status"] == "healthy"
         assert "No model is named" in serving.output.read_text()
+
+
+def test_a_folder_that_can_not_be_written_stops_nothing(terminal: Terminal) -> None:
+    (terminal.home / "file").touch()
+    terminal.environment["PIPPIN_HOME"] = str(terminal.home / "file" / "folder")
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"WARNING (`pippin ps` and `stop` can't find this server)")
+        serving.wait_for(r"(scripted) is ready after")
 
 
 def test_a_model_that_is_not_here_stops_nothing(terminal: Terminal) -> None:
@@ -108,6 +147,11 @@ def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> 
         serving.wait_for(r"(scripted) is ready after")
         settings = httpx.get(f"{serving.address}/v1/settings").json()["current"]
         assert (settings["temperature"], settings["top_p"]) == (0.7, 0.95)
+        for named in ({"model": "local-text-model"}, {}):  # as its README's clients do
+            body = {**named, "messages": [{"role": "user", "content": "Hello"}]}
+            assert (
+                httpx.post(f"{serving.address}/v1/chat/completions", json=body).json()["model"] == "scripted"
+            )
 
 
 def test_the_log_can_be_json_and_go_to_a_file(terminal: Terminal) -> None:

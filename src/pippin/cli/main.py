@@ -91,3 +91,8 @@ def _guarded(verb: Verb, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left: say nothing more
         return 1
+    except OSError as error:
+        if error.filename is None:  # not of a file that someone named: a fault of ours
+            raise
+        print(f"pippin: {error.filename}: {error.strerror}.", file=sys.stderr)
+        return 1

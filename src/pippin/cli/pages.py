@@ -23,8 +23,7 @@ def cli_page() -> str:
     for name in VERBS:
         text = help_of(name)
         if name in LONG:
-            text = text[: text.index("\n\noptions:")] if "\n\noptions:" in text else text
-            text = f"usage: pippin {name} [MODEL ...] [options]\n\n" + text[text.index("\n\n") :].strip()
+            text = text[: text.index("\n\noptions:")]
         parts.append(f"## pippin {name}\n\n```\n{text.strip()}\n```\n")
     return "\n".join(parts)
 

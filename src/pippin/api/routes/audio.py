@@ -62,10 +62,9 @@ class AudioRoutes:
         """Text as speech"""
         handler = self.api.handler
         body = await handler.json_of(request)
-        if not body and "input" in request.query_params:  # as vllm-mlx has it
-            fields, unknown = speech.CONTRACT.decode_form(
-                {name: [text] for name, text in request.query_params.items()}
-            )
+        if not body and "input" in request.query_params:  # as vllm-mlx has it, whose sound is wav
+            given = {"response_format": "wav", **request.query_params}
+            fields, unknown = speech.CONTRACT.decode_form({name: [text] for name, text in given.items()})
         else:
             fields, unknown = speech.CONTRACT.decode(body)
         handler.note_unknown("speech", unknown)
