@@ -58,9 +58,9 @@ class Serving:
         self.output = output
         self.address = self.wait_for(r"serves at (http://\S+)")
 
-    def wait_for(self, pattern: str) -> str:
+    def wait_for(self, pattern: str, seconds: float = SECONDS) -> str:
         """The first group of a line that the server prints; fails if it ends before."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if found := re.search(pattern, self.output.read_text()):
                 return found.group(1)

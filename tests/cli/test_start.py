@@ -10,12 +10,13 @@ import httpx
 import psutil
 import pytest
 
-from tests.cli.serving import SECONDS, Terminal, terminal
+from tests.cli.serving import Terminal, terminal
 
 __all__ = ["terminal"]
 
 HEALTHY = 0.5  # seconds of the server's own work, up to its first answer
 TRIES = 5
+LOADED = 200.0  # seconds that the demo model may take on a machine that is shared
 WARM = 1.3  # times the work of a later request
 QUESTIONS = ("What is in a loaf?", "Who is at the door?", "Where do birds nest?", "How old is the sea?")
 
@@ -39,7 +40,7 @@ def test_health_is_answered_after_half_a_second(terminal: Terminal, words: tuple
 
 
 @pytest.mark.model
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_first_request_costs_no_more_than_the_others(terminal: Terminal, demo_model: Path) -> None:
     terminal.environment["OPENBLAS_NUM_THREADS"] = "1"
     ratios = []
@@ -54,14 +55,15 @@ def test_the_first_request_costs_no_more_than_the_others(terminal: Terminal, dem
 def _work_of_each(terminal: Terminal, model: Path) -> list[float]:
     """CPU seconds of server and worker for each of a few requests alike."""
     with terminal.serving(str(model)) as serving:
-        serving.wait_for(r"(\S+) is ready after")
+        serving.wait_for(r"(\S+) is ready after", seconds=LOADED)
         server = psutil.Process(serving.process.pid)
         processes = [server, *server.children(recursive=True)]
         found = []
         for question in QUESTIONS:
             before = sum(map(work, processes))
-            body = {"messages": [{"role": "user", "content": question}], "max_tokens": 12, "ignore_eos": True}
-            answer = httpx.post(f"{serving.address}/v1/chat/completions", json=body, timeout=SECONDS)
+            message = {"role": "user", "content": question}
+            body = {"model": "default", "messages": [message], "max_tokens": 12, "ignore_eos": True}
+            answer = httpx.post(f"{serving.address}/v1/chat/completions", json=body, timeout=LOADED)
             assert answer.json()["usage"]["completion_tokens"] == 12
             found.append(sum(map(work, processes)) - before)
     return found

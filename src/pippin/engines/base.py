@@ -5,8 +5,7 @@ A kind is a module `pippin.engines.<kind>` with two functions:
     open_preparer(spec: WorkerSpec) -> Preparer
     open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> Engine
 
-`open_preparer` reads configuration, tokenizer and template, and is quick; `open_engine` reads the weights. The kind's
-module `engine` may be imported between the two, while the worker waits for memory, so that `open_engine` need not.
+`open_preparer` reads configuration, tokenizer and template, and is quick; `open_engine` reads the weights.
 Both raise `ServerError("load_failed", ...)` with a sentence that says what to do.
 """
 

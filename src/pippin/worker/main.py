@@ -61,7 +61,6 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)
         link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
-        importlib.import_module(f"{kind.__name__}.engine")  # takes its time, and no memory for the model
         admission = loop.admission()
         if admission is None:
             return 0

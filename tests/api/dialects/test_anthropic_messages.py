@@ -344,6 +344,7 @@ def test_what_claude_code_sends_is_accepted() -> None:
             "tools[0].configs.add",
         ),
         ({"tools": [TOOLSET | {"default_config": {"enabled": False}}]}, "tools[0].configs"),
+        ({"tools": [TOOLSET | {"tools": [{"name": "add"}]}]}, "tools[0].tools"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "no name", "input_schema": {}}]}, "tools[0].name"),

@@ -29,6 +29,7 @@ from pippin.core.requests import GenerationRequest, JsonObject, JsonSchema
 from tests.api.dialects.test_golden_frames import payloads
 
 DIALECT = ResponsesDialect(clock=lambda: 1_700_000_001.0)
+MCP = {"type": "mcp", "server_label": "demo"}
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 
 
@@ -440,6 +441,10 @@ def test_media_options_reach_the_images() -> None:
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
+        ({"tools": [MCP | {"allowed_tools": {"read_only": True}}]}, "tools[0].allowed_tools.read_only"),
+        ({"tools": [MCP | {"headers": {"x-key": "k"}}]}, "tools[0].headers"),
+        ({"tools": [MCP | {"authorization": "t"}]}, "tools[0].authorization"),
+        ({"tools": [MCP | {"tunnel_id": "t"}]}, "tools[0].tunnel_id"),
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
