@@ -200,12 +200,12 @@ THREATS: dict[int, tuple[str, tuple[str, ...] | str]] = {
         "hostile logit_bias",
         (
             "security/test_requests.py::test_a_hostile_request_is_refused_by_name_and_quickly",
-            "engines/language/test_prompt.py::test_what_is_out_of_range_is_refused_by_name",
+            "engines/language/test_preparer.py::test_what_is_out_of_range_is_refused_by_name",
         ),
     ),
     55: (
         "ids and counts out of range",
-        ("engines/language/test_prompt.py::test_what_is_out_of_range_is_refused_by_name",),
+        ("engines/language/test_preparer.py::test_what_is_out_of_range_is_refused_by_name",),
     ),
     57: (
         "long bookkeeping fields",
@@ -243,7 +243,7 @@ THREATS: dict[int, tuple[str, tuple[str, ...] | str]] = {
         "timing of another tenant's cache",
         (
             "engines/language/test_prefix_cache.py::test_salts_keep_tenants_apart",
-            "engines/language/test_prompt.py::test_adapter_and_salt_keep_caches_apart",
+            "engines/language/test_preparer.py::test_adapter_and_salt_keep_caches_apart",
         ),
     ),
     69: ("more than the window", ("test_service.py::test_a_context_overflow_is_refused_with_its_numbers",)),
@@ -254,7 +254,7 @@ THREATS: dict[int, tuple[str, tuple[str, ...] | str]] = {
     ),
     73: (
         "answers without end",
-        ("engines/language/test_prompt.py::test_the_limit_of_new_tokens_is_what_the_window_leaves",),
+        ("engines/language/test_preparer.py::test_the_limit_of_new_tokens_is_what_the_window_leaves",),
     ),
     74: (
         "KV cache beyond memory",
