@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+from pippin.api import drawn_size
 from pippin.api.dialects.base import StreamEncoder
+from pippin.api.large_work import LargeWork
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
 from pippin.api.runs import Runs, Starter, start_runs
@@ -24,6 +26,10 @@ from pippin.core.events import (
 from pippin.core.tasks import Task
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
+
+
+def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
+    return b"".join([encoder.event(event, request) for event in events])
 
 
 def tokens_of(event: Event) -> int:
@@ -132,7 +138,11 @@ class Answer:
         return collected
 
     async def pieces(
-        self, encoder: StreamEncoder, silence: float, progress: Callable[[], bytes] = lambda: b""
+        self,
+        encoder: StreamEncoder,
+        silence: float,
+        large: LargeWork,
+        progress: Callable[[], bytes] = lambda: b"",
     ) -> AsyncIterator[bytes]:
         """The stream, with something harmless after each `silence` seconds without a byte; `progress` is a comment
         on a start that lasts."""
@@ -160,7 +170,7 @@ class Answer:
                 break
             self._note(events)
             failed = events.pop() if isinstance(events[-1], Failed) else None
-            data = b"".join([encoder.event(event, request) for event in events])
+            data = await large.do(drawn_size.of_events(events), drawn, encoder, events, request)
             if isinstance(failed, Failed):
                 yield data + encoder.failed(failed.error)
                 break
