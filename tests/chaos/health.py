@@ -5,6 +5,7 @@ line of the system's scheduler. Linux counts that time for each thread, so it ca
 left is the server's own doing. Elsewhere it counts as nothing.
 """
 
+import contextlib
 import socket
 import statistics
 import sys
@@ -26,7 +27,7 @@ class Probe:
     began: float
     took: float
     answered: bool
-    server_waited: float  # its event loop's thread, for a core
+    server_waited: float  # its threads, for a core
     prober_waited: float
 
     @property
@@ -35,7 +36,7 @@ class Probe:
 
     @property
     def own(self) -> float:
-        """What neither scheduler's line explains."""
+        """What the scheduler's line does not explain; at least this is the server's."""
         return max(0.0, self.took - self.server_waited - self.prober_waited)
 
     def overlaps(self, spans: Iterable[tuple[float, float]]) -> bool:
@@ -74,11 +75,13 @@ def spread(milliseconds: list[float]) -> str:
 
 
 def waited(process: str) -> float:
-    """Milliseconds that the first thread of a process has stood in the scheduler's line since it began."""
-    try:
-        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e6
-    except (OSError, IndexError):
-        return 0.0
+    """Milliseconds that the threads of a process have stood in the scheduler's line: one that holds the interpreter
+    meanwhile keeps the event loop from it."""
+    total = 0
+    for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError):  # it has ended
+            total += int(thread.read_text().split()[1])
+    return total / 1e6
 
 
 def ask(port: int) -> bool:
