@@ -10,7 +10,7 @@ from pippin.api.large_work import LargeWork
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
 from pippin.api.runs import Runs, Starter, start_runs
-from pippin.core.completion import Completion
+from pippin.core.completion import Completion, collect
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
     Embedded,
@@ -114,17 +114,22 @@ class Answer:
             self._runs.fail(self.failure)
         return True
 
-    async def whole(self) -> list[Completion]:
-        """The folded answers. Raises `ServerError` where a run fails."""
+    async def whole(self, draw: Callable[[list[Completion]], bytes], large: LargeWork) -> bytes:
+        """The folded answers, drawn. Raises `ServerError` where a run fails."""
         await self.started()
         assert self._runs is not None
-        completions = [Completion(accepted=accepted) for accepted in self._runs.accepted]
+        gathered: list[list[Event]] = [[accepted] for accepted in self._runs.accepted]
         async for request, events in self._batches(self._runs):
-            for event in events:
-                if isinstance(event, Failed):
-                    raise ServerError.of(event.error)
-                completions[request].add(event)
-        return completions
+            if isinstance(failed := events[-1], Failed):
+                raise ServerError.of(failed.error)
+            gathered[request] += events
+
+        def whole() -> bytes:
+            data = draw([collect(events) for events in gathered])
+            gathered.clear()  # to free much takes its time too
+            return data
+
+        return await large.do(sum(map(drawn_size.of_events, gathered)), whole)
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` where it fails."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Final
 
-from pippin.core.completion import Completion
 from pippin.core.events import Event, PartDelta, Picture, Segment, SpeechChunk
 
 TOKEN_BYTES: Final = 200  # with its log probability
@@ -23,8 +22,3 @@ def of_events(events: Iterable[Event]) -> int:
             case _:
                 pass
     return size
-
-
-def of_completions(completions: Iterable[Completion]) -> int:
-    parts = [part for completion in completions for choice in completion.choices for part in choice.parts]
-    return sum(len(part.text) + TOKEN_BYTES * len(part.tokens) for part in parts)

@@ -11,7 +11,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin.api import drawn_size
 from pippin.api.answer import Answer
 from pippin.api.body import read_json_body
 from pippin.api.dialects.base import (
@@ -131,10 +130,7 @@ class Handler:
         encoder: Encoder = prepared.encoder
         try:
             if not prepared.decoded.stream:
-                completions = await answer.whole()
-                whole = await self.large.do(
-                    drawn_size.of_completions(completions), encoder.whole, completions
-                )
+                whole = await answer.whole(encoder.whole, self.large)
                 if save is not None:
                     await save()
                 await answer.close()
