@@ -11,6 +11,8 @@ MODEL ?=
 ARGS ?=
 # What MLX runs on: `cpu` or `cuda` on Linux; nothing on macOS, where MLX comes with Metal.
 DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
+# What else to install, as in `make serve EXTRAS="mkl vision"`.
+EXTRAS ?=
 
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
@@ -19,11 +21,12 @@ TEST_MODELS := .cache/.test-models
 DEMO_FOLDER = $(BIN)/pippin show $(DEMO) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
 BENCH := .cache/bench
 LOCK := uv.lock pyproject.toml
-SYNC := $(BIN)/uv sync --frozen --inexact --python $(BIN)/python $(if $(DEVICE),--extra $(DEVICE))
+SYNC := $(BIN)/uv sync --frozen --inexact --python $(BIN)/python $(addprefix --extra ,$(DEVICE) $(EXTRAS))
 
+SPACE := $(subst ,, )
 # Stamps say what was installed; the device is part of their names.
 UV := .venv/.uv
-TO_SERVE := .venv/.to-serve-$(DEVICE)
+TO_SERVE := .venv/.to-serve-$(subst $(SPACE),-,$(strip $(DEVICE) $(EXTRAS)))
 TO_TEST := .venv/.to-test-$(DEVICE)
 ORACLE := .venv-oracle/.ready
 IMAGES := .venv-images/.ready

@@ -4,15 +4,33 @@ python -m benchmarks.cpu_functions --model FOLDER
 """
 
 import argparse
+import os
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from pippin.config.model_options import ModelOptions
 from pippin.engines.device import accelerate_blas
 
-SHAPES = ((1, 1), (16, 1), (32, 1), (1, 32), (1, 64), (1, 256), (8, 32))  # rows, tokens
-CONTEXT = 100  # tokens that rows of one token look back at
+SHAPES = (  # rows, tokens, earlier tokens that they look back at
+    *((1, 1, 100), (16, 1, 100), (32, 1, 100), (16, 1, 1600)),
+    *((1, 64, 0), (1, 256, 0), (1, 256, 1600), (8, 32, 0)),
+)
+
+
+def past(model: Any, rows: int, tokens: int) -> list[Any]:
+    """Caches of rows that all have seen the same."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+
+    cache = make_prompt_cache(model)
+    for _ in range(tokens // 100):
+        mx.eval(model(mx.ones((1, 100), dtype=mx.int32), cache=cache))
+    for layer in cache if tokens else []:
+        layer.keys, layer.values = (mx.repeat(part, rows, axis=0) for part in (layer.keys, layer.values))
+        mx.eval(layer.keys, layer.values)
+    return cache
 
 
 def main() -> None:
@@ -22,10 +40,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--cores", type=int, default=os.cpu_count())
     options = parser.parse_args()
     accelerate_blas(ModelOptions(), options.threads)
     import mlx.core as mx
-    from mlx_lm.models.cache import make_prompt_cache
     from mlx_lm.utils import load_model
 
     from pippin.engines.cpu_functions import install
@@ -33,31 +51,35 @@ def main() -> None:
     mx.disable_compile()
     model, _ = load_model(options.model)
     core, fast = vars(mx), vars(mx.fast)
-    own = [dict(core), dict(fast)]
-    install()
-    ours = [dict(core), dict(fast)]
-    print("| rows | tokens | MLX's ms | Pippin's ms | ratio | largest difference of logits |")
-    print("|---|---|---|---|---|---|")
-    for rows, tokens in SHAPES:
-        taken: dict[int, list[float]] = {0: [], 1: []}
+    variants = [(dict(core), dict(fast))]
+    for cores in (1, options.cores):
+        core.update(variants[0][0])
+        fast.update(variants[0][1])
+        install(cores)
+        variants.append((dict(core), dict(fast)))
+    print(
+        f"| rows | tokens | after | MLX's ms | Pippin's ms | on {options.cores} cores | ratio | difference |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for rows, tokens, earlier in SHAPES:
+        taken: list[list[float]] = [[] for _ in variants]
         logits = []
-        for turn in range(2 * (options.rounds + 1)):
-            which = turn % 2
-            core.update((own, ours)[which][0])
-            fast.update((own, ours)[which][1])
-            cache = make_prompt_cache(model)
-            if tokens == 1:
-                mx.eval(model(mx.ones((rows, CONTEXT), dtype=mx.int32), cache=cache))
+        for turn in range(len(variants) * (options.rounds + 1)):
+            which = turn % len(variants)
+            core.update(variants[which][0])
+            fast.update(variants[which][1])
+            cache = past(model, rows, earlier)
             start = time.perf_counter()
             found = model(mx.arange(rows * tokens).reshape(rows, tokens) + 100, cache=cache)
             mx.eval(found)
-            if turn >= 2:
+            if turn >= len(variants):
                 taken[which].append(time.perf_counter() - start)
             logits.append(found)
-        first, second = (1000 * statistics.median(taken[which]) for which in (0, 1))
-        difference = float(mx.abs(logits[0] - logits[1]).max())
+        mlx, ours, shared = (1000 * statistics.median(each) for each in taken)
+        difference = max(float(mx.abs(logits[0] - each).max()) for each in logits[1:3])
         print(
-            f"| {rows} | {tokens} | {first:.1f} | {second:.1f} | {first / second:.2f} | {difference:.1g} |",
+            f"| {rows} | {tokens} | {earlier} | {mlx:.1f} | {ours:.1f} | {shared:.1f} | {mlx / shared:.2f} "
+            f"| {difference:.1g} |",
             flush=True,
         )
 

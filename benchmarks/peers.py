@@ -117,9 +117,12 @@ def install(peer: Peer) -> None:
 
 
 def blas_environment(peer: Peer) -> dict[str, str]:
-    """Variables that put OpenBLAS in front of MLX's BLAS. The library wants libgfortran under its plain name."""
+    """Variables that put in front of MLX's BLAS what Pippin puts there: MKL if it is installed, else OpenBLAS."""
+    found = {"PYTHONPATH": str(ROOT / "benchmarks" / "blas")}
+    if mkl := mkl_libraries():
+        return found | {"BENCH_BLAS": ":".join(map(str, mkl))}
+    # OpenBLAS wants libgfortran under its plain name.
     site = next((peer.python.parent.parent / "lib").glob("python3*/site-packages"))
-    library = site / "cmeel.prefix" / "lib" / "libopenblas.so.0"
     bundled = site / "mlx_cpu.libs"
     names = CACHE / "gfortran" / peer.name
     names.mkdir(parents=True, exist_ok=True)
@@ -127,11 +130,16 @@ def blas_environment(peer: Peer) -> dict[str, str]:
         link = names / "libgfortran.so.5"
         link.unlink(missing_ok=True)
         link.symlink_to(path)
-    return {
-        "BENCH_BLAS": str(library),
-        "PYTHONPATH": str(ROOT / "benchmarks" / "blas"),
+    return found | {
+        "BENCH_BLAS": str(site / "cmeel.prefix" / "lib" / "libopenblas.so.0"),
         "LD_LIBRARY_PATH": f"{names}:{bundled}",
     }
+
+
+def mkl_libraries() -> list[Path]:
+    """MKL of Pippin's environment, and the threads that it needs."""
+    lib = Path(sys.prefix) / "lib"
+    return [*lib.glob("libiomp5.so"), *lib.glob("libmkl_rt.so.*")]
 
 
 def wait_until_up(port: int, process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 90  # the demo model warms up slowly on a machine that is shared
+SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ import yaml
 
 from pippin.cli.arguments import option_parser
 from pippin.cli.main import VERBS
-from pippin.cli.pages import cli_page
+from pippin.cli.pages import cli_page, help_of
+from pippin.config.flags import flags
 from pippin.config.load import load
 from pippin.config.pages import configuration_page, migrating_page
 from pippin.config.settings import Sources
@@ -101,6 +102,29 @@ def test_commands_in_documents_are_understood(block: Block) -> None:
             program = Path(words[0]).name if words else ""
             if program == "pippin" and len(words) > 1 and words[1] in VERBS:
                 _understand(words[1:])
+
+
+OF_OTHER_PROGRAMS = {
+    "--add-host",
+    "--allowedTools",
+    "--analytics-disable",
+    "--fail",
+    "--no-show-model-warnings",
+    "--schema",
+    "--service",
+    "--silent",
+    "--user",
+}
+OF_BENCHMARKS = ("performance.md", "engine.md", "reliability.md", "vision.md")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-zA-Z]*(?:-[a-z]+)*")
+OF_THE_COMMAND = [page for page in PAGES if page.name not in OF_BENCHMARKS]
+
+
+@pytest.mark.parametrize("page", OF_THE_COMMAND, ids=[str(page.relative_to(ROOT)) for page in OF_THE_COMMAND])
+def test_flags_in_documents_exist(page: Path) -> None:
+    shown = "".join(help_of(name) for name in VERBS)
+    known = {*flags(), *FLAG.findall(shown), *OF_OTHER_PROGRAMS}
+    assert set(FLAG.findall(page.read_text("utf-8"))) <= known
 
 
 def _understand(words: list[str]) -> None:

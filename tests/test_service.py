@@ -144,7 +144,7 @@ def test_a_request_that_takes_too_long_fails_with_timeout(tmp_path: Path) -> Non
     async def scene() -> None:
         script = write_script(tmp_path, {"say": "one two three", "gap": 0.2})
         async with scripted_service(scripted(script=script)) as service:
-            await service.preload()
+            await service.pool.load("scripted")
             async with await service.start(chat("Hi", timeout=0.3), model="default", id="r") as run:
                 events = [event async for event in run.events()]
             assert isinstance(events[-1], Failed)

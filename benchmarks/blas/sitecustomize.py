@@ -3,5 +3,5 @@
 import ctypes
 import os
 
-if _library := os.environ.get("BENCH_BLAS"):
+for _library in filter(None, os.environ.get("BENCH_BLAS", "").split(":")):
     ctypes.CDLL(_library, mode=ctypes.RTLD_GLOBAL)

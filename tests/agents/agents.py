@@ -19,6 +19,7 @@ def codex(address: str, model: str, home: Path, asked: str, *, again: bool = Fal
         name = "Pippin"
         base_url = "{address}/v1"
         wire_api = "responses"
+        stream_idle_timeout_ms = 900000
         [analytics]
         enabled = false
         """
@@ -45,7 +46,7 @@ def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool
 def opencode(address: str, model: str, home: Path, asked: str, *, again: bool = False) -> str:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": f"{address}/v1"},
+        "options": {"baseURL": f"{address}/v1", "timeout": False},
         "models": {model: {"limit": {"context": 64000, "output": 8000}}},
     }
     config = {
@@ -72,6 +73,7 @@ def aider(address: str, model: str, home: Path, *asked: str, files: tuple[str, .
     prices.write_text('{"none": {}}')  # or it asks a host for the prices of hosted models
     known = {"max_input_tokens": 8192, "max_output_tokens": 512, "litellm_provider": "openai", "mode": "chat"}
     (home / ".aider.model.metadata.json").write_text(json.dumps({f"openai/{model}": known}))
+    (home / ".aider.model.settings.yml").write_text(f"- name: openai/{model}\n  reminder: none\n")
     command: list[str | Path] = [python_environment("aider", AIDER) / "aider", "--model", f"openai/{model}"]
     command += ["--no-git", "--yes-always", "--analytics-disable", "--no-check-update"]
     command += ["--no-show-model-warnings", "--no-show-release-notes", "--no-pretty", "--no-fancy-input"]

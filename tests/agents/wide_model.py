@@ -1,4 +1,4 @@
-"""A random model with a window that agents' prompts fit in, and that soon ends its answers."""
+"""Models with a window that agents' prompts fit in, and that soon end their answers: a random one, the demo model."""
 
 import json
 import shutil
@@ -49,6 +49,26 @@ def wide_model(folder: Path, demo_model: Path) -> Path:
     weights["lm_head.weight"] = head
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     shutil.copy(demo_model / "tokenizer.json", folder)
-    settings = json.loads((demo_model / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    write_template(folder, demo_model)
     return folder
+
+
+def stretched_demo_model(folder: Path, demo_model: Path) -> Path:
+    """The demo model, served beyond the window that it was trained for: it computes as ever, and says nothing there
+    that means anything. So every eighth token may end an answer."""
+    folder.mkdir(parents=True)
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).symlink_to(demo_model / name)
+    config = json.loads((demo_model / "config.json").read_text())
+    ends = list(range(END, VOCABULARY, 8))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": WINDOW, "eos_token_id": ends})
+    )
+    write_template(folder, demo_model)
+    return folder
+
+
+def write_template(folder: Path, demo_model: Path) -> None:
+    settings = json.loads((demo_model / "tokenizer_config.json").read_text())
+    known = {"chat_template": TEMPLATE, "model_max_length": WINDOW}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | known))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx
+from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message
 
 from pippin.api.app import create_app
@@ -150,6 +152,14 @@ class FakeService:
 
 def application(service: FakeService, **options: Any) -> ASGIApp:
     return create_app(cast(Service, service), Settings(server=ServerOptions(**options)))
+
+
+def routes_of(app: ASGIApp) -> list[Route]:
+    """Those of the router behind all guards."""
+    inner: Any = app
+    while not isinstance(inner, Starlette):
+        inner = inner._app
+    return [route for route in inner.routes if isinstance(route, Route)]
 
 
 @asynccontextmanager

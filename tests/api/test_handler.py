@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Progress
+from pippin.core.events import Accepted, PartDelta, PartStarted, Progress
 from pippin.core.models import ModelState
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
@@ -81,8 +81,7 @@ def test_default_means_the_served_model_and_the_answer_names_it() -> None:
     assert reply.json()["model"] == MODEL.id
 
 
-@pytest.mark.parametrize("kind", ["worker_died", "internal"])
-def test_a_run_that_fails_is_500_whole_and_an_error_event_in_a_stream(kind: str) -> None:
+def test_a_run_that_fails_is_500_whole_and_an_error_event_in_a_stream() -> None:
     async def main() -> None:
         service = FakeService(SEQUENCES["fails_in_text"])
         whole = await post(service, CHAT)
@@ -126,6 +125,25 @@ def test_a_hang_up_while_it_runs_cancels_and_is_logged_as_499(
     service = asyncio.run(main())
     assert service.runs[0].closed
     assert " 499 " in caplog.text
+
+
+def test_who_hangs_up_before_the_end_has_used_the_tokens_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> list[int]:
+        said = [PartStarted(0, 0, "text"), PartDelta(0, 0, "a b", completed=7)]
+        service = FakeService([Accepted(prompt_tokens=5), *said])
+        app = application(service, token_rate_limit=6)
+        wire = Wire(app, STREAMED)
+        running = asyncio.create_task(wire.run())
+        await wire.until("a b")
+        wire.gone.set()
+        await asyncio.wait_for(running, 1)
+        again = Wire(app, STREAMED)
+        await again.run()
+        return [wire.sent[0]["status"], again.sent[0]["status"]]
+
+    caplog.set_level(logging.INFO)
+    assert asyncio.run(main()) == [200, 429]
+    assert " prompt=5 cached=0 completion=7 " in caplog.text
 
 
 @pytest.mark.parametrize("body", [STREAMED, WHOLE])
@@ -364,8 +382,11 @@ def test_an_unknown_field_is_ignored_and_named_once(caplog: pytest.LogCaptureFix
         app = application(service)
         async with client_of(app) as client:
             for _ in range(3):
-                reply = await client.post("/v1/chat/completions", json=CHAT | {"tempreture": 1})
+                body = CHAT | {"tempreture": 1, "stream_options": {"include_usge": True}}
+                reply = await client.post("/v1/chat/completions", json=body)
                 assert reply.status_code == 200
 
     asyncio.run(main())
     assert caplog.text.count("tempreture") == 1
+    assert "Did you mean `temperature`?" in caplog.text
+    assert caplog.text.count("stream_options.include_usge") == 1

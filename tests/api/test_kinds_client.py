@@ -381,6 +381,9 @@ def test_speech_asked_for_in_the_address(address: str) -> None:
     query = {"model": MODEL, "input": "Hello", "voice": "alba", "response_format": "pcm", "speed": "2"}
     reply = httpx.post(f"{address}/v1/audio/speech", params=query)
     assert len(reply.content) == 800
+    del query["response_format"]
+    reply = httpx.post(f"{address}/v1/audio/speech", params=query)
+    assert reply.headers["content-type"] == "audio/wav", "as at vllm-mlx, whose way this is"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,8 @@ def line_of(elapsed: float, caplog: pytest.LogCaptureFixture) -> logging.LogReco
     frame = ExchangeFrame(None, lambda method, exchange: None)  # type: ignore[arg-type]
     finished = Exchange(id="abc", path="/v1/chat/completions", status=200)
     finished.started = time.perf_counter() - elapsed
-    finished.note = "model=m tokens=5 start=3 queue=1 prefill=2 decode=4"
+    finished.caller = "alice"
+    finished.facts = {"model": "m\n12:00:00 ERROR forged", "start": 3, "queue": 1, "prefill": 2, "decode": 4}
     with caplog.at_level(logging.INFO, logger=exchange.__name__):
         frame._write_line({"method": "POST"}, finished)
     return caplog.records[-1]
@@ -105,10 +106,16 @@ def test_a_slow_request_is_named_with_where_its_time_went(caplog: pytest.LogCapt
     assert line_of(1, caplog).levelname == "INFO"
 
 
-def test_a_json_line_has_the_requests_id_as_a_field(caplog: pytest.LogCaptureFixture) -> None:
+def test_words_of_a_client_begin_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    line = line_of(1, caplog).getMessage()
+    assert " client=alice model=m?12:00:00 ERROR forged start=3" in line
+    assert "\n" not in line
+
+
+def test_a_json_line_has_the_requests_id_and_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
     line = json.loads(JsonFormatter().format(line_of(1, caplog)))
     assert line["request_id"] == "abc"
-    assert line["status"] == 200
+    assert (line["status"], line["client"], line["prefill"]) == (200, "alice", 2)
     assert line["level"] == "info"
 
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pippin.api.engine_totals import hit_ratio, total_stats
 from pippin.api.metrics import LABELS, VLLM_MLX_NAMES, Metrics
+from pippin.config.model_options import ModelOptions
 from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.golden_events import SEQUENCES
@@ -203,6 +204,24 @@ def test_unknown_addresses_and_methods_have_openais_shape() -> None:
     assert "POST" in wrong.headers["allow"]
     anthropic = ask("GET", "/v1/messages")
     assert (anthropic.status_code, anthropic.json()["type"]) == (405, "error")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/chat/completions//", "/v1//chat/completions"])
+def test_a_slash_too_many_in_an_address_changes_nothing(path: str) -> None:
+    assert ask("POST", path, json=CHAT).json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/"])
+def test_who_opens_the_address_in_a_browser_is_told_where_to_look(path: str) -> None:
+    assert ask("GET", path).json()["docs"] == "/docs"
+
+
+def test_settings_tell_neither_secrets_nor_what_is_where_on_the_disk() -> None:
+    given = {"log_file": "/var/hidden", "media_path": "/srv/hidden", "model_dirs": ("/home/hidden",)}
+    of_models = ModelOptions(cache_dir="/cache/hidden", adapters={"a": "/adapters/hidden"})
+    shown = ask("GET", "/v1/settings", **given, model_defaults=of_models)
+    assert shown.json()["current"]["max_body_mb"] == 64
+    assert "hidden" not in shown.text
 
 
 @pytest.mark.parametrize("path", ["/v1/models/load", "/v1/settings", "/v1/models/x/pin"])

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pippin.api.dialects.body_types import objects_of
 from pippin.api.dialects.fields import Contract
 from pippin.api.dialects.openai_fields import OpenAIFields
 from pippin.api.pages import CONTRACTS, api_page, descriptions, fields_of
@@ -68,3 +69,68 @@ def test_every_field_of_the_vendors_types_is_known() -> None:
         assert documented(params) <= fields_of(CONTRACTS["Responses"]) | {"stream"}
     for params in (messages.MessageCreateParamsBase, beta.MessageCreateParamsBase, MessageCountTokensParams):
         assert documented(params) <= fields_of(CONTRACTS["Messages"]) | {"stream"}
+
+
+def keys_at(head: str, path: str, tag: str | None = None) -> set[str]:
+    name = path.partition(".")[0].removesuffix("[]")
+    [found] = [
+        struct
+        for there, struct in objects_of(CONTRACTS[head].settings()[name], name)
+        if (there, struct.tag) == (path, tag)
+    ]
+    return {field.encode_name for field in found.fields} | ({str(found.tag_field)} if found.tag else set())
+
+
+def test_every_key_of_the_vendors_settings_is_known() -> None:
+    from anthropic.types import ToolParam
+    from anthropic.types.beta import (
+        BetaMCPToolConfigParam,
+        BetaMCPToolsetParam,
+        BetaOutputConfigParam,
+        BetaThinkingConfigAdaptiveParam,
+        BetaThinkingConfigEnabledParam,
+        BetaToolChoiceAnyParam,
+        BetaToolChoiceToolParam,
+        BetaToolParam,
+    )
+    from openai.types.chat import ChatCompletionStreamOptionsParam
+    from openai.types.responses import (
+        CustomToolParam,
+        FunctionToolParam,
+        NamespaceToolParam,
+        ResponseTextConfigParam,
+        ToolChoiceAllowedParam,
+        ToolChoiceFunctionParam,
+    )
+    from openai.types.responses.response_format_text_json_schema_config_param import (
+        ResponseFormatTextJSONSchemaConfigParam,
+    )
+    from openai.types.responses.tool_param import Mcp
+    from openai.types.shared_params import FunctionDefinition, Reasoning
+    from openai.types.shared_params.response_format_json_schema import JSONSchema
+
+    for head, path, tag, params in (
+        ("Chat", "stream_options", None, ChatCompletionStreamOptionsParam),
+        ("Chat", "tools[].function", None, FunctionDefinition),
+        ("Chat", "response_format.json_schema", None, JSONSchema),
+        ("Chat", "reasoning", None, Reasoning),
+        ("Responses", "reasoning", None, Reasoning),
+        ("Responses", "text", None, ResponseTextConfigParam),
+        ("Responses", "text.format", "json_schema", ResponseFormatTextJSONSchemaConfigParam),
+        ("Responses", "tools[]", "function", FunctionToolParam),
+        ("Responses", "tools[]", "custom", CustomToolParam),
+        ("Responses", "tools[]", "namespace", NamespaceToolParam),
+        ("Responses", "tools[]", "mcp", Mcp),
+        ("Responses", "tool_choice", "allowed_tools", ToolChoiceAllowedParam),
+        ("Responses", "tool_choice", None, ToolChoiceFunctionParam),
+        ("Messages", "tools[]", None, ToolParam),
+        ("Messages", "tools[]", None, BetaToolParam),
+        ("Messages", "tools[]", "mcp_toolset", BetaMCPToolsetParam),
+        ("Messages", "tools[].configs.*", None, BetaMCPToolConfigParam),
+        ("Messages", "tool_choice", None, BetaToolChoiceAnyParam),
+        ("Messages", "tool_choice", None, BetaToolChoiceToolParam),
+        ("Messages", "thinking", None, BetaThinkingConfigEnabledParam),
+        ("Messages", "thinking", None, BetaThinkingConfigAdaptiveParam),
+        ("Messages", "output_config", None, BetaOutputConfigParam),
+    ):
+        assert documented(params) <= keys_at(head, path, tag), (head, path)

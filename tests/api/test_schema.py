@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from pippin.core.conversation import Tool
 from pippin.core.events import Event, ToolsListed
 from tests.api.dialects import golden, openai_golden
 from tests.api.dialects.test_golden_frames import payloads
-from tests.api.fakes import FakeService, application, client_of
+from tests.api.fakes import FakeService, application, client_of, routes_of
 from tests.api.golden_events import SEQUENCES, accepted, called, end, part
 
 
@@ -60,10 +62,8 @@ def test_every_dialect_shows_its_body(document: dict[str, Any]) -> None:
 
 
 def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
-    app: Any = application(FakeService())
-    while not hasattr(app, "routes"):
-        app = app._app
-    routed = {route.path.replace(":path", "") for route in app.routes if route.path.startswith("/v1/")}
+    routes = routes_of(application(FakeService()))
+    routed = {route.path.replace(":path", "") for route in routes if route.path.startswith("/v1/")}
     assert routed - {"/v1/openapi.json"} == set(document["paths"])
 
 
@@ -76,6 +76,33 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
     assert page.status_code == 200
     assert "//" not in page.text.replace("http-equiv", "")
     assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+BROWSER = """
+const node = (tag) => ({tag, children: [], set textContent(text) { this.children = [text]; },
+                        append(...more) { this.children.push(...more); }});
+const text = (part) => typeof part === "string" ? part : part.children.map(text).join(" ");
+const page = node("div");
+globalThis.document = {createElement: node, getElementById: () => page};
+globalThis.fetch = async () => ({json: async () => JSON.parse(require("fs").readFileSync(0, "utf8"))});
+eval(process.argv[1]);
+setTimeout(() => console.log(text(page)), 0);
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not on this machine")
+def test_the_page_shows_every_address_and_field(document: dict[str, Any]) -> None:
+    script = get("/docs").text.partition("<script>")[2].partition("</script>")[0]
+    done = subprocess.run(
+        ["node", "-e", BROWSER, script],
+        input=json.dumps(document),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [path for path in document["paths"] if path not in done.stdout] == []
+    for field in ("max_completion_tokens", "timestamp_granularities"):
+        assert field in done.stdout
 
 
 ANSWERS = {

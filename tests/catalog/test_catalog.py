@@ -355,6 +355,14 @@ def test_a_model_is_deleted_only_from_pippins_own_roots(tmp_path: Path, roots: C
         catalog.remove("../mine/own")
 
 
+def test_a_part_of_a_name_deletes_nothing(roots: CatalogRoots) -> None:
+    write_model(roots.imports / "imported")
+    with pytest.raises(ServerError, match="Give the whole name") as refused:
+        Catalog(ServerOptions(), roots).remove("import")
+    assert "Close to it: imported." in refused.value.report.message
+    assert (roots.imports / "imported").exists()
+
+
 def test_deleting_a_linked_import_leaves_what_it_links_to(tmp_path: Path, roots: CatalogRoots) -> None:
     target = write_model(tmp_path / "elsewhere")
     roots.imports.mkdir()

@@ -6,7 +6,7 @@ from argparse import Namespace
 import pytest
 
 from pippin.cli import bench_table
-from tests.cli.test_serve import Terminal, terminal
+from tests.cli.serving import Terminal, terminal
 
 __all__ = ["terminal"]
 

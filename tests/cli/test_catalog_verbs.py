@@ -28,6 +28,14 @@ def test_an_empty_machine_is_told_what_to_do(capsys: pytest.CaptureFixture[str])
     assert "pippin pull" in capsys.readouterr().out
 
 
+def test_a_list_without_a_fitting_name_says_so(imports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(imports / "small")
+    assert main(["list", "large"]) == 0
+    assert "contains `large`" in capsys.readouterr().out
+    assert main(["list", "large", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_models_of_every_place_are_listed(
     home: Path, imports: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,7 +84,7 @@ def _seconds_of_python() -> float:
 
 
 @pytest.mark.parametrize(
-    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload"]
+    "verb", ["serve", "launch", "list", "show", "pull", "rm", "import", "ps", "load", "unload", "cache"]
 )
 def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str) -> None:
     program = (
@@ -100,6 +100,17 @@ def test_every_verb_has_help_and_imports_no_model_library(home: Path, verb: str)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: pippin {verb}" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("serve",), ("launch",), ("config", "show"), ("service", "install")])
+def test_help_begins_with_what_the_verb_is_for_and_not_with_every_flag(
+    home: Path, words: tuple[str, ...]
+) -> None:
+    usage, blank, does = pippin(home, *words, "--help").stdout.splitlines()[:3]
+    assert usage.startswith(f"usage: pippin {' '.join(words)} ")
+    assert usage.endswith("[options]")
+    assert blank == ""
+    assert does.endswith(".")
 
 
 def test_the_configuration_is_shown_with_its_origins(home: Path) -> None:
@@ -125,6 +136,10 @@ def test_changed_values_alone_are_lines_of_a_file(home: Path) -> None:
     ]
 
 
+def test_that_nothing_was_changed_is_said(home: Path) -> None:
+    assert pippin(home, "config", "show", "--changed").stdout == "# Nothing differs from the defaults.\n"
+
+
 def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
     for words in (["ps"], ["load", "m"], ["unload"]):
         done = pippin(home, *words, "--server", "127.0.0.1:9")
@@ -136,10 +151,39 @@ def test_without_a_server_the_client_verbs_say_so(home: Path) -> None:
     assert pippin(home, "stop").stderr == "pippin: No server of this user runs here.\n"
 
 
+def test_word_of_a_server_that_is_gone_is_not_believed_though_its_number_lives_on(home: Path) -> None:
+    """Nothing holds the file's lock: `stop` would end whoever has the number now."""
+    word = home / ".cache/pippin/run" / f"{os.getpid()}.json"
+    word.parent.mkdir(parents=True)
+    word.write_text(json.dumps({"pid": os.getpid(), "address": "http://127.0.0.1:9", "started": 0.0}))
+    assert pippin(home, "stop").stderr == "pippin: No server of this user runs here.\n"
+    assert not word.exists()
+    assert pippin(home, "stop", "--port", "9").stderr == "pippin: No server of this user runs on port 9.\n"
+
+
+def test_the_doctor_finds_what_is_wrong_with_the_configuration_and_goes_on(home: Path) -> None:
+    (home / "pippin.yaml").write_text("prot: 9\n")
+    done = pippin(home, "doctor", "--json", PIPPIN_CONFIG="pippin.yaml")
+    findings = json.loads(done.stdout)
+    wrong = [finding["text"] for finding in findings if finding["state"] == "problem"]
+    assert "pippin.yaml: prot: no such option. Did you mean `port`?" in wrong
+    assert any("models here" in finding["text"] for finding in findings)
+    assert done.returncode == 1
+
+
+def test_a_file_that_can_not_be_written_is_one_line(home: Path) -> None:
+    (home / "file").touch()
+    done = pippin(home, "service", "install", "scripted", HOME=str(home / "file"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"pippin: {home}/file/")
+    assert done.stderr.endswith(": Not a directory.\n")
+
+
 def test_a_server_imports_no_model_library(home: Path) -> None:
     program = (
         "import sys, pippin.cli.serve, pippin.api.server, pippin.catalog, pippin.service\n"
-        "heavy = {'mlx', 'mlx_lm', 'mlx_vlm', 'transformers', 'torch', 'llguidance'} & set(sys.modules)\n"
+        "heavy = {'mlx', 'mlx_lm', 'mlx_vlm', 'transformers', 'torch', 'llguidance', 'numpy', 'PIL', 'openai',\n"
+        "         'anthropic', 'huggingface_hub', 'rich', 'mcp', 'httpx'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}

@@ -1,84 +1,17 @@
 """`pippin serve` from its start to its end, with the scripted model."""
 
-import contextlib
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 30
+from tests.cli.serving import SECONDS, Terminal, terminal
 
-
-class Terminal:
-    """A home of its own, and `pippin` in it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "pippin", *words],
-            env=self.environment,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-
-    @contextlib.contextmanager
-    def serving(self, *words: str, verb: str = "serve") -> Iterator["Serving"]:
-        output = self.home / "output"
-        with output.open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pippin", verb, *words, "--port", "0"],
-                env=self.environment,
-                cwd=self.home,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            yield Serving(process, output)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-class Serving:
-    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
-        self.process = process
-        self.output = output
-        self.address = self.wait_for(r"serves at (http://\S+)")
-
-    def wait_for(self, pattern: str) -> str:
-        """The first group of a line that the server prints; fails if it ends before."""
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            if found := re.search(pattern, self.output.read_text()):
-                return found.group(1)
-            assert self.process.poll() is None, self.output.read_text()
-            time.sleep(0.05)
-        raise AssertionError(f"no {pattern!r} in: {self.output.read_text()}")
-
-    def ended(self) -> int:
-        return self.process.wait(SECONDS)
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    return Terminal(tmp_path)
+__all__ = ["terminal"]
 
 
 def test_the_printed_curl_line_is_answered(terminal: Terminal) -> None:
@@ -119,10 +52,68 @@ def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
     assert list((terminal.home / ".cache/pippin/run").iterdir()) == []
 
 
+def test_without_the_key_ps_asks_for_it_instead_of_seeing_nothing(terminal: Terminal) -> None:
+    with terminal.serving("scripted", "--api-key", "secret") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        assert "asks for a key" in terminal.run("ps").stderr
+        assert "scripted" in terminal.run("ps", "--api-key", "secret").stdout
+
+
+def test_all_that_is_written_beside_the_greeting_is_json_where_that_is_asked_for(terminal: Terminal) -> None:
+    script = terminal.home / "slow.script.json"
+    script.write_text('{"load_seconds": 3}')
+    words = [str(script), "/no/such/folder", "--port", "0", "--log-format", "json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pippin", "serve", *words],
+        env=terminal.environment,
+        cwd=terminal.home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines = []
+    assert process.stderr is not None
+    for text in process.stderr:
+        lines.append(json.loads(text)["message"])
+        if "/no/such/folder is not ready" in text:
+            break
+    process.terminate()
+    process.communicate()
+    assert any(line.startswith("Loading slow") for line in lines), lines
+
+
+def test_the_caches_of_the_running_server_are_shown_and_cleared(terminal: Terminal) -> None:
+    kept = terminal.home / "kept" / ("0" * 24) / ("0" * 40 + ".safetensors")
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"1")
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"(scripted) is ready after")
+        assert terminal.run("cache", "show").stdout.splitlines()[1].split()[0] == "scripted"
+        assert terminal.run("cache", "clear").stdout == f"{serving.address} has cleared scripted.\n"
+        assert (
+            terminal.run("cache", "clear", "--memory").stdout == f"{serving.address} has cleared scripted.\n"
+        )
+        assert terminal.run("unload").returncode == 0
+        assert "no model is in memory" in terminal.run("cache", "clear").stdout
+        assert kept.exists(), "no server and no configuration speaks of this folder"
+        assert (
+            terminal.run("cache", "clear", "--cache-dir", "kept").stdout
+            == "kept: 1 files (1 B) are deleted.\n"
+        )
+
+
 def test_it_starts_without_a_model(terminal: Terminal) -> None:
     with terminal.serving() as serving:
         assert httpx.get(f"{serving.address}/health").json()["status"] == "healthy"
         assert "No model is named" in serving.output.read_text()
+
+
+def test_a_folder_that_can_not_be_written_stops_nothing(terminal: Terminal) -> None:
+    (terminal.home / "file").touch()
+    terminal.environment["PIPPIN_HOME"] = str(terminal.home / "file" / "folder")
+    with terminal.serving("scripted") as serving:
+        serving.wait_for(r"WARNING (`pippin ps` and `stop` can't find this server)")
+        serving.wait_for(r"(scripted) is ready after")
 
 
 def test_a_model_that_is_not_here_stops_nothing(terminal: Terminal) -> None:
@@ -156,6 +147,11 @@ def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> 
         serving.wait_for(r"(scripted) is ready after")
         settings = httpx.get(f"{serving.address}/v1/settings").json()["current"]
         assert (settings["temperature"], settings["top_p"]) == (0.7, 0.95)
+        for named in ({"model": "local-text-model"}, {}):  # as its README's clients do
+            body = {**named, "messages": [{"role": "user", "content": "Hello"}]}
+            assert (
+                httpx.post(f"{serving.address}/v1/chat/completions", json=body).json()["model"] == "scripted"
+            )
 
 
 def test_the_log_can_be_json_and_go_to_a_file(terminal: Terminal) -> None:

@@ -112,4 +112,4 @@ def test_a_log_line_comes_above_a_bar_and_never_into_it(monkeypatch: pytest.Monk
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", errors.getvalue().replace("\r", "\n"))
     lines = [line for line in shown.split("\n") if "line " in line]
     assert len(lines) == 3
-    assert all(re.fullmatch(r"\d\d:\d\d:\d\d INFO +line \d", line) for line in lines), lines
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO +line \d", line) for line in lines), lines

@@ -17,6 +17,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.config.pages import migrating_page
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import worker_environment
+from tests.api.fakes import FakeService, application, routes_of
 
 DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("documented_names.json").read_text()
@@ -56,7 +57,8 @@ FLAGS = [(server, term) for server in SERVERS.values() for term in server.flags]
 
 
 @pytest.mark.parametrize(
-    ("server", "kind"), [(name, kind) for name in DOCUMENTED for kind in DOCUMENTED[name]]
+    ("server", "kind"),
+    [(name, kind) for name in DOCUMENTED for kind in DOCUMENTED[name] if kind != "endpoints"],
 )
 def test_every_documented_name_is_known(server: str, kind: str) -> None:
     terms: dict[str, tuple[Term, ...]] = {
@@ -117,6 +119,15 @@ def test_flags_that_several_servers_know_take_as_many_words_everywhere() -> None
     for compat in (None, *SERVERS):
         for name, term in flag_terms(compat).items():
             assert (term.takes == "switch") == (flags()[name].takes == "switch"), name
+
+
+@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+def test_every_documented_endpoint_answers_or_the_page_says_what_is_in_its_place(server: Server) -> None:
+    routes = routes_of(application(FakeService()))
+    routed = {f"{method} {route.path}" for route in routes for method in route.methods or ()}
+    documented = set(DOCUMENTED[server.name]["endpoints"])
+    assert documented - routed <= {name for name, _ in server.differences}
+    assert documented & routed
 
 
 @pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)

@@ -67,13 +67,13 @@ class Bench:
 def watch(engine: LanguageEngine) -> dict[tuple[str, int], list[int]]:
     """Each row's tokens, noted as the engine accepts them."""
     watched: dict[tuple[str, int], list[int]] = {}
-    accept = engine._accept
+    accept = engine._requests.accept
 
     def noting(row: Any, choice: Any) -> None:
         watched.setdefault((row.request.job.id, row.choice), []).append(choice.token)
         accept(row, choice)
 
-    engine._accept = noting  # type: ignore[method-assign]
+    engine._requests.accept = noting  # type: ignore[method-assign]
     return watched
 
 
@@ -82,7 +82,7 @@ def run_all(
 ) -> tuple[dict[tuple[str, int], list[int]], dict[tuple[str, int], Finished]]:
     """Submit all at once and run to the end: every row's tokens, and how it ended."""
     engine = bench.engine
-    accept = engine._accept
+    accept = engine._requests.accept
     watched = watch(engine)
     for name, (prompt, tokens) in prompts.items():
         engine.submit(bench.job(name, prompt, tokens, key=key, **request))
@@ -92,5 +92,5 @@ def run_all(
             assert not isinstance(event, Failed), event
             if isinstance(event, Finished):
                 ends[name, event.choice] = event
-    engine._accept = accept  # type: ignore[method-assign]
+    engine._requests.accept = accept  # type: ignore[method-assign]
     return watched, ends

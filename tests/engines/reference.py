@@ -11,8 +11,10 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from pippin.core.events import Event, Finished, PartDelta
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.random_numbers import choice_seed
 from pippin.engines.language.row_decoder import RowDecoder
-from pippin.engines.language.sampling import BatchSampler, Choice, choice_seed
+from pippin.engines.language.sampled import Choice
+from pippin.engines.language.sampling import BatchSampler
 from pippin.engines.language.tokenizer import Tokenizer
 
 ROUNDING = 1e-3  # by which logits of two ways to compute the same may differ

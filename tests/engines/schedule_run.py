@@ -12,6 +12,7 @@ from unittest.mock import patch
 import mlx.core as mx
 import msgspec
 import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
@@ -24,6 +25,7 @@ from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.prefix_blocks import bytes_of, snapshot_arrays
+from pippin.engines.language.rows import Row
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.weights import load_weights
 from tests.engines.bench import PLAN
@@ -79,7 +81,7 @@ class Subject:
             prefix_cache=world.prefixes,
             stream_interval=world.interval,
             num_draft_tokens=4,
-            prompt_lookup=world.proposals == "prompt_lookup",
+            prompt_lookup=world.proposals in ("prompt_lookup", "known"),
             draft_model_path=str(self.draft) if world.proposals == "draft" else None,
             adapters=self.adapters if world.adapted else {},
             kv_bits=world.kv_bits,  # type: ignore[arg-type]
@@ -89,6 +91,9 @@ class Subject:
         model = self.load() if world.adapted else self.model
         plan = msgspec.structs.replace(PLAN, prefill_chunk=world.chunk, overlaps=world.overlaps)
         engine = build_engine(model, self.tokenizer, options, plan, folder=self.folder)
+        if world.proposals == "known":
+            assert engine._speculation is not None
+            engine._speculation.proposer = engine._requests._proposer = Knowing(model)
         limits = engine._scheduler.limits
         if world.room is not None:
             limits.memory = world.room * limits.row_bytes(BLOCK)
@@ -139,6 +144,36 @@ class Subject:
         )
 
 
+class Knowing:
+    """Proposes what the model alone says, greedily, and now and then something else."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._said: dict[Row, list[int]] = {}  # the row's text and how it goes on
+
+    def propose(self, row: Row, most: int) -> list[int]:
+        if row not in self._said:
+            self._said[row] = row.tokens + self._answer(row.tokens, row.ticket.growth)
+        proposed = self._said[row][len(row.tokens) : len(row.tokens) + most]
+        if len(row.tokens) % 3 == 0 and proposed:
+            proposed[-1] = (proposed[-1] + 1) % 256
+        return proposed
+
+    def _answer(self, prompt: list[int], count: int) -> list[int]:
+        cache, tokens = make_prompt_cache(self._model), mx.array([prompt])
+        said: list[int] = []
+        for _ in range(count):
+            tokens = mx.argmax(self._model(tokens, cache=cache)[:, -1:], axis=-1)
+            said += np.array(tokens)[0].tolist()
+        return said
+
+    def forget(self, row: Row) -> None:
+        self._said.pop(row, None)
+
+    def row_bytes(self, places: int) -> int:
+        return 0
+
+
 class Run:
     """One schedule on one engine after the other: a restart closes the first and opens the next."""
 
@@ -154,13 +189,13 @@ class Run:
 
     def _open(self) -> LanguageEngine:
         engine = self.subject.open(self.world, self.disk)
-        accept = engine._accept
+        accept = engine._requests.accept
 
         def noting(row: Any, choice: Any) -> None:
             self.answers[row.request.job.id, row.choice].chosen.append(choice)
             accept(row, choice)
 
-        engine._accept = noting  # type: ignore[method-assign]
+        engine._requests.accept = noting  # type: ignore[method-assign]
         return engine
 
     def arrive(self, name: str, ask: Ask) -> None:
@@ -197,7 +232,7 @@ class Run:
         due = world.preempt_every and self.step % world.preempt_every == world.preempt_every - 1
         if due and self.forced and (rows := engine._batch.rows):
             self.forced -= 1
-            engine._suspend(rows[self.step % len(rows)])
+            engine._preemption.suspend(rows[self.step % len(rows)])
         for owner, event in engine.step():
             self._take(owner, event)
         if engine._prefixes is not None:
@@ -219,7 +254,7 @@ class Run:
         stats = engine.stats()
         cache = stats.cache
         self.subject.tally.update(
-            schedules=1,
+            engines=1,
             preempted=stats.preemptions,
             hits=cache.hits,
             evicted=cache.evictions,
@@ -227,7 +262,7 @@ class Run:
             proposed=stats.draft_tokens,
             accepted=stats.accepted_tokens,
         )
-        self.left |= self.jobs.keys() & engine._requests.keys()
+        self.left |= self.jobs.keys() & engine._requests._live.keys()
         engine.close()
 
     def check_nothing_is_left(self) -> None:
@@ -277,15 +312,15 @@ class Run:
 def run_schedule(subject: Subject, plan: list[Ask], world: World, disk: Path) -> None:
     with small_steps(world):
         run = Run(subject, world, disk)
-        arrivals = iter(enumerate(plan))
-        pending, due = next(arrivals, None), 0
-        while pending is not None or run.engine.busy:
-            while pending is not None and due <= run.step:
-                index, ask = pending
-                run.arrive(f"r{index}", ask)
-                due = run.step + ask.gap
-                pending = next(arrivals, None)
+        due: int | None = 0
+        for index, ask in enumerate(plan):
+            while run.engine.busy and (due is None or run.step < due):
+                run.advance()
+            run.arrive(f"r{index}", ask)
+            due = None if ask.gap is None else run.step + ask.gap
+        while run.engine.busy:
             run.advance()
         run.check_nothing_is_left()
         run._close()
     run.judge()
+    subject.tally["schedules"] += 1

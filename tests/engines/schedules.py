@@ -1,6 +1,6 @@
-"""Random schedules: what arrives when, what is done to the engine meanwhile, and how the engine is set up."""
+"""Schedules: what arrives when, what is done to the engine meanwhile, and how the engine is set up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hypothesis import strategies as st
@@ -63,21 +63,21 @@ MANNERS: dict[str, Manner] = {
 class Ask:
     """One request, and what happens before it arrives or to it."""
 
-    follows: bool  # its prompt begins with the last answered one and the answer
-    trunk: int
-    count: int  # tokens of the trunk
-    tail: tuple[int, ...]
-    tokens: int
-    choices: int
-    manner: str
-    gap: int  # steps before the next arrives
-    cancel: int | None  # steps after which it is cancelled
-    priority: int
-    adapter: str | None
-    salt: int
-    pinned: bool
-    seed: int
-    before: Literal[None, "clear", "wipe", "restart"]
+    follows: bool = False  # its prompt begins with the last answered one and the answer
+    trunk: int = 0
+    count: int = 40  # tokens of the trunk
+    tail: tuple[int, ...] = ()
+    tokens: int = 24
+    choices: int = 1
+    manner: str = "greedy"
+    gap: int | None = None  # steps before the next arrives; None: it comes when all is done
+    cancel: int | None = None  # steps after which it is cancelled
+    priority: int = 0
+    adapter: str | None = None
+    salt: int = 0
+    pinned: bool = False
+    seed: int = 0
+    before: Literal[None, "clear", "wipe", "restart"] = None
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -88,14 +88,14 @@ class Ask:
 class World:
     """The engine of a schedule."""
 
-    chunk: int
-    preempt_every: int  # steps, 0 for only where memory asks for it
-    room: int | None  # blocks for which rows have memory
-    tree: int | None  # blocks that the prefix cache holds
-    disk: bool
-    interval: int
+    chunk: int = 16
+    preempt_every: int = 0  # steps, 0 for only where memory asks for it
+    room: int | None = None  # blocks for which rows have memory
+    tree: int | None = None  # blocks that the prefix cache holds
+    disk: bool = False
+    interval: int = 1
     overlaps: bool = True
-    proposals: Literal[None, "prompt_lookup", "draft"] = None
+    proposals: Literal[None, "prompt_lookup", "draft", "known"] = None
     adapted: bool = False
     kv_bits: int | None = None
     quantised_start: int = 0
@@ -107,12 +107,24 @@ class World:
         return self.kv_bits is None or not (self.prefixes or self.preempt_every or self.room)
 
 
-def asks(manners: list[str], adapters: list[str | None]) -> st.SearchStrategy[list[Ask]]:
+Schedule = tuple[World, list[Ask]]
+
+COMES_BACK: Schedule = World(disk=True), [Ask(), Ask(follows=True, tail=(1, 2, 3), before="restart")]
+CROWDED: Schedule = (
+    World(preempt_every=5, tree=3),
+    [Ask(trunk=place % 3, tail=(place,), gap=1) for place in range(6)],
+)
+KNOWN: Schedule = World(proposals="known"), [Ask()]
+"""Schedules in which things happen for sure: hits of memory and disk; preemption and eviction; proposals of which some
+are accepted."""
+
+
+def asks(manners: list[str], adapters: list[str | None]) -> st.SearchStrategy[Ask]:
     tails = st.one_of(
         st.lists(st.integers(0, 255), max_size=12).map(tuple),
         st.integers(1, 3).map(lambda times: PHRASE * times),
     )
-    ask = st.builds(
+    return st.builds(
         Ask,
         follows=st.sampled_from([False, False, True]),
         trunk=st.sampled_from([0, 0, 0, 1, 2]),
@@ -121,7 +133,7 @@ def asks(manners: list[str], adapters: list[str | None]) -> st.SearchStrategy[li
         tokens=st.one_of(st.integers(1, 24), st.integers(0, 2), st.just(60)),
         choices=st.sampled_from([1, 1, 1, 2, 3]),
         manner=st.one_of(st.just("greedy"), st.sampled_from(manners)),
-        gap=st.sampled_from([0, 0, 1, 3, 25]),
+        gap=st.sampled_from([0, 0, 1, 3, 25, None]),
         cancel=st.sampled_from([None, None, None, 0, 3, 9]),
         priority=st.integers(0, 1),
         adapter=st.sampled_from(adapters),
@@ -130,7 +142,19 @@ def asks(manners: list[str], adapters: list[str | None]) -> st.SearchStrategy[li
         seed=st.integers(0, 5),
         before=st.sampled_from([None] * 8 + ["clear", "wipe", "restart", "restart"]),
     )
-    return st.lists(ask, min_size=1, max_size=7)
+
+
+@st.composite
+def plans(draw: Any, manners: list[str], adapters: list[str | None]) -> list[Ask]:
+    """Up to seven requests. In every other plan somebody comes back at the end, to what memory or the disk has."""
+    plan: list[Ask] = draw(st.lists(asks(manners, adapters), min_size=1, max_size=6))
+    if draw(st.booleans()):
+        *others, last = plan
+        before = draw(st.sampled_from([None, "clear", "restart"]))
+        back = draw(asks(manners, adapters))
+        back = replace(back, follows=True, before=before, adapter=last.adapter, salt=last.salt)
+        plan = [*others, replace(last, gap=None, cancel=None), back]
+    return plan
 
 
 def worlds(**traits: Any) -> st.SearchStrategy[World]:

@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.engines import cpu_functions
-from pippin.engines.cpu_functions import SMALL, attention, erf, exp, install, sigmoid, softmax
+from pippin.engines.cpu_functions import (
+    SMALL,
+    TURNS,
+    Rope,
+    attention,
+    erf,
+    exp,
+    install,
+    sigmoid,
+    softmax,
+    steady,
+)
 
 WIDE = np.concatenate([np.linspace(-200, 200, 40_001), np.linspace(-1, 1, 40_001)]).astype(np.float32)
 
@@ -22,13 +33,14 @@ def originals() -> Iterator[None]:
     """`mlx.core` as it comes, and as it was afterwards."""
     core, fast = vars(mx), vars(mx.fast)
     held = {name: core[name] for name in ("sigmoid", "erf", "softmax")}
-    attention_held = fast["scaled_dot_product_attention"]
+    quick = {name: fast[name] for name in ("scaled_dot_product_attention", "rope")}
     for name, function in held.items():
         core[name] = getattr(function, "own", function)
-    fast["scaled_dot_product_attention"] = getattr(attention_held, "own", attention_held)
+    for name, function in quick.items():
+        fast[name] = getattr(function, "own", function)
     yield
     core.update(held)
-    fast["scaled_dot_product_attention"] = attention_held
+    fast.update(quick)
 
 
 def test_exp_is_right_wherever_float32_holds_it() -> None:
@@ -97,6 +109,62 @@ def test_attention_is_the_librarys(
     own = mx.fast.scaled_dot_product_attention
     expected = getattr(own, "own", own)(queries, keys, values, scale=0.25, mask=mask)
     np.testing.assert_allclose(attention(queries, keys, values, 0.25, mask), expected, atol=2e-5, rtol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 3),
+    count=st.integers(1, 5),
+    size=st.sampled_from([16, 24]),
+    kind=st.sampled_from(["number", "steady", "array"]),
+    factors=st.sampled_from(["base", "freqs"]),
+    scale=st.sampled_from([1.0, 0.25]),
+    traditional=st.booleans(),
+    data=st.data(),
+)
+def test_rope_is_the_librarys_wherever_rows_stand(
+    rows: int,
+    count: int,
+    size: int,
+    kind: str,
+    factors: str,
+    scale: float,
+    traditional: bool,
+    data: st.DataObject,
+) -> None:
+    own = getattr(mx.fast.rope, "own", mx.fast.rope)
+    ours = Rope(own)
+    x = mx.random.normal((rows, count, 2, size)).transpose(0, 2, 1, 3)
+    options: dict[str, Any] = {"traditional": traditional, "scale": scale, "base": None}
+    options |= {"base": 1e4} if factors == "base" else {"freqs": mx.exp(mx.random.normal((8,)) * 4)}
+    for _ in range(3):  # steps
+        places = data.draw(st.lists(st.integers(0, 5000), min_size=rows, max_size=rows))
+        offset: Any = places[0] if kind == "number" else mx.array(places)
+        offset = steady(offset) if kind == "steady" else offset
+        for _ in range(2):  # layers
+            expected = own(x, 16, offset=offset, **options)
+            np.testing.assert_allclose(ours(x, 16, offset=offset, **options), expected, atol=1e-6)
+
+
+def test_angles_are_taken_once_for_a_step_and_never_of_an_array_that_may_change() -> None:
+    calls: list[Any] = []
+    own = getattr(mx.fast.rope, "own", mx.fast.rope)
+    rope = Rope(lambda *given, **options: calls.append(options["offset"]) or own(*given, **options))
+    x = mx.random.normal((2, 1, 1, 16))
+    options: dict[str, Any] = {"traditional": False, "scale": 1.0, "base": 1e4}
+    changing = mx.array([3, 4])
+    rope(x, 16, offset=changing, **options)
+    changing += 1
+    np.testing.assert_array_equal(
+        rope(x, 16, offset=changing, **options), own(x, 16, offset=changing, **options)
+    )
+    assert len(calls) == 2
+    for place in range(20):
+        offset = steady(mx.array([place, place + 7]))
+        for _ in range(3):
+            rope(x, 16, offset=offset, **options)
+    assert len(calls) == 2
+    assert len(rope._turns) == TURNS
 
 
 @pytest.mark.usefixtures("originals")

@@ -189,6 +189,9 @@ BY_NAME = (
     named("google-gemma-4-31B-it", "auto", "gemma4"),
     named("mistralai-Mistral-Nemo-Instruct-2407", "auto", None),
     named("meta-llama-Llama-3.1-8B-Instruct", "auto", None),
+    named(
+        "google-gemma-2-2b-it", "gemma3", None
+    ),  # the turns of Gemma 3 are the same, and know no calls either
 )
 LLAMA_4_TURN = "<|header_end|>\n\n"
 TURN_ENDS = ("<|eom_id|>", "<|tool_response>", "<｜end▁of▁sentence｜><｜Assistant｜>", "<SPECIAL_12>")

@@ -17,6 +17,7 @@ BEGIN, END = "<!-- table: {} -->", "<!-- end -->"
 
 HEAD = ["| Name | Aliases | Format | Detected by | Priority | Verified by |", "|---|---|---|---|---|---|"]
 MOST_NAMED = 4  # templates
+BY_HAND = {"functionary": "templates `v2` and `v2.2` of MeetKai/functionary, by hand: no package ships them"}
 
 
 def tool_table() -> str:
@@ -30,7 +31,8 @@ def tool_table() -> str:
         sources = dict.fromkeys(
             sample.source for sample in SAMPLES if tool_format(sample.format).name == found.name
         )
-        rows.append(row(found, doc, f"{verified(families)}. Wire text: {escaped('; '.join(sources))}"))
+        shown = BY_HAND.get(found.name) or verified(families)
+        rows.append(row(found, doc, f"{shown}. Wire text: {escaped('; '.join(sources))}"))
     return "\n".join(rows)
 
 

@@ -109,12 +109,28 @@ def test_a_strict_grammar_admits_no_call_of_another_shape(name: str) -> None:
             assert not walks.admits(source, text), text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_functionarys_grammar_goes_on_in_the_header_that_the_prompt_opens(kind: str) -> None:
+    """MeetKai/functionary, functionary/prompt_template/jinja_templates/v2.txt: prompts end in `<|recipient|>`."""
+    walks = walks_of("functionary", kind)
+    calls = 'look\n<|content|>{"far": true}\n<|from|>assistant\n<|recipient|>nothing\n<|content|>{}'
+    said = "all\n<|content|>Let me see.\n<|from|>assistant\n<|recipient|>"
+    required = tool_format("functionary").grammar(TOOLS, required=True, parallel=True, special=walks.special)
+    assert walks.admits(required, calls)
+    assert not walks.admits(required, said + calls)
+    assert not walks.admits(required, "<|from|>assistant\n<|recipient|>" + calls)
+    free = tool_format("functionary").grammar(TOOLS, required=False, parallel=True, special=walks.special)
+    assert walks.admits(free, calls)
+    assert walks.admits(free, said + calls)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_grammar_that_requires_nothing_admits_text(name: str) -> None:
     walks = walks_of(name, "text")
     source = tool_format(name).grammar(TOOLS, required=False, parallel=True, special=walks.special)
     heads = {
         "harmony": "<|channel|>final<|message|>",
+        "functionary": "all\n<|content|>",
         "functionary_v32": "all\n",
         "muse_spark": " to=user<|message|>",
     }

@@ -119,6 +119,13 @@ SAMPLES = (
         f"{MLX_LM}/longcat.py",
     ),
     Sample(
+        "longcat",
+        'Ok.\n<longcat_tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</longcat_tool_call>'
+        '<longcat_tool_call>\n{"name": "get_time", "arguments": {}}\n</longcat_tool_call>',
+        (text("Ok."), call(PARIS), call("{}", "get_time")),
+        f"{VLLM}/test_longcat_tool_parser.py; the card of meituan-longcat/LongCat-Flash-Chat",
+    ),
+    Sample(
         "minimax_m2",
         'Ok.\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
         '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n'

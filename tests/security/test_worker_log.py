@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.test_serve import Terminal, terminal
+from tests.cli.serving import Terminal, terminal
 from tests.engines.tiny_models import tiny_model
 
 __all__ = ["terminal"]

@@ -17,13 +17,14 @@ from pippin.core.events import (
     Event,
     Failed,
     Finished,
+    PartDelta,
     PicturesDone,
     Ranked,
     Spoken,
     Timings,
     Transcribed,
 )
-from pippin.core.tasks import Task
+from pippin.core.tasks import Generate, Task
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
 
@@ -62,7 +63,10 @@ class Answer:
         is ended with an error."""
         self.ids = ids
         self.served = served
-        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0  # as far as it got
+        self.cached_tokens = 0
+        self._generates = isinstance(tasks[0], Generate)
+        self._prompts: dict[int, int] = {}  # tokens, of each request
+        self._completed: dict[tuple[int, int], int] = {}  # tokens so far, of each choice of each request
         self.start_ms: float | None = None  # until it was accepted: a load, and the reading of the prompt
         self.timings: Timings | None = None  # of the choice that ended last
         self.failure: ErrorReport | None = None
@@ -85,6 +89,15 @@ class Answer:
     def gone(self) -> bool:
         """Whether the client hung up."""
         return self.failure is GONE
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(self._prompts.values())
+
+    @property
+    def completion_tokens(self) -> int:
+        """As far as it got: who hangs up before the end has used them too."""
+        return sum(self._completed.values())
 
     def end(self, report: ErrorReport) -> None:
         """End it from outside, with this reason."""
@@ -109,6 +122,8 @@ class Answer:
         except ServerError as error:
             raise self._fail(error.report) from None
         self.start_ms = (asyncio.get_running_loop().time() - self._opened) * 1000
+        if self._generates:
+            self._prompts = {number: each.prompt_tokens for number, each in enumerate(self._runs.accepted)}
         self._observer.accepted(self._runs.accepted)
         if self.failure is not None:  # ended in the same turn of the loop
             self._runs.fail(self.failure)
@@ -173,7 +188,7 @@ class Answer:
                 continue
             if not events:
                 break
-            self._note(events)
+            self._note(request, events)
             failed = events.pop() if isinstance(events[-1], Failed) else None
             data = await large.do(drawn_size.of_events(events), drawn, encoder, events, request)
             if isinstance(failed, Failed):
@@ -207,22 +222,24 @@ class Answer:
             request, events = await runs.take()
             if not events:
                 return
-            self._note(events)
+            self._note(request, events)
             yield request, events
 
-    def _note(self, events: list[Event]) -> None:
+    def _note(self, request: int, events: list[Event]) -> None:
         self._observer.events(events)
         for event in events:
-            if isinstance(event, Finished):
-                self.completion_tokens += event.usage.completion_tokens
+            if isinstance(event, PartDelta):
+                self._completed[request, event.choice] = event.completed
+            elif isinstance(event, Finished):
+                self._completed[request, event.choice] = event.usage.completion_tokens
                 self.timings = event.timings
                 if event.choice == 0:
-                    self.prompt_tokens += event.usage.prompt_tokens
+                    self._prompts[request] = event.usage.prompt_tokens
                     self.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
-            else:
-                self.prompt_tokens += tokens_of(event)
+            elif tokens := tokens_of(event):
+                self._prompts[request] = tokens
 
     def _fail(self, report: ErrorReport) -> ServerError:
         self.failure = self.failure or report

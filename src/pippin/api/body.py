@@ -12,9 +12,8 @@ from pippin.api.large_work import LARGE
 from pippin.core.errors import ServerError
 
 MIB: Final = 1 << 20
-SLOWEST: Final = (
-    4 << 10
-)  # bytes a second, from which a slow client differs from one that means to hold a place
+SLOWEST: Final = 4 << 10
+"""Bytes a second, from which a slow client differs from one that means to hold a place."""
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:

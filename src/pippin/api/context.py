@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pippin.api.dialects.base import AnyDialect
+from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.errors import Errors
 from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
@@ -24,8 +25,6 @@ from pippin.api.pictures import PictureShelf
 from pippin.config.server_options import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
-
-VERSION = "/v1"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

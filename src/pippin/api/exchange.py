@@ -36,7 +36,8 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
     route: str = "unrouted"  # the pattern of the address, for metrics
     refusal: str = ""  # the sentence of an error that was the reply, for the access log
-    note: str = ""  # for the access log: model, tokens, and milliseconds of queue, prompt and answer
+    facts: dict[str, str | int] = field(default_factory=dict)
+    """Of the answer, for the access log: model, tokens, and milliseconds of queue, prompt and answer."""
 
     @property
     def elapsed(self) -> float:
@@ -50,7 +51,9 @@ def exchange_of(scope: Scope) -> Exchange:
 
 
 def open_exchange(scope: Scope) -> Exchange:
-    """The client's own id serves where it is plain."""
+    """The client's own id serves where it is plain. Slashes that are too many in an address are left out here, before
+    anyone looks at it: a redirect would cost clients their body, and repeat whatever host they claim to ask."""
+    scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
     given = Headers(scope=scope).get("x-request-id", "")
     own = _ID.fullmatch(given) is None
     exchange = Exchange(id=uuid4().hex if own else given, path=scope["path"], own_id=own)
@@ -96,7 +99,8 @@ class ExchangeFrame:
         level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
         if slow:
             level = logging.WARNING
-        note = f" {exchange.note}" if exchange.note else ""
+        facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts
+        note = "".join(f" {name}={_printable(str(fact))}" for name, fact in facts.items())
         if exchange.refusal:
             note += f' refused="{_printable(exchange.refusal)}"'
         log.log(
@@ -109,10 +113,15 @@ class ExchangeFrame:
             exchange.elapsed * 1000,
             exchange.id,
             note,
-            extra={"request_id": exchange.id, "status": status, "ms": round(exchange.elapsed * 1000)},
+            extra={
+                "request_id": exchange.id,
+                "status": status,
+                "ms": round(exchange.elapsed * 1000),
+                "facts": facts,
+            },
         )
 
 
-def _printable(path: str) -> str:
+def _printable(words: str) -> str:
     """A client's words for one line of the log: no control characters, not endless."""
-    return "".join(letter if letter.isprintable() else "?" for letter in path[:200])
+    return "".join(letter if letter.isprintable() else "?" for letter in words[:200])

@@ -22,6 +22,7 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
+from pippin.api.dialects.fields import names_of
 from pippin.api.exchange import Exchange, exchange_of
 from pippin.api.forms import Form, read_form
 from pippin.api.keys import load_keyring
@@ -178,7 +179,7 @@ class Handler:
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
-        self._unknown.note(dialect.name, decoded.ignored)
+        self._unknown.note(dialect.name, decoded.ignored, names_of(dialect.body))
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import inspect
 
 from pippin.api.dialects.anthropic_messages import MessagesDialect
+from pippin.api.dialects.body_types import objects_of
 from pippin.api.dialects.fields import Contract
 from pippin.api.dialects.openai_chat import dialect as chat
 from pippin.api.dialects.openai_completions import dialect as completions
@@ -38,7 +40,8 @@ API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -
 
 Pippin speaks OpenAI's Chat Completions, Completions and Responses, and Anthropic's Messages. Every address works with
 `/v1` and without. A field of a contract is honoured, or refused by name with status 400; a few that only keep books
-are accepted and change nothing. A field that no contract knows is ignored, and named once in the log.
+are accepted and change nothing. A field that no contract knows is ignored, and named once in the log; so are unknown
+keys of the objects that fields hold, by their path.
 
 ## Responses
 
@@ -62,10 +65,13 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
   same text in the summary's place and events instead, never both. `include: ["reasoning.encrypted_content"]` adds it
   as an opaque text that a later request may send back; it is encoded, not encrypted.
 - **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
-  come back as items of their own kind; the functions of a `namespace` get its name in front. Tools that OpenAI's
-  servers run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`, `tool_search`)
-  are left out of the prompt with a warning in the log. Forcing one of them by `tool_choice` is refused. The grammar of
-  a custom tool is told to the model. A regular expression is enforced, too; a Lark grammar is not.
+  come back as items of their own kind; the functions of a `namespace` get its name in front. All other tools are for
+  OpenAI's servers to run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
+  `tool_search` and what newer clients list): they are left out of the prompt with a warning in the log. Forcing one of
+  them by `tool_choice` is refused. The grammar of a custom tool is told to the model. A regular expression is enforced,
+  too; a Lark grammar is not.
+- **`reasoning.context`** is accepted with a warning in the log: the chat template says which reasoning of earlier turns
+  the model is shown.
 - **Tools of MCP servers** are called while the response is made ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
   items show them, and `max_tool_calls` bounds them.
 - **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run
@@ -104,6 +110,16 @@ are accepted and change nothing. A field that no contract knows is ignored, and 
 not know the field.
 """
 
+KEYS: Final = """
+## Keys of objects
+
+Fields may hold objects with keys of their own; these are known. ○ accepted without effect, all others are honoured, or
+refused by name where they ask for what can't be done. Any other key is ignored, and named once in the log, as
+`tools[].function.colour`. `[]` stands for every item of a list, and `*` for every key of a map. Messages, items of
+`input` and blocks of `system` are not checked for unknown keys: clients keep notes of their own there. Nor is what is
+handed on as it is: JSON schemas, `metadata`, variables of the chat template.
+"""
+
 
 def api_page() -> str:
     described = {head: descriptions(contract) for head, contract in CONTRACTS.items()}
@@ -120,7 +136,38 @@ def api_page() -> str:
         said = [texts.get(name, "") for texts in described.values()]
         said += [contract.accepted.get(name, "") for contract in CONTRACTS.values()]
         lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
-    return "\n".join([*lines, *kind_lines()]) + "\n"
+    return "\n".join([*lines, *key_lines(), *kind_lines()]) + "\n"
+
+
+def key_lines() -> list[str]:
+    """A table of the keys that are known of each object in a field, and by which contracts."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    for head, contract in CONTRACTS.items():
+        for name, place in contract.settings().items():
+            for path, struct in objects_of(place, name):
+                heads.setdefault((label(path, struct), keys(struct)), []).append(head)
+    rows = [
+        f"| {where} | {', '.join(dict.fromkeys(heads[where, known]))} | {known} |"
+        for where, known in sorted(heads)
+    ]
+    return [KEYS, "| Object | Contract | Keys |", "|---|---|---|", *rows]
+
+
+def label(path: str, struct: inspect.StructType) -> str:
+    return f"`{path}`" if struct.tag is None else f"`{path}` of type `{struct.tag}`"
+
+
+def keys(struct: inspect.StructType) -> str:
+    tag = [f"`{struct.tag_field}`"] if struct.tag_field else []
+    return ", ".join(tag + [f"`{field.encode_name}`{effect(field.type)}" for field in struct.fields])
+
+
+def effect(place: inspect.Type) -> str:
+    match place:
+        case inspect.Metadata(extra_json_schema={"description": str(text)}) if text.startswith("Accepted"):
+            return f" {MARKS['accepted']}"
+        case _:
+            return ""
 
 
 def kind_lines() -> list[str]:

@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from pippin.api.answer import Answer
 from pippin.api.dialects.base import RunInfo
 from pippin.api.exchange import Exchange
@@ -76,16 +78,18 @@ class RunningAnswers:
             if self._active.get(name) is answer:
                 del self._active[name]
         exchange.gone = answer.gone
-        exchange.note = (
-            f"model={run.model} prompt={answer.prompt_tokens} cached={answer.cached_tokens} "
-            f"completion={answer.completion_tokens}"
-        )
+        exchange.facts = {
+            "model": run.model,
+            "prompt": answer.prompt_tokens,
+            "cached": answer.cached_tokens,
+            "completion": answer.completion_tokens,
+        }
         if answer.start_ms is not None:
-            exchange.note += f" start={answer.start_ms:.0f}"
+            exchange.facts["start"] = round(answer.start_ms)
         if (times := answer.timings) is not None:
-            exchange.note += f" queue={times.queue:.0f} prefill={times.prefill:.0f} decode={times.decode:.0f}"
+            exchange.facts |= {name: round(ms) for name, ms in msgspec.structs.asdict(times).items()}
         if answer.failure is not None and not answer.gone:
-            exchange.note += f" error={answer.failure.kind}"
+            exchange.facts["error"] = answer.failure.kind
 
     async def cancel(self, name: str) -> bool:
         """End a request by its own id or by that of its answer; False if none is running."""

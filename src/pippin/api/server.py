@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import uvicorn
+import uvloop
 
 from pippin.api.app import create_app
 from pippin.api.bounded_http import BoundedHttp
@@ -33,6 +34,11 @@ KEEP_CONNECTION: Final = 75  # idle seconds
 SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
 
 Preparation = Callable[[], Coroutine[Any, Any, None]]
+"""Fetches and loads the models that the operator named, while the server answers already."""
+
+
+async def nothing_to_prepare() -> None:
+    """Models load when requests name them."""
 
 
 class AddressError(Exception):
@@ -66,7 +72,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def _reason(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} of {host} is in use by another program; choose another with --port."
+        return f"Port {port} of {host} is in use; choose another with --port. (`pippin stop` ends a Pippin.)"
     if error.errno == errno.EACCES:
         return f"Port {port} of {host} needs more rights; choose one above 1023 with --port."
     return f"Can't listen on {host} port {port}: {error.strerror or error}."
@@ -105,26 +111,26 @@ class Server:
         return int(self._listener.getsockname()[1])
 
     async def run(
-        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation = nothing_to_prepare
     ) -> None:
         """Serve until a signal says stop."""
         with self._signals():
             await self.serve(on_ready, prepare)
 
     async def serve(
-        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation | None = None
+        self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation = nothing_to_prepare
     ) -> None:
-        """Serve until `stop`. The models that the operator named load meanwhile."""
-        preloading = asyncio.create_task((prepare or self._service.preload)())
+        """Serve until `stop`."""
+        preparing = asyncio.create_task(prepare())
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
         on_ready()
         try:
             await serving
         finally:
-            preloading.cancel()
+            preparing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await preloading
+                await preparing
             await self._tool_servers.close()
             await self._service.close(0.0)
 
@@ -170,11 +176,9 @@ def run_server(
     service: Service,
     settings: Settings,
     on_ready: Callable[[str, int], None],
-    prepare: Preparation | None = None,
+    prepare: Preparation,
 ) -> int:
     """Listen and serve; the process's exit status. `on_ready` is told host and port once they answer.
-
-    `prepare` fetches and loads the models that the operator named, instead of `service.preload`.
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
@@ -191,16 +195,6 @@ def run_server(
             sys.setswitchinterval(SWITCH)
             on_ready(host, server.port)
 
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.run(ready, prepare))
     return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one; it isn't made for Windows."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

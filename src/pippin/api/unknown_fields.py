@@ -1,6 +1,9 @@
 """Names fields that no contract knows once in the log, so that a misspelt one can be found."""
 
 import logging
+from collections.abc import Collection
+
+from pippin.config.errors import nearest
 
 log = logging.getLogger(__name__)
 
@@ -11,9 +14,11 @@ class UnknownFields:
     def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
 
-    def note(self, kind: str, names: tuple[str, ...]) -> None:
+    def note(self, kind: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+        """`known`: the names that one of `names` may have been meant for."""
         for name in names:
             if (kind, name) in self._named or len(self._named) >= REMEMBERED:
                 continue
             self._named.add((kind, name))
-            log.warning("Ignored the unknown field %r of %s; it is named here once.", name, kind)
+            hint = "" if "." in name else nearest(name, known)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, kind, hint)

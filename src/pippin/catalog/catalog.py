@@ -126,10 +126,13 @@ class Catalog:
         return self._options.host in LOOPBACK or self._options.host.startswith("127.")
 
     def remove(self, name: str) -> CatalogEntry:
-        """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports."""
+        """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports. A part of a name is none
+        here: it may mean another model than the one that was in mind."""
         check_name(name)
-        self._view = None
-        entry = self._named(name)
+        view = self._look()
+        entry = self._exact(name, view)
+        if entry is None:
+            raise not_found(name, view.entries, "Give the whole name; `pippin list` shows it.")
         root = {"hub": self._roots.hub, "import": self._roots.imports}.get(entry.found.source)
         if root is None or entry.found.root.parent.resolve() != root.resolve():
             message = f"The model {entry.found.id} lies in a folder of your own; delete it there."

@@ -10,6 +10,7 @@ from pippin.core.errors import ServerError
 
 LONGEST: Final = 512
 LEAST_PARTIAL: Final = 3  # characters; fewer would match by chance
+FEW: Final = 5  # models that an error names all
 REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
@@ -76,6 +77,8 @@ def not_found(name: str, ids: Collection[str], hint: str) -> ServerError:
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     nearest = list(dict.fromkeys(known[match] for match in close))
     sentence = f" Close to it: {', '.join(nearest)}." if nearest else ""
+    if not nearest and 0 < len(ids) <= FEW:
+        sentence = f" Those that do: {', '.join(ids)}."
     return ServerError(
         "model_not_found", f"The model {name!r} does not exist here.{sentence} {hint}", "model"
     )

@@ -61,18 +61,18 @@ class Collect(argparse.Action):
             given.append(GivenFlag(name))
 
 
-def option_parser(program: str, description: str, *, models: bool = True) -> Parser:
+def option_parser(program: str, description: str) -> Parser:
     """A parser of every option's flag, and of the flags of the replaced servers, which its help leaves out."""
-    parser = Parser(prog=program, description=description, epilog=FOREIGN)
+    usage = f"{program} [MODEL ...] [options]"  # all of them would fill the screen
+    parser = Parser(prog=program, usage=usage, description=description, epilog=FOREIGN)
     parser.set_defaults(given=[])
-    if models:
-        parser.add_argument(
-            "models",
-            metavar=POSITIONAL,
-            nargs="*",
-            action=Collect,
-            help="models to serve: folders, repository ids, aliases or names; none loads what requests name",
-        )
+    parser.add_argument(
+        "models",
+        metavar=POSITIONAL,
+        nargs="*",
+        action=Collect,
+        help="models to serve: folders, repository ids, aliases or names; none loads what requests name",
+    )
     groups: dict[str, argparse._ArgumentGroup] = {}
     for flag in flags().values():
         if flag.option is None:

@@ -16,9 +16,15 @@ from pippin.config.settings import Settings, Sources
 SECRET = ("api_keys",)
 
 
+USAGE = """usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]
+
+Shows the value of every option and who gave it: a flag, a variable, the file, a profile, or the default.
+"""
+
+
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]")
+        print(USAGE, end="")
         return 0 if arguments else 2
     if arguments[0] != "show":
         raise ConfigError(f"`pippin config {arguments[0]}`: there is only `pippin config show`.")
@@ -28,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parser.parse(arguments[1:])
     settings = load(Sources(flags=tuple(parsed.given)))
     rows = _rows(settings, changed=parsed.changed)
-    print(_as_json(rows) if parsed.json else _as_text(rows))
+    print(_as_json(rows) if parsed.json else _as_text(rows) or "# Nothing differs from the defaults.")
     for note in settings.notes:
         print(f"# {note.severity}: {note.text}")
     return 0

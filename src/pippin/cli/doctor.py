@@ -14,8 +14,10 @@ from pippin.cli.bench_table import bench_table
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.running import client_parser, running_servers
 from pippin.cli.terminal import size
+from pippin.config.errors import ConfigError
 from pippin.config.load import load
-from pippin.config.settings import Sources
+from pippin.config.server_options import ServerOptions
+from pippin.config.settings import Settings, Sources
 
 ROOM_FOR_A_MODEL: Final = 10_000_000_000  # bytes
 SECONDS: Final = 60
@@ -64,7 +66,8 @@ def check_arrays() -> Iterator[Finding]:
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
     state: Literal["ok", "warning"] = "ok" if report["gigaflops"] > 10 else "warning"
     hint = "" if state == "ok" else ": no accelerated BLAS; pip install 'pippin[cpu]'"
-    yield Finding(state, f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{hint}")
+    by = f" with {report['blas']}" if report["blas"] else ""
+    yield Finding(state, f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}{hint}")
 
 
 def check_memory() -> Iterator[Finding]:
@@ -83,7 +86,7 @@ def check_disk() -> Iterator[Finding]:
 
 
 def check_models() -> Iterator[Finding]:
-    entries = open_catalog(load(Sources())).entries()
+    entries = open_catalog(_settings()).entries()
     usable = [entry for entry in entries if entry.info is not None]
     yield Finding("ok", f"{len(usable)} model{'' if len(usable) == 1 else 's'} here")
     for entry in entries:
@@ -95,7 +98,7 @@ def check_server() -> Iterator[Finding]:
     servers = running_servers()
     for server in servers:
         yield Finding("ok", f"A server runs at {server.address} (process {server.pid})")
-    port = load(Sources()).server.port
+    port = _settings().server.port
     with socket.socket() as probe:
         taken = probe.connect_ex(("127.0.0.1", port)) == 0
     if taken and not any(server.address.endswith(f":{port}") for server in servers):
@@ -103,8 +106,21 @@ def check_server() -> Iterator[Finding]:
 
 
 def check_configuration() -> Iterator[Finding]:
-    for note in load(Sources()).notes:
+    try:
+        notes = load(Sources()).notes
+    except ConfigError as error:
+        yield Finding("problem", str(error))
+        return
+    for note in notes:
         yield Finding("warning", note.text)
+
+
+def _settings() -> Settings:
+    """The defaults where the configuration can't be understood, which `check_configuration` tells."""
+    try:
+        return load(Sources())
+    except ConfigError:
+        return Settings(server=ServerOptions())
 
 
 CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (

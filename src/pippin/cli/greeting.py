@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import logging
 import shlex
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pippin.catalog import Catalog
     from pippin.core.models import ModelState
     from pippin.service import Service
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.25  # seconds
 NO_MODEL: Final = "No model is named: requests load them. `pippin list` shows what is here."
@@ -63,7 +65,8 @@ def greet(options: ServerOptions, address: str, models: list[str], example: str)
 
 @dataclass
 class Preparation:
-    """Downloads and loads the models named at the start, telling how it goes."""
+    """Downloads and loads the models named at the start, telling how it goes: in the log, which programs may read,
+    where there is no terminal for a bar."""
 
     options: ServerOptions
     catalog: "Catalog"
@@ -77,16 +80,16 @@ class Preparation:
                 try:
                     await self._prepare(entry)
                 except ServerError as error:
-                    say(f"{name_of(entry)} is not ready: {error.report.message}", sys.stderr)
+                    log.error("%s is not ready: %s", name_of(entry), error.report.message)
 
     async def _prepare(self, entry: ModelEntry) -> None:
         name = name_of(entry)
-        with progress(f"Downloading {name}:", bytes_counted=True) as tell:
+        with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
             info = await self.catalog.ensure(entry.path, tell, by_operator=True)
         name = entry.name or info.id
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:
-            with progress(f"Loading {name}:", bytes_counted=True) as tell:
+            with progress(f"Loading {name}:", bytes_counted=True, write=log.info) as tell:
                 while not loading.done():
                     self._look(name, tell)
                     await asyncio.wait([loading], timeout=LOOK_EVERY)

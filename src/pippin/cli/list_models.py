@@ -25,13 +25,13 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.json:
         print(json.dumps([_facts(entry) for entry in entries], indent=2))
     elif parsed.quiet:
-        print("\n".join(entry.found.id for entry in entries))
+        for entry in entries:
+            print(entry.found.id)
     elif entries:
-        print(
-            table(
-                ("NAME", "KIND", "SIZE", "WEIGHTS", "WINDOW", "CHANGED"), [_row(entry) for entry in entries]
-            )
-        )
+        headings = ("NAME", "KIND", "SIZE", "WEIGHTS", "WINDOW", "CHANGED")
+        print(table(headings, [_row(entry) for entry in entries]))
+    elif parsed.name:
+        print(f"No model's name contains `{parsed.name}`. `pippin list` shows those that are here.")
     else:
         print("No models here. Fetch one with `pippin pull REPOSITORY`, or serve a folder: pippin serve PATH")
     return 0

@@ -28,10 +28,8 @@ class LogWriter(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        record.msg, record.args = (
-            record.getMessage(),
-            None,
-        )  # what it speaks of may change before it is written
+        # What it speaks of may change before it is written.
+        record.msg, record.args = record.getMessage(), None
         try:
             self._records.put_nowait(record)
         except queue.Full:

@@ -11,12 +11,12 @@ from pippin.config.server_options import ServerOptions
 FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
 EXTRAS: Final = ("request_id", "model", "status", "ms")
-"""What records carry beside their message."""
+"""What records carry beside their message; those of the access log have `facts` of the answer, too."""
 
 
 class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
 
 
 class JsonFormatter(logging.Formatter):
@@ -29,6 +29,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         line |= {name: record.__dict__[name] for name in EXTRAS if record.__dict__.get(name) is not None}
+        line |= record.__dict__.get("facts", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

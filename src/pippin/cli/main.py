@@ -28,6 +28,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "ps": ("ps", "List the models in memory of the running server"),
     "load": ("load", "Load a model into the running server"),
     "unload": ("unload", "Unload a model from the running server"),
+    "cache": ("cache", "Show or clear the prefix caches, in memory and on disk"),
     "stop": ("stop", "Stop the running server"),
     "config": ("config", "Show the configuration and where each value came from"),
     "doctor": ("doctor", "Check that this machine can run models"),
@@ -89,4 +90,9 @@ def _guarded(verb: Verb, arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left: say nothing more
+        return 1
+    except OSError as error:
+        if error.filename is None:  # not of a file that someone named: a fault of ours
+            raise
+        print(f"pippin: {error.filename}: {error.strerror}.", file=sys.stderr)
         return 1

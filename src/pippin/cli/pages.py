@@ -11,8 +11,8 @@ HEAD: Final = """<!-- Written by `make docs`; the words are in src/pippin/cli/. 
 # The command line
 
 Every command ends with status 0 when it did what it says, 1 when it could not, and 2 when it was not understood; what
-went wrong is one line on standard error. `pippin ps`, `load`, `unload` and `stop` find the server that runs here by
-themselves; `--server` or `PIPPIN_SERVER` names another, `--api-key` or `PIPPIN_API_KEY` its key. The options of
+went wrong is one line on standard error. `pippin ps`, `load`, `unload`, `cache` and `stop` find the server that runs
+here by themselves; `--server` or `PIPPIN_SERVER` names another, `--api-key` or `PIPPIN_API_KEY` its key. The options of
 `serve` and `launch` are on [their own page](configuration.md), the flags of other servers [on theirs](migrating.md).
 """
 LONG: Final = ("serve", "launch")
@@ -23,8 +23,7 @@ def cli_page() -> str:
     for name in VERBS:
         text = help_of(name)
         if name in LONG:
-            text = text[: text.index("\n\noptions:")] if "\n\noptions:" in text else text
-            text = f"usage: pippin {name} [MODEL ...] [options]\n\n" + text[text.index("\n\n") :].strip()
+            text = text[: text.index("\n\noptions:")]
         parts.append(f"## pippin {name}\n\n```\n{text.strip()}\n```\n")
     return "\n".join(parts)
 

@@ -7,13 +7,18 @@ from typing import Any
 
 from pippin.cli.running import ask, client_parser
 from pippin.cli.terminal import ago, size, table
+from pippin.core.errors import ServerError
 
 
 def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin ps", "List the models in memory of the running server.")
     parsed = parser.parse(arguments)
     health = ask(parsed, "GET", "/health")
-    models = [model for model in health.get("workers", []) if model.get("state") != "unloaded"]
+    if "workers" not in health:
+        raise ServerError(
+            "authentication", "The server asks for a key: give it with --api-key or PIPPIN_API_KEY."
+        )
+    models = [model for model in health["workers"] if model.get("state") != "unloaded"]
     if parsed.json:
         print(json.dumps(models, indent=2))
     elif models:

@@ -9,7 +9,9 @@ from pippin.cli.local import OPTIONS, open_catalog, settings_of
 
 def run(arguments: Sequence[str]) -> int:
     parser = Parser(prog="pippin rm", description="Delete a model's files from this machine.")
-    parser.add_argument("model", nargs="+", help="a model's name; a folder of your own is never deleted")
+    parser.add_argument(
+        "model", nargs="+", help="a model's whole name; a folder of your own is never deleted"
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     some_options(parser, OPTIONS)
     parsed = parser.parse(arguments)

@@ -1,8 +1,10 @@
 """The running server: where it listens, and requests to it."""
 
+import contextlib
+import fcntl
 import json
-import os
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,34 +30,54 @@ class RunningServer(Struct, frozen=True, kw_only=True):
     started: float  # seconds since the epoch
 
 
-def announce(server: RunningServer) -> Path:
-    """Leave word of a server; the file is to be removed when it ends."""
+@contextlib.contextmanager
+def announced(server: RunningServer) -> Iterator[None]:
+    """Leave word of a server while it runs. The file is locked, and a lock ends with its process however that ends:
+    a number of a process may be another's by the time it is read."""
     folder = environment.home() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{server.pid}.json"
-    path.write_bytes(msgspec.json.encode(server))
-    return path
+    begun = path.with_suffix(".begun")
+    with begun.open("wb", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(msgspec.json.encode(server))
+        begun.rename(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def running_servers() -> list[RunningServer]:
     """Those that live, the newest first. Word of dead ones is removed."""
     found: list[RunningServer] = []
     for path in (environment.home() / "run").glob("*.json"):
-        try:
-            server = msgspec.json.decode(path.read_bytes(), type=RunningServer)
-            os.kill(server.pid, 0)
-        except (OSError, msgspec.DecodeError):
+        server = _living(path)
+        if server is None:
             path.unlink(missing_ok=True)
         else:
             found.append(server)
     return sorted(found, key=lambda server: -server.started)
 
 
+def _living(path: Path) -> RunningServer | None:
+    """The server that left this word and still holds it."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return msgspec.json.decode(file.read(), type=RunningServer)
+    except (OSError, msgspec.DecodeError):
+        pass
+    return None
+
+
 def client_parser(program: str, description: str) -> Parser:
     parser = Parser(prog=program, description=description)
     parser.add_argument("--server", help="address of the server; the one running here if not given")
     parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
-    parser.add_argument("--json", action="store_true", help="print the server's answer")
+    parser.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
 
@@ -66,6 +88,11 @@ def address(parsed: Namespace) -> str:
         return text if "://" in text else f"http://{text}"
     servers = running_servers()
     return servers[0].address if servers else DEFAULT_ADDRESS
+
+
+def is_there(parsed: Namespace) -> bool:
+    """Whether a server is named, or one of this user runs."""
+    return bool(parsed.server or environment.server_address() or running_servers())
 
 
 def server_process(parsed: Namespace) -> int | None:

@@ -1,5 +1,6 @@
 """`pippin serve`: starts the server, and tells the person who started it how it goes."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -12,7 +13,7 @@ from pippin.cli.arguments import option_parser
 from pippin.cli.greeting import Preparation, greet, served_names
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
-from pippin.cli.running import RunningServer, announce
+from pippin.cli.running import RunningServer, announced
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.settings import Settings, Sources
@@ -52,19 +53,21 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
 
     service = open_service(settings.server, catalog, footprint)
     preparation = Preparation(settings.server, catalog, service)
-    left: list[str] = []
+    until_the_end = contextlib.ExitStack()
 
     def on_ready(host: str, port: int) -> None:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         example = next((info.id for info in catalog.models()), "MODEL")
         greet(settings.server, address, served_names(settings.server, catalog), example)
-        left.append(str(announce(RunningServer(pid=os.getpid(), address=address, started=time.time()))))
+        word = RunningServer(pid=os.getpid(), address=address, started=time.time())
+        try:
+            until_the_end.enter_context(announced(word))
+        except OSError as error:  # a service may have no folder that it can write
+            log.warning("`pippin ps` and `stop` can't find this server by themselves: %s.", error)
 
     try:
-        return run_server(service, settings, on_ready, preparation.run)
+        with until_the_end:
+            return run_server(service, settings, on_ready, preparation.run)
     except AddressError as error:
         print(f"pippin: {error}", file=sys.stderr)
         return 1
-    finally:
-        for path in left:
-            os.unlink(path)

@@ -47,14 +47,20 @@ def ago(seconds: float) -> str:
     return "just now"
 
 
+def _say_beside_output(text: str) -> None:
+    say(text, sys.stderr)
+
+
 @contextmanager
-def progress(title: str, *, bytes_counted: bool = False) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere a line every few seconds."""
+def progress(
+    title: str, *, bytes_counted: bool = False, write: Callable[[str], None] = _say_beside_output
+) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere `write` gets a line every few seconds."""
     if sys.stderr.isatty():
         with _bar(title, bytes_counted=bytes_counted) as tell:
             yield tell
     else:
-        yield _lines(title, bytes_counted=bytes_counted)
+        yield _lines(title, write, bytes_counted=bytes_counted)
 
 
 @contextmanager
@@ -79,7 +85,7 @@ def _bar(title: str, *, bytes_counted: bool) -> Iterator[Progress]:
         yield tell
 
 
-def _lines(title: str, *, bytes_counted: bool) -> Progress:
+def _lines(title: str, write: Callable[[str], None], *, bytes_counted: bool) -> Progress:
     last, shown = -SECONDS_BETWEEN_LINES, (0, 0)
 
     def tell(done: int, total: int, what: str) -> None:
@@ -89,6 +95,6 @@ def _lines(title: str, *, bytes_counted: bool) -> Progress:
             return
         last, shown = now, (done, total)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
-        say(f"{title} {amount} {what}".strip(), sys.stderr)
+        write(f"{title} {amount} {what}".strip())
 
     return tell

@@ -39,9 +39,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     transport: Transport
     command: str = ""
     args: tuple[str, ...] = ()
-    env: dict[str, str] = field(
-        default_factory=dict
-    )  # beside PATH, HOME and the like; nothing else is inherited
+    env: dict[str, str] = field(default_factory=dict)  # beside PATH and the like; nothing else is inherited
     cwd: str | None = None
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)

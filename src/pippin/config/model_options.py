@@ -21,7 +21,10 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Type that weights run in; `auto` lets the device decide."),
     ] = "auto"
     accelerated_blas: Annotated[
-        bool, Meta(description="On the CPU of Linux, put OpenBLAS in front of MLX's own BLAS.")
+        bool,
+        Meta(
+            description="On the CPU of Linux, put MKL, if installed, or OpenBLAS in front of MLX's own BLAS."
+        ),
     ] = True
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
@@ -139,7 +142,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Positive | None, Meta(description="Most conversations in the prefix cache.")
     ] = None
     cache_dir: Annotated[str | None, Meta(description="Folder of the prefix cache's disk tier.")] = None
-    cache_disk_max_gb: Annotated[float, Meta(gt=0, description="Most disk for it, in GB.")] = 10.0
+    cache_disk_max_gb: Annotated[float, Meta(gt=0, description="Most disk for the prefix cache, in GB.")] = (
+        10.0
+    )
     warm_prompts: Annotated[
         str | None, Meta(description="JSON file of prompts to compute at start and keep.")
     ] = None
@@ -148,7 +153,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_bits: Annotated[
         Literal[4, 8] | None, Meta(description="Bits of the KV cache's full-attention layers.")
     ] = None
-    kv_group_size: Annotated[Literal[32, 64, 128], Meta(description="Values that share a scale.")] = 64
+    kv_group_size: Annotated[
+        Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
+    ] = 64
     quantized_kv_start: Annotated[
         Natural, Meta(description="Tokens of a row that stay unquantised at first.")
     ] = 0
@@ -157,8 +164,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
 
     # Media
-    min_pixels: Annotated[Positive | None, Meta(description="Smallest image area.")] = None
-    max_pixels: Annotated[Positive | None, Meta(description="Largest image area.")] = None
+    min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
+    max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
     vision_cache_size: Annotated[Natural, Meta(description="Images whose features are kept.")] = 20
 
     # Other kinds
@@ -166,7 +173,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Positive | None, Meta(description="Most tokens of an embedding input.")
     ] = None
     embedding_overflow: Annotated[
-        Literal["error", "truncate"], Meta(description="What to do with longer inputs.")
+        Literal["error", "truncate"], Meta(description="What to do with embedding inputs that are too long.")
     ] = "error"
     embedding_pooling: Annotated[
         Literal["last", "mean"] | None,
@@ -178,7 +185,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quantize: Annotated[Literal[3, 4, 5, 6, 8, 16] | None, Meta(description="Bits of an image model.")] = None
     config_name: Annotated[str | None, Meta(description="Preset of an image model.")] = None
     lora_paths: Annotated[tuple[str, ...], Meta(description="LoRA files of an image model.")] = ()
-    lora_scales: Annotated[tuple[float, ...], Meta(description="Their strengths.")] = ()
+    lora_scales: Annotated[
+        tuple[float, ...], Meta(description="Strengths of the LoRA files, in their order.")
+    ] = ()
 
     # Life in the pool
     pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False

@@ -73,6 +73,10 @@ A value that Pippin has no equal of takes the nearest that is honest, with a war
 or 8 bits, so `--kv-bits 3.5` is 4. A value that the server itself would refuse is refused.
 
 With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
+
+Their endpoints answer under the same addresses, with `/v1` and without; what is another here, or is not there, is in a
+table of its own. Errors have the shape of OpenAI or Anthropic everywhere, CORS is off until `--allowed-origin` names
+someone, and files of the server's disk are read inside `--media-path` alone and never written.
 """
 
 
@@ -132,9 +136,10 @@ def _server(server: Server) -> str:
                 f"### {server.title}: {title[0].lower() if title != 'YAML keys' else 'Y'}{title[1:]}\n"
             )
             parts.append(_table(("Name", "Default there", "In Pippin", "Option", "Notes"), rows))
-    if server.other:
-        parts.append(f"### {server.title}: other commands\n")
-        parts.append(_table(("There", "In Pippin"), [(f"`{name}`", note) for name, note in server.other]))
+    for title, pairs in (("what else differs", server.differences), ("other commands", server.other)):
+        if pairs:
+            parts.append(f"### {server.title}: {title}\n")
+            parts.append(_table(("There", "In Pippin"), [(f"`{name}`", note) for name, note in pairs]))
     return "\n".join(parts)
 
 

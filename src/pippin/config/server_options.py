@@ -40,11 +40,19 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         tuple[str, ...], Meta(description="More folders to find models in.", extra=flag("--model-dir"))
     ] = ()
     aliases: Annotated[
-        dict[str, str], Meta(description="Short names of models.", extra=flag("--alias", hot=True))
+        dict[str, str],
+        Meta(description="Short names of models: name to model.", extra=flag("--alias", hot=True)),
     ] = field(default_factory=dict)
     claude_model: Annotated[
         str | None, Meta(description="Model that answers for any claude-* name.", extra=HOT)
     ] = None
+    any_model_name: Annotated[
+        bool,
+        Meta(
+            description="Let the model answer whatever name a request has, where one alone is served.",
+            extra=HOT,
+        ),
+    ] = False
     offline: Annotated[bool, Meta(description="Never use the network.")] = False
     allow_downloads: Annotated[
         bool | None,
@@ -54,7 +62,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             extra=HOT,
         ),
     ] = None
-    download_timeout: Annotated[float, Meta(gt=0, description="Seconds without data.", extra=HOT)] = 300.0
+    download_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds that a download may go without data.", extra=HOT)
+    ] = 300.0
     download_retries: Annotated[Natural, Meta(description="Tries after a failed download.", extra=HOT)] = 3
 
     # Memory and the pool
@@ -66,13 +76,16 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 0.8
     memory_budget_gb: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(description="Memory for models, instead of the share.", extra=HOT),
+        Meta(description="Memory for all models, in GB, instead of the share.", extra=HOT),
     ] = None
     contention_policy: Annotated[
-        ContentionPolicy, Meta(description="When a model needs room that busy models hold.", extra=HOT)
+        ContentionPolicy,
+        Meta(description="What to do when busy models hold the room that another needs.", extra=HOT),
     ] = "wait_then_fail"
     contention_wait: Annotated[float, Meta(ge=0, description="Seconds to wait for room.", extra=HOT)] = 30.0
-    drain_timeout: Annotated[float, Meta(ge=0, description="Seconds to drain at a stop.")] = 30.0
+    drain_timeout: Annotated[
+        float, Meta(ge=0, description="Seconds that running requests may take after a stop.")
+    ] = 30.0
 
     # Access
     api_keys: Annotated[
@@ -93,10 +106,12 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ),
     ] = ()
     allowed_hosts: Annotated[
-        tuple[str, ...], Meta(description="More values of the Host header.", extra=flag("--allowed-host"))
+        tuple[str, ...],
+        Meta(description="More values of the Host header to answer to.", extra=flag("--allowed-host")),
     ] = ()
     allowed_origins: Annotated[
-        tuple[str, ...], Meta(description="Origins for CORS.", extra=flag("--allowed-origin"))
+        tuple[str, ...],
+        Meta(description="Origins of web pages that may call (CORS).", extra=flag("--allowed-origin")),
     ] = ()
     metrics_auth: Annotated[bool, Meta(description="Ask for a key at /metrics too.")] = False
     enable_metrics: Annotated[bool, Meta(description="Serve Prometheus metrics.")] = False
@@ -108,7 +123,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     keepalive_interval: Annotated[
         float, Meta(gt=0, description="Seconds of silence before a stream gets a comment.", extra=HOT)
     ] = 10.0
-    body_timeout: Annotated[float, Meta(gt=0, description="Seconds without body bytes.", extra=HOT)] = 30.0
+    body_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds that a request body may pause.", extra=HOT)
+    ] = 30.0
     max_body_mb: Annotated[float, Meta(gt=0, description="Largest request body, in MiB.", extra=HOT)] = 64.0
     max_upload_mb: Annotated[float, Meta(gt=0, description="Largest uploaded file, in MiB.", extra=HOT)] = (
         256.0
@@ -128,7 +145,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Media from outside
     media_fetch: Annotated[bool, Meta(description="Fetch media from http(s) addresses.")] = True
     media_hosts: Annotated[
-        tuple[str, ...], Meta(description="Only from these hosts.", extra=flag("--media-host"))
+        tuple[str, ...], Meta(description="Fetch media from these hosts alone.", extra=flag("--media-host"))
     ] = ()
     media_path: Annotated[str | None, Meta(description="Folder that file paths may point into.")] = None
     media_max_mb: Annotated[float, Meta(gt=0, description="Largest fetched file, in MiB.")] = 64.0
@@ -137,10 +154,14 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Responses store, MCP
     response_store: Annotated[str | None, Meta(description="SQLite file of stored responses.")] = None
     response_store_entries: Annotated[Natural, Meta(description="Most stored responses.")] = 1024
-    response_store_mb: Annotated[float, Meta(gt=0, description="Most memory for them, in MiB.")] = 256.0
-    response_store_hours: Annotated[float, Meta(gt=0, description="How long they are kept.")] = 720.0
+    response_store_mb: Annotated[
+        float, Meta(gt=0, description="Most memory for stored responses, in MiB.")
+    ] = 256.0
+    response_store_hours: Annotated[
+        float, Meta(gt=0, description="Hours that stored responses are kept.")
+    ] = 720.0
     cache_salt_per_key: Annotated[bool, Meta(description="Keep the prefix caches of API keys apart.")] = False
     mcp_config: Annotated[str | None, Meta(description="JSON or YAML file of MCP servers.")] = None
     mcp_offer: Annotated[
-        McpOffer, Meta(description="Offer their tools to chats that ask, or to all.", extra=HOT)
+        McpOffer, Meta(description="Offer tools of MCP servers to chats that ask, or to all.", extra=HOT)
     ] = "asked"

@@ -2,17 +2,21 @@
 
 Those kernels take exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a prompt of
 256 tokens in SmolLM2. Here exp is a polynomial and an addition to the exponent's bits (the method of Cephes' `expf`),
-as exact as the library's. `install` puts these functions in place of `mlx.core`'s own, where models look them up.
+as exact as the library's. MLX also takes the angles of rotary positions anew in each layer; here they are taken once
+for a step. `install` puts these functions in place of `mlx.core`'s own, where models look them up.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from typing import Any
+from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
 SMALL = 8192  # numbers: below, building the operations costs more than it saves
+TURNS = 8  # kept: models have one or two kinds of rotary positions, and a step asks for one place of each
+FEW = 256  # earlier tokens: up to as many, MLX's own attention is as quick for single queries
 POWERS = (  # of 2 to the power of -0.5 to 0.5, least squares at Chebyshev's points: right to 1.5e-7
     1.000000071030,
     0.693146949161,
@@ -98,6 +102,73 @@ def _bias(mask: mx.array | str, count: int, length: int) -> mx.array:
     return mx.where(mask, 0.0, MASKED) if mask.dtype == mx.bool_ else mask * TO_BASE_2
 
 
+_steady: WeakValueDictionary[int, mx.array] = WeakValueDictionary()
+
+
+def steady(positions: mx.array) -> mx.array:
+    """Promise that this array will not be changed in place, so that what follows from it can be kept."""
+    _steady[id(positions)] = positions
+    return positions
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Cosines and sines that a rotary embedding multiplies with, and what they were made from."""
+
+    cosines: mx.array  # [T, dims] or [B, 1, T, dims]
+    sines: mx.array
+    sources: tuple[Any, ...]  # held, so that nothing else comes to have their ids
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding of two halves (`traditional` or of other types: MLX's own)."""
+
+    own: Callable[..., mx.array]
+    _turns: dict[tuple[Any, ...], Turn] = field(default_factory=dict)
+
+    def __call__(self, x: mx.array, dims: int, **options: Any) -> mx.array:
+        offset = options.get("offset")
+        known = isinstance(offset, int) or (x.ndim == 4 and _steady.get(id(offset)) is offset)
+        if options.get("traditional") or not known or x.dtype != mx.float32 or options.get("stream"):
+            return self.own(x, dims, **options)
+        turn = self._turn(x.shape[-2], dims, options["base"], options["scale"], offset, options.get("freqs"))
+        turned = x[..., :dims]
+        half = dims // 2
+        swapped = mx.concatenate([turned[..., half:], turned[..., :half]], axis=-1)
+        turned = turned * turn.cosines + swapped * turn.sines
+        return turned if dims == x.shape[-1] else mx.concatenate([turned, x[..., dims:]], axis=-1)
+
+    def _turn(
+        self, count: int, dims: int, base: float | None, scale: float, offset: Any, freqs: mx.array | None
+    ) -> Turn:
+        start = offset if isinstance(offset, int) else id(offset)
+        key = count, dims, base, scale, isinstance(offset, int), start, id(freqs)
+        found = self._turns.get(key)
+        if found is None:
+            if len(self._turns) >= TURNS:
+                self._turns.pop(next(iter(self._turns)))
+            found = self._turns[key] = _new_turn(count, dims, base, scale, offset, freqs)
+        return found
+
+
+def _new_turn(
+    count: int, dims: int, base: float | None, scale: float, offset: Any, freqs: mx.array | None
+) -> Turn:
+    starts = offset if isinstance(offset, int) else offset[:, None, None]
+    positions = (mx.arange(count, dtype=mx.float32) + starts) * scale
+    if freqs is None:
+        assert base is not None
+        speeds = mx.exp(mx.arange(dims // 2, dtype=mx.float32) * (-log(base) / (dims // 2)))
+    else:
+        speeds = 1 / freqs
+    angles = positions[..., None] * speeds
+    cosines, sines = mx.cos(angles), mx.sin(angles)
+    return Turn(
+        mx.concatenate([cosines, cosines], axis=-1), mx.concatenate([-sines, sines], axis=-1), (offset, freqs)
+    )
+
+
 @dataclass(frozen=True)
 class Elementwise:
     """A function of `mlx.core` that leaves large float32 arrays to another."""
@@ -129,7 +200,8 @@ class Attention:
         mask = options.get("mask")
         given = {name for name, value in options.items() if value is not None} - {"mask"}
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        if q.dtype == k.dtype == v.dtype == mx.float32 and scores >= SMALL and not given:
+        worth = scores >= SMALL and (q.shape[2] > 1 or k.shape[2] > FEW)
+        if worth and q.dtype == k.dtype == v.dtype == mx.float32 and not given:
             return attention(q, k, v, scale, mask)
         return self.own(q, k, v, scale=scale, **options)
 
@@ -146,4 +218,5 @@ def install() -> None:
     core["sigmoid"] = Elementwise(mx.sigmoid, sigmoid)
     core["erf"] = Elementwise(mx.erf, erf)
     core["softmax"] = Softmax(mx.softmax)
+    fast["rope"] = Rope(mx.fast.rope)
     fast["scaled_dot_product_attention"] = Attention(mx.fast.scaled_dot_product_attention)

@@ -151,26 +151,40 @@ def configure(plan: DevicePlan) -> None:
         mx.set_wired_limit(plan.wired_limit)
 
 
-def accelerate_blas(options: ModelOptions, threads: int | None) -> bool:
-    """Put OpenBLAS in front of the reference BLAS that MLX's wheel for Linux bundles.
+def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
+    """Put MKL, if it is installed, or OpenBLAS in front of the reference BLAS that MLX's wheel for Linux bundles.
 
-    Must run before the first import of mlx in the process: symbols resolve to the library loaded first. True if
-    it stands; a missing library is one line in the log and the slow path.
+    Must run before the first import of mlx in the process: symbols resolve to the library loaded first. Gives its
+    name; without a library there is one line in the log and the slow path.
     """
     if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
-        return False
-    library = _packaged("cmeel-openblas", "libopenblas.so.0")
-    if library is None and not _packaged("mlx-cpu", "libmlx.so"):
-        return False  # a build for CUDA, which has no use for it
+        return None
+    openblas = _packaged("cmeel-openblas", "libopenblas.so.0")
+    if openblas is None and not _packaged("mlx-cpu", "libmlx.so"):
+        return None  # a build for CUDA, which has no use for it
+    mkl = _packaged("mkl", "libmkl_rt.so.")
     try:
+        if mkl is not None:
+            _load_mkl(mkl, threads)
+            return "MKL"
         _provide_gfortran()
-        blas = ctypes.CDLL(str(library or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
+        blas = ctypes.CDLL(str(openblas or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
     except (OSError, PackageNotFoundError) as error:
         log.warning("no accelerated BLAS (%s): products run 3 to 50 times slower; install pippin[cpu]", error)
-        return False
+        return None
     if threads is not None:
         blas.openblas_set_num_threads(ctypes.c_int(threads))
-    return True
+    return "OpenBLAS"
+
+
+def _load_mkl(library: Path, threads: int | None) -> None:
+    """With Intel's threads, whose library comes as a package of its own."""
+    openmp = _packaged("intel-openmp", "libiomp5.so")
+    if openmp is not None:
+        ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
+    mkl = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    if threads is not None:
+        mkl.MKL_Set_Num_Threads(ctypes.c_int(threads))
 
 
 def _packaged(package: str, name: str) -> Path | None:
@@ -178,7 +192,7 @@ def _packaged(package: str, name: str) -> Path | None:
         listed = files(package) or []
     except PackageNotFoundError:
         return None
-    return next((Path(str(file.locate())) for file in listed if file.name == name), None)
+    return next((Path(str(file.locate())) for file in listed if file.name.startswith(name)), None)
 
 
 def _provide_gfortran() -> None:

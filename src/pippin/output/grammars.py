@@ -10,6 +10,8 @@ from pippin.output.arguments import types_of
 from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"
+_PLAIN = {"type", "description", "title", "default", "items", "properties"}
+"""Keywords beside which a type that may be null admits null."""
 MAYBE_LINE = '"\\n"?'
 _ONE_LINE = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}}
 _NAMEABLE = re.compile(r"<[^<>\s]+>")
@@ -261,5 +263,7 @@ def python_arguments(grammar: Grammar, tool: Tool) -> str:
             value = '("True" | "False")'
         else:
             value = grammar.json(with_definitions(inner, schema))
+        if isinstance(inner, dict) and inner.keys() <= _PLAIN and "null" in inner.get("type", ()):
+            value = f'({value} | "None")'
         parts.append((grammar.rule(f"{string(key + '=')} {value}"), key in (schema.get("required") or ())))
     return sequence(grammar, parts, ", ")

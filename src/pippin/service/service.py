@@ -18,6 +18,7 @@ from pippin.runtime.pool import Lease, Pool
 from pippin.runtime.source import Estimate, ModelSource
 from pippin.service.best_of import widened
 from pippin.service.defaults import with_defaults, with_manner
+from pippin.service.kinds import check_kind
 from pippin.service.run import Run
 from pippin.service.summaries import with_summary
 
@@ -47,7 +48,7 @@ class Service:
         for all that deserves a status code.
         """
         self._check_start(id)
-        log.debug("Request %s of %s for model %s.", id, client or "a client", model)
+        log.debug("Request %s of %s for model %r.", id, client or "a client", model)
         start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
         self._starting[id] = start
         try:
@@ -93,17 +94,6 @@ class Service:
             return True
         return False
 
-    async def preload(self) -> None:
-        """Load the models that the operator named, in order; a failure is logged and stops nothing."""
-        for entry in self._options.models:
-            if not entry.preload:
-                continue
-            name = entry.name or entry.path
-            try:
-                await self.pool.load(name)
-            except ServerError as error:
-                log.error("%s was not preloaded: %s", name, error.report.message)
-
     @property
     def active(self) -> int:
         """Requests that run or wait to."""
@@ -131,7 +121,9 @@ class Service:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
-                run = await self._begin(task, await self._found(model), id)
+                info = await self._found(model)
+                check_kind(task, info, self.models())
+                run = await self._begin(task, info, id)
         except TimeoutError:
             message = f"The request was not accepted within its time limit of {seconds} seconds."
             raise ServerError("timeout", message) from None
@@ -151,7 +143,7 @@ class Service:
             if error.report.kind != "model_not_found" or name == DEFAULT:
                 raise
         if name not in self._downloads:
-            log.info("Looking for the model %s elsewhere.", name)
+            log.debug("Looking for the model %r elsewhere.", name)
             download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
             self._downloads[name] = download
             download.add_done_callback(partial(self._downloaded, name))
@@ -260,9 +252,14 @@ class Service:
         try:
             return self.catalog.resolve(name)
         except ServerError:
-            if not name.startswith(CLAUDE):
+            if name.startswith(CLAUDE):
+                other = self._options.claude_model or self._default_name()
+            elif self._options.any_model_name and len(self._options.models) == 1:
+                [served] = self._options.models
+                other = served.name or served.path
+            else:
                 raise
-        return self.catalog.resolve(self._options.claude_model or self._default_name())
+        return self.catalog.resolve(other)
 
     def _default_name(self) -> str:
         loaded = self.pool.last_loaded()
@@ -284,7 +281,7 @@ def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimat
 
 
 def _log_download(name: str, done: int, total: int, message: str) -> None:
-    log.debug("Downloading %s: %d of %d, %s.", name, done, total, message)
+    log.debug("Downloading %r: %d of %d, %s.", name, done, total, message)
 
 
 def _shown_as_it_is(task: Task, options: ModelOptions) -> Task:

@@ -62,12 +62,11 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)
         link.send(Stage("prompt", preparer.info, time.monotonic() - started, resident_bytes()))
-        open_engine = kind.open_engine  # imports what it needs: that too takes no memory for the model
         admission = loop.admission()
         if admission is None:
             return 0
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
-        engine: Engine = open_engine(spec, preparer, _progress(link))
+        engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
     except LinkLost:

@@ -1,9 +1,10 @@
 """What bodies of the Messages API mean."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from typing_extensions import get_type_hints, is_typeddict
 
 from pippin.api.dialects.anthropic_messages import MessagesDialect
 from pippin.api.dialects.anthropic_messages_encode import MessageShape
@@ -343,6 +344,7 @@ def test_what_claude_code_sends_is_accepted() -> None:
             "tools[0].configs.add",
         ),
         ({"tools": [TOOLSET | {"default_config": {"enabled": False}}]}, "tools[0].configs"),
+        ({"tools": [TOOLSET | {"tools": [{"name": "add"}]}]}, "tools[0].tools"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "no name", "input_schema": {}}]}, "tools[0].name"),
@@ -358,6 +360,26 @@ def test_what_claude_code_sends_is_accepted() -> None:
 )
 def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     assert refusal(**fields).report.param == param
+
+
+def test_every_block_that_the_vendor_documents_is_read_or_left_out() -> None:
+    """But for those that change which tools there are, which are refused."""
+    from anthropic.types.beta import BetaContentBlockParam
+
+    documented = [block for block in get_args(BetaContentBlockParam) if is_typeddict(block)]
+    kinds = {kind for block in documented for kind in get_args(get_type_hints(block)["type"])}
+    assert {"text", "tool_use", "tool_result", "mcp_tool_listing", "advisor_tool_result"} <= kinds
+    for kind in sorted(kinds - {"tool_addition", "tool_removal"}):
+        params = {refused_for(user({"type": kind})), refused_for(assistant({"type": kind}))}
+        assert not all(param.endswith("[0].type") for param in params), kind
+
+
+def refused_for(message: dict[str, Any]) -> str:
+    try:
+        decode(messages=[*HI, assistant({"type": "text", "text": "Ho"}), message])
+    except ServerError as error:
+        return error.report.param or ""
+    return ""
 
 
 def test_a_count_is_of_the_same_request_without_max_tokens() -> None:

@@ -113,7 +113,6 @@ ENGINE: Final[dict[str, Any]] = {
     "priority": 3,
     "reasoning": "high",
     "reasoning.effort": {"effort": "high"},
-    "reasoning.context": {"context": "all_turns"},
     "reasoning.enabled": {"enabled": True},
     "reasoning.exclude": {"exclude": True},
     "reasoning.generate_summary": {"generate_summary": "auto"},
@@ -245,6 +244,9 @@ OWN: Final[dict[str, dict[str, Any]]] = {
 }
 WITHOUT_EFFECT: Final[dict[str, str]] = {
     "stream_options.include_obfuscation": "chunks are never padded, and need not say so",
+    "reasoning.context": "the chat template decides, and a warning says so",
+    "thinking.block_binding": "thinking blocks are read wherever they stand",
+    "output_config.task_budget": "`max_tokens` is what bounds an answer here",
     "structured_outputs.disable_fallback": "there is nothing to fall back to",
     "context_management.type": "it has one value",
     "messages context_management": "docs/api.md lists it as accepted",

@@ -279,7 +279,7 @@ def test_the_field_is_named_where_it_stands() -> None:
     report = refusal(messages=[USER, {"role": "user", "content": [{"type": "text", "text": 5}]}]).report
     assert report.param is not None
     assert report.param.startswith("messages[")
-    assert refusal(raw=b'{"messages":[]}').report.param == "model"
+    assert refusal(raw=b'{"model":"m"}').report.param == "messages"
 
 
 def test_messages_of_every_role_and_shape() -> None:

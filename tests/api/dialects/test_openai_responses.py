@@ -29,6 +29,7 @@ from pippin.core.requests import GenerationRequest, JsonObject, JsonSchema
 from tests.api.dialects.test_golden_frames import payloads
 
 DIALECT = ResponsesDialect(clock=lambda: 1_700_000_001.0)
+MCP = {"type": "mcp", "server_label": "demo"}
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
 
 
@@ -200,6 +201,26 @@ def test_tools_that_cannot_run_here_are_left_out_with_a_warning() -> None:
     )
     assert [tool.name for tool in decoded.requests[0].tools] == ["get_weather"]
     assert "web_search, image_generation " in decoded.warnings[0]
+
+
+def test_tools_of_newer_clients_are_left_out_with_a_warning() -> None:
+    decoded = decode(
+        tools=[
+            {"type": "teleport", "range": 9},
+            {"type": "Tele\nport"},
+            {"type": "namespace", "name": "crm", "description": "", "tools": [{"type": "beam"}, WEATHER]},
+        ]
+    )
+    assert [tool.name for tool in decoded.requests[0].tools] == ["crm__get_weather"]
+    assert "teleport, unknown, beam " in decoded.warnings[0]
+
+
+@pytest.mark.parametrize("context", ["all_turns", "current_turn", "of_tomorrow"])
+def test_a_context_of_reasoning_is_taken_with_a_warning(context: str) -> None:
+    decoded = decode(reasoning={"effort": "low", "context": context})
+    assert decoded.requests[0].thinking.effort == "low"
+    assert "`reasoning.context`" in decoded.warnings[0]
+    assert decode(reasoning={"context": "auto"}).warnings == ()
 
 
 def test_custom_namespace_and_shell_tools_become_functions() -> None:
@@ -419,8 +440,11 @@ def test_media_options_reach_the_images() -> None:
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
-        ({"tools": [{"type": "teleport"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "name": "no name"}]}, "tools[0].name"),
+        ({"tools": [MCP | {"allowed_tools": {"read_only": True}}]}, "tools[0].allowed_tools.read_only"),
+        ({"tools": [MCP | {"headers": {"x-key": "k"}}]}, "tools[0].headers"),
+        ({"tools": [MCP | {"authorization": "t"}]}, "tools[0].authorization"),
+        ({"tools": [MCP | {"tunnel_id": "t"}]}, "tools[0].tunnel_id"),
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"metadata": {"a": 1}}, "metadata[...]"),

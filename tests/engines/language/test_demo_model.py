@@ -1,5 +1,6 @@
 """The engine on real weights: answers in company, warm and cold, are those of the model alone."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,23 @@ def test_a_real_conversation_goes_on_from_the_cache(demo_model: Path) -> None:
     answers, ends = run_all(bench, {"b": (prompt, 4)})
     assert ends["b", 0].usage.cached_tokens >= 16
     bench.judge(prompt, answers["b", 0], tie=TIE)
+
+
+@pytest.mark.long
+@pytest.mark.model
+def test_a_known_prompt_is_answered_several_times_faster_after_a_restart(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    """In CPU time, which neighbours do not change much."""
+    options = ModelOptions(cache_dir=str(tmp_path))
+    prompt = tuple(100 + place * 7919 % 40_000 for place in range(1500))
+    work = []
+    for _ in range(2):
+        bench = Bench(demo_model, options, decide(find_facts(), options))
+        started = time.process_time()
+        _, ends = run_all(bench, {"a": (prompt, 1)})
+        work.append(time.process_time() - started)
+        bench.engine.close()
+    assert ends["a", 0].usage.cached_tokens == 1488
+    print(f"computed: {work[0]:.2f} s, after a restart: {work[1]:.2f} s")
+    assert work[1] < work[0] / 5

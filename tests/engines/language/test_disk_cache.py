@@ -1,6 +1,7 @@
 """The disk tier: survives a restart and a kill, takes no damage for truth, holds its limit."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,10 +13,17 @@ from tests.engines.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 import pippin
+from pippin.config.cache_folder import cache_files, delete, model_folders
 from pippin.config.model_options import ModelOptions
-from pippin.engines.language.disk_cache import DiskCache, fingerprint
+from pippin.engines.language.disk_cache import SWEEP_EVERY, DiskCache, fingerprint
 
+MODEL = "0" * 24  # its fingerprint
 PROMPT = tuple(place * 11 % 250 for place in range(100))
+
+
+def name(index: int) -> str:
+    """Of a block."""
+    return f"{index:040}"
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +146,9 @@ def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
         import numpy as np
         from pathlib import Path
         from pippin.engines.language.disk_cache import DiskCache
-        cache = DiskCache(Path(sys.argv[1]), "model", 1 << 30)
+        cache = DiskCache(Path(sys.argv[1]), "0" * 24, 1 << 30)
         for index in range(400):
-            cache.write(f"{index:04}", {"0": np.full((64, 1024), index, np.float32)}, {})
+            cache.write(f"{index:040}", {"0": np.full((64, 1024), index, np.float32)}, {})
         while cache.writes < 20:
             pass
         os.kill(os.getpid(), 9)
@@ -151,8 +159,8 @@ def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
         check=False,
     )
     assert killed.returncode == -9
-    cache = DiskCache(tmp_path, "model", 1 << 30)
-    names = [path.stem for path in (tmp_path / "model").glob("[0-9]*.safetensors")]
+    cache = DiskCache(tmp_path, MODEL, 1 << 30)
+    names = [path.stem for path in (tmp_path / MODEL).glob("[0-9]*.safetensors")]
     assert len(names) >= 20
     for name, entry in zip(names, cache.read(names).result(), strict=True):
         assert entry is not None
@@ -161,13 +169,13 @@ def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
 
 
 def test_two_servers_share_a_folder(tmp_path: Path) -> None:
-    one, two = (DiskCache(tmp_path, "model", 1 << 30) for _ in range(2))
+    one, two = (DiskCache(tmp_path, MODEL, 1 << 30) for _ in range(2))
     array = np.arange(1000, dtype=np.float32)
     for index in range(50):
         for cache in (one, two):
-            cache.write(f"{index:04}", {"0": array + index}, {})
+            cache.write(name(index), {"0": array + index}, {})
     one.close()
-    entries = two.read([f"{index:04}" for index in range(50)]).result()
+    entries = two.read([name(index) for index in range(50)]).result()
     two.close()
     for index, entry in enumerate(entries):
         assert entry is not None
@@ -176,14 +184,62 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
 
 def test_the_limit_is_held_and_the_least_recently_used_goes(tmp_path: Path) -> None:
     array = np.zeros(25_000, np.float32)  # 100 kB
-    cache = DiskCache(tmp_path, "model", 1_000_000)
+    cache = DiskCache(tmp_path, MODEL, 1_000_000)
     for index in range(30):
-        cache.write(f"{index:04}", {"0": array}, {})
+        cache.write(name(index), {"0": array}, {})
     cache.close()
-    left = sorted(path.stem for path in (tmp_path / "model").iterdir())
-    assert sum(path.stat().st_size for path in (tmp_path / "model").iterdir()) <= 1_000_000
-    assert left[-1] == "0029"
+    left = sorted(path.stem for path in (tmp_path / MODEL).iterdir())
+    assert sum(path.stat().st_size for path in (tmp_path / MODEL).iterdir()) <= 1_000_000
+    assert left[-1] == name(29)
     assert len(left) == 9
+
+
+def test_weights_that_lie_in_the_same_folder_are_not_the_caches_to_delete(tmp_path: Path) -> None:
+    weights = tmp_path / "llama" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(bytes(100_000))
+    os.utime(weights, (0, 0))
+    cache = DiskCache(tmp_path, MODEL, 50_000)
+    for index in range(SWEEP_EVERY + 1):
+        cache.write(name(index), {"0": np.zeros(1000, np.float32)}, {})
+    cache.wipe()
+    assert cache.bytes == 0
+    cache.close()
+    assert weights.exists()
+
+
+def test_a_wipe_from_outside_is_a_miss_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As `pippin cache clear` does it, while a server writes and reads."""
+    cache = DiskCache(tmp_path, MODEL, 1 << 30)
+    for index in range(300):
+        cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+        if index % 10 == 0:
+            delete(file for folder in model_folders(tmp_path) for file in cache_files(folder))
+    entries = cache.read([name(index) for index in range(300)]).result()
+    assert None in entries
+    for index, entry in enumerate(entries):
+        assert entry is None or (entry.arrays["0"] == index).all()
+    shutil.rmtree(tmp_path / MODEL)
+    cache.write(name(1), {"0": np.zeros(1)}, {})
+    assert cache.read([name(1)]).result()[0] is not None
+    cache.close()
+    assert not caplog.records
+
+
+def test_what_cannot_be_deleted_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of another user who shares the folder, say."""
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    first = DiskCache(tmp_path, MODEL, 1 << 30)
+    first.write(name(1), {"0": np.zeros(1000)}, {})
+    first.close()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    second = DiskCache(tmp_path, MODEL, 1)
+    second.wipe()
+    assert second.read([name(1)]).result(timeout=30)[0] is not None
+    second.close()
 
 
 def test_a_wipe_leaves_nothing(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Thinking
 from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prompt import LanguagePreparer
+from pippin.engines.language.preparer import LanguagePreparer
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.output.formats import reasoning_format, tool_format
 

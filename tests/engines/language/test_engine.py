@@ -4,6 +4,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import msgspec
@@ -173,7 +174,7 @@ def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
         engine.step()
         steps += 1
         if steps in (8, 14) and engine._batch.rows:
-            engine._suspend(engine._batch.rows[0])
+            engine._preemption.suspend(engine._batch.rows[0])
     assert engine.stats().preemptions == 2
     assert watched["a", 0] == alone["a", 0]
 
@@ -280,6 +281,35 @@ def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:
         steps.append(sum(isinstance(event, PartDelta) for _, event in engine.step()))
     assert len([count for count in steps if count]) <= 5
     assert any(isinstance(event, Finished) for _, event in found)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_the_next_step_is_built_before_a_draw_is_read_and_on_a_gpu_started(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, overlaps: bool
+) -> None:
+    engine = bench.new_engine(msgspec.structs.replace(bench.plan, overlaps=overlaps))
+    engine.submit(bench.job("a", PROMPT, 40))
+    for _ in range(10):
+        engine.step()
+    order: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
+        def noting(*given: Any) -> Any:
+            order.append(name)
+            return method(*given)
+
+        monkeypatch.setattr(owner, name, noting)
+
+    for method in ("sample", "forward", "read"):
+        noted(engine._batch, method)
+    noted(mx, "async_eval")
+    engine.step()
+    if overlaps:
+        assert order == ["sample", "async_eval", "forward", "async_eval", "read"]
+    else:
+        assert order == ["async_eval", "sample", "async_eval", "forward", "read"]
 
 
 def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:

@@ -64,13 +64,13 @@ def test_rows_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[
     engine = bench.engine
     names = {"r0": None, "r1": "one", "r2": "two", "r3": "one"}
     found: dict[str, list[int]] = {}
-    accept = engine._accept
+    accept = engine._requests.accept
 
     def noting(row: Any, choice: Any) -> None:
         found.setdefault(row.request.job.id, []).append(choice.token)
         accept(row, choice)
 
-    engine._accept = noting  # type: ignore[method-assign]
+    engine._requests.accept = noting  # type: ignore[method-assign]
     for name, wanted in names.items():
         engine.submit(bench.job(name, PROMPT, 12, adapter=wanted, key=(wanted or "").encode()))
     while engine.busy:

@@ -131,7 +131,7 @@ def test_no_mix_of_requests_takes_more_than_the_memory(
     pending = next(arrivals, None)
     for step in range(6000):
         if step == shrink_at:
-            engine._resize(limits.memory * 2 // 3)
+            engine._preemption.resize(limits.memory * 2 // 3)
         while pending is not None and due <= step:
             index, (length, tokens, choices, gap, priority) = pending
             prompt = tuple((index * 37 + place * 7) % 250 for place in range(length))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pippin.core.requests import Sampling
 from pippin.engines.language import filters
-from pippin.engines.language.sampling import BatchSampler, choice_seed, uniform
+from pippin.engines.language.random_numbers import choice_seed, uniform
+from pippin.engines.language.sampling import BatchSampler
 
 VOCABULARY = 700  # more than the short path looks at
 

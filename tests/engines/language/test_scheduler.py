@@ -124,6 +124,37 @@ def test_a_long_prompt_does_not_starve_behind_short_ones() -> None:
     assert place <= 51
 
 
+def test_a_prompt_of_100_000_tokens_holds_up_nobody_and_ends() -> None:
+    """Neither the row that runs, nor short prompts that come all the while, not even when its own turn has come."""
+    queue = scheduler(max_rows=10**6, memory=10**12)
+    queue.add(ticket("running", 0, growth=10**6))
+    queue.split(*queue.admit())
+    long = ticket("long", 1, length=100_000)
+    queue.add(long)
+    arrived: dict[Ticket, int] = {}
+    waits: list[int] = []
+    gaps: list[float] = []
+    while long.remaining:
+        step = len(gaps)
+        if step % 4 == 0:
+            short = ticket(f"s{step}", 2 + step, length=50)
+            queue.add(short)
+            arrived[short] = step
+        queue.admit()
+        chosen = queue.next_prompt()
+        assert chosen is not None
+        tokens = min(queue.chunk(), chosen.remaining)
+        gaps.append(0.05 + 0.03 + tokens * (1 + chosen.computed / 100_000) / 1000)
+        queue.computed(chosen, tokens)
+        queue.observe(gaps[-1], tokens, 1)
+        if chosen is not long and not chosen.remaining:
+            waits.append(step - arrived[chosen])
+            queue.drop([chosen])
+    assert max(waits) <= 3
+    assert max(gaps[50:]) < 0.25, "the target, and what the guess is off by"
+    assert len(gaps) < 100_000 / 50 * 4 / 3, "it has what the short ones leave"
+
+
 def test_the_lowest_then_the_youngest_is_preempted() -> None:
     queue = scheduler(max_rows=8, memory=256 * 10 * 3)
     for place, priority in enumerate([0, 1, 0]):

@@ -1,12 +1,14 @@
 """Whatever happens around a request, its answer is what the model alone gives: random schedules on real architectures.
 
 Arrivals, cancels, preemptions, hits, evictions, restarts, chunk sizes, neighbours, proposals, adapters, few-bit caches,
-grammars and draws, all mixed. `pytest -m long tests/engines/language/test_schedules.py` runs a night's worth.
+grammars and draws, all mixed. `PIPPIN_SCHEDULES=3000 pytest -m long -s tests/engines/language/test_schedules.py` runs
+so many of each architecture, and a twentieth of that of the demo model.
 """
 
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,15 @@ from hypothesis import strategies as st
 from mlx_lm.utils import load_adapters, load_model
 from tests.engines.reference import Reference
 from tests.engines.schedule_run import Subject, run_schedule
-from tests.engines.schedules import MANNERS, Ask, World, asks, worlds
+from tests.engines.schedules import COMES_BACK, CROWDED, KNOWN, MANNERS, Schedule, World, plans, worlds
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
+REAL = max(NIGHT // 20, 1)  # schedules of the demo model
+MANY = 100  # schedules, among which everything happens by chance
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +89,7 @@ def worlds_of(architecture: str) -> st.SearchStrategy[World]:
     """All that this architecture can be run with."""
     kinds = [worlds()]
     if architecture in REWINDABLE:
-        kinds += [worlds(proposals="prompt_lookup"), worlds(proposals="draft")]
+        kinds += [worlds(proposals=source) for source in ("prompt_lookup", "draft", "known")]
     if architecture in ADAPTABLE:
         kinds += [worlds(adapted=True), worlds(adapted=True, proposals="prompt_lookup")]
     if architecture in QUANTISABLE:
@@ -96,81 +100,89 @@ def worlds_of(architecture: str) -> st.SearchStrategy[World]:
 
 
 @st.composite
-def schedules_of(draw: Any, architecture: str) -> tuple[World, list[Ask]]:
+def schedules_of(draw: Any, architecture: str) -> Schedule:
     world = draw(worlds_of(architecture))
     manners = list(MANNERS) if world.exact else ["greedy"]
-    return world, draw(asks(manners, ["one", "two", None] if world.adapted else [None]))
+    return world, draw(plans(manners, ["one", "two", None] if world.adapted else [None]))
 
 
-def check(subject: Subject, architecture: str, profile: settings) -> None:
-    @profile
-    @given(schedules_of(architecture))
-    def run(schedule: tuple[World, list[Ask]]) -> None:
-        world, plan = schedule
-        note(f"{world}, {plan}")
-        with tempfile.TemporaryDirectory() as disk:
-            run_schedule(subject, plan, world, Path(disk))
+def certain_of(architecture: str) -> list[Schedule]:
+    """Schedules in which everything happens that can happen to this architecture."""
+    return [COMES_BACK, CROWDED, *([KNOWN] if architecture in REWINDABLE else [])]
 
+
+def happened(tally: Counter[str], *, proposals: bool) -> None:
+    for what in ("preempted", "hits", "evicted", "disk_hits"):
+        assert tally[what], f"no schedule had any {what}"
+    assert not proposals or 0 < tally["accepted"] < tally["proposed"]
+
+
+def play(subject: Subject, schedule: Schedule) -> None:
+    world, plan = schedule
+    with tempfile.TemporaryDirectory() as disk:
+        run_schedule(subject, plan, world, Path(disk))
+
+
+def play_many(
+    subject: Subject, schedules: st.SearchStrategy[Schedule], count: int, *, repeatable: bool = False
+) -> Counter[str]:
+    """What happened in so many of these; hypothesis shows the first that changes an answer."""
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=repeatable,
+        phases=[Phase.generate] if repeatable else [Phase.reuse, Phase.generate],
+        print_blob=True,
+    )
+    @given(schedules)
+    def run(schedule: Schedule) -> None:
+        note(str(schedule))
+        play(subject, schedule)
+
+    before = Counter(subject.tally)
     run()
+    return subject.tally - before
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_whatever_can_happen_changes_no_answer(subjects: Callable[[str], Subject], architecture: str) -> None:
+    subject = subjects(architecture)
+    before = Counter(subject.tally)
+    for schedule in certain_of(architecture):
+        play(subject, schedule)
+    happened(subject.tally - before, proposals=architecture in REWINDABLE)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_schedule_does_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:
-    profile = settings(
-        max_examples=5,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        phases=[Phase.generate],
-    )
-    check(subjects(architecture), architecture, profile)
+    play_many(subjects(architecture), schedules_of(architecture), 5, repeatable=True)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(max(7200, 20 * NIGHT))
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_thousand_schedules_do_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:
-    profile = settings(
-        max_examples=NIGHT,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.reuse, Phase.generate],
-    )
-    subject = subjects(architecture)
-    check(subject, architecture, profile)
-    print(f"{architecture}: {dict(subject.tally)}")
-    if NIGHT >= 100:  # fewer need not have all that there is to try
-        for what in ("preempted", "hits", "evicted", "disk_hits"):
-            assert subject.tally[what], f"no schedule had any {what}"
-    if NIGHT >= 100 and architecture in REWINDABLE:
-        assert 0 < subject.tally["accepted"] < subject.tally["proposed"]
+    tally = play_many(subjects(architecture), schedules_of(architecture), NIGHT)
+    print(f"\n{architecture}: {dict(tally)}")
+    if tally["schedules"] >= MANY:
+        happened(tally, proposals=architecture in REWINDABLE)
 
 
 @pytest.mark.long
 @pytest.mark.model
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(max(7200, 20 * NIGHT))
 def test_schedules_do_not_change_the_answers_of_real_weights(demo_model: Path) -> None:
     subject = Subject(demo_model)
-    profile = settings(
-        max_examples=max(NIGHT // 50, 1),
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.reuse, Phase.generate],
-        print_blob=True,
-    )
+    for schedule in (COMES_BACK, CROWDED, KNOWN):
+        play(subject, schedule)
+    happened(subject.tally, proposals=True)
     alone = {"prefixes": False, "preempt_every": 0, "room": None, "disk": False}
     kinds = st.one_of(worlds(), worlds(proposals="prompt_lookup"), worlds(kv_bits=8, **alone))
-
-    @profile
-    @given(kinds, asks(list(MANNERS), [None]))
-    def run(world: World, plan: list[Ask]) -> None:
-        note(f"{world}, {plan}")
-        with tempfile.TemporaryDirectory() as disk:
-            run_schedule(subject, plan, world, Path(disk))
-
-    run()
-    print(dict(subject.tally))
+    tally = play_many(subject, st.tuples(kinds, plans(list(MANNERS), [None])), REAL)
+    print(f"\nthe demo model: {dict(tally)}")

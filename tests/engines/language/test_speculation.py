@@ -96,7 +96,7 @@ def test_a_row_that_is_preempted_between_proposals_goes_on_as_without(folders: d
     engine.submit(bench.job("a", PHRASE, 30, sampling=sampling))
     while not (engine._batch.rows and engine._batch.rows[0].fresh is not None):
         engine.step()
-    engine._suspend(engine._batch.rows[0])
+    engine._preemption.suspend(engine._batch.rows[0])
     engine._speculation = None  # the steps after it are plain ones
     while engine.busy:
         engine.step()

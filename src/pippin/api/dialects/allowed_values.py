@@ -1,10 +1,12 @@
 """Finds what a struct takes at a place of a body, for the sentence that refuses something else."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from msgspec import inspect
+
+from pippin.api.dialects.body_types import members
 
 MOST: Final = 24
 """More values than that would hide the sentence that they stand in."""
@@ -18,21 +20,9 @@ def allowed_values(type: Any, path: str) -> tuple[str, ...]:
     steps = _STEPS.findall(path)
     places = [inspect.type_info(type)]
     for step in steps[:-1]:
-        places = [inner for place in _members(places) for inner in _entered(place, step)]
-    words = dict.fromkeys(word for place in _members(places) for word in _words(place, steps[-1:]))
+        places = [inner for place in members(places) for inner in _entered(place, step)]
+    words = dict.fromkeys(word for place in members(places) for word in _words(place, steps[-1:]))
     return tuple(words) if len(words) <= MOST else ()
-
-
-def _members(places: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
-    """Without the shells of unions and metadata."""
-    for place in places:
-        match place:
-            case inspect.UnionType(types=types):
-                yield from _members(types)
-            case inspect.Metadata(type=inner):
-                yield from _members([inner])
-            case _:
-                yield place
 
 
 def _entered(place: inspect.Type, step: str) -> Iterator[inspect.Type]:
@@ -51,6 +41,6 @@ def _words(place: inspect.Type, steps: list[str]) -> Iterator[str]:
             case inspect.StructType(tag_field=field, tag=str(tag)) if field == step:
                 yield tag
             case _:
-                for inner in _members(_entered(place, step)):
+                for inner in members(_entered(place, step)):
                     if isinstance(inner, inspect.LiteralType):
                         yield from (value for value in inner.values if isinstance(value, str))

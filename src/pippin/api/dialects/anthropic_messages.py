@@ -16,7 +16,13 @@ from pippin.api.dialects.anthropic_messages_encode import (
     ThinkingShown,
     error_of,
 )
-from pippin.api.dialects.anthropic_messages_tools import ChoiceSpec, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.anthropic_messages_tools import (
+    ChoiceSpec,
+    GivenTool,
+    tool_choice_of,
+    tools_of,
+    toolsets_of,
+)
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.engine_fields import (
     EngineFields,
@@ -24,12 +30,13 @@ from pippin.api.dialects.engine_fields import (
     check_unsummarised,
     continues_final,
     overflow_of,
+    reasoning_warnings,
     shows_reasoning,
     steered,
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid
+from pippin.api.dialects.fields import BOOKKEEPING, Contract, Unused, invalid, loggable
 from pippin.api.dialects.media_options import with_media_options
 from pippin.api.dialects.output_formats import ResponseFormat, output_format_of, schema_format
 from pippin.api.dialects.sampling_fields import sampling_of
@@ -45,7 +52,8 @@ OVERLOADED: Final = 529
 class ThinkingSpec(Struct, kw_only=True):
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Tokens | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
+    block_binding: Unused = None
 
 
 class JsonOutput(Struct, tag_field="type", tag="json_schema", kw_only=True):
@@ -55,6 +63,7 @@ class JsonOutput(Struct, tag_field="type", tag="json_schema", kw_only=True):
 class OutputConfig(Struct, kw_only=True):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonOutput | None = None
+    task_budget: Unused = None
 
 
 class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
@@ -73,7 +82,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
         Annotated[tuple[str, ...], Meta(max_length=64)] | None, Meta(description="Texts that end the answer.")
     ] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
-    tools: Annotated[list[dict[str, Any]] | None, Meta(description="Tools that may be called.")] = None
+    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[
         ChoiceSpec | None, Meta(description="Which tools may or must be called, and whether one at a time.")
     ] = None
@@ -92,7 +101,6 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
-_PLAIN: Final = re.compile(r"[a-z0-9_]{1,64}")
 HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
 ACCEPTED: Final[Mapping[str, str]] = {
     name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
@@ -178,7 +186,7 @@ class MessagesDialect:
             ),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=_warnings(left_out, reader.skipped),
+            warnings=_warnings(left_out, reader.skipped) + reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
@@ -260,8 +268,7 @@ def _warnings(tools: tuple[str, ...], blocks: list[str]) -> tuple[str, ...]:
     warnings = []
     for what, kinds in (("Tools", tools), ("Blocks", blocks)):
         if kinds:
-            plain = (kind if _PLAIN.fullmatch(kind) else "unknown" for kind in kinds)  # it goes to the log
-            names = ", ".join(dict.fromkeys(plain))
+            names = ", ".join(dict.fromkeys(map(loggable, kinds)))
             warnings.append(f"{what} of type {names} are Anthropic's own and were left out of the prompt.")
     return tuple(warnings)
 

@@ -89,6 +89,8 @@ _SKIPPED: Final = frozenset(
     {
         "redacted_thinking",
         "server_tool_use",
+        "mcp_tool_listing",
+        "advisor_tool_result",
         "web_search_tool_result",
         "web_fetch_tool_result",
         "code_execution_tool_result",

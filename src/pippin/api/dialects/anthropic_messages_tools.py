@@ -4,7 +4,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
+from pippin.api.dialects.body_types import read_as
+from pippin.api.dialects.fields import Unused, check_depth, convert, invalid, unsupported
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 
 MAX_TOOLS: Final = 1024
@@ -14,20 +15,32 @@ TOOLSET: Final = "mcp_toolset"
 class ToolSpec(Struct, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
     input_schema: dict[str, Any]
+    type: str | None = None
     description: str | None = None
     strict: bool | None = None
+    cache_control: Any = None
+    allowed_callers: Unused = None
+    defer_loading: Unused = None
+    eager_input_streaming: Unused = None
+    input_examples: Unused = None
 
 
 class ToolSwitch(Struct, kw_only=True):
     enabled: bool | None = None
+    defer_loading: Unused = None
 
 
-class ToolsetSpec(Struct, kw_only=True):
+class ToolsetSpec(Struct, tag_field="type", tag=TOOLSET, kw_only=True):
     """Tools of an MCP server, by the name that the operator gave it."""
 
     mcp_server_name: Annotated[str, Meta(min_length=1, max_length=64)]
     default_config: ToolSwitch | None = None
     configs: Annotated[dict[str, ToolSwitch], Meta(max_length=512)] | None = None
+    cache_control: Any = None
+    tools: Any = None
+
+
+GivenTool = Annotated[dict[str, Any], read_as(ToolSpec, ToolsetSpec)]
 
 
 class ChoiceSpec(Struct, kw_only=True):
@@ -94,6 +107,8 @@ def toolsets_of(given: list[dict[str, Any]]) -> tuple[Toolset, ...]:
 
 
 def _toolset(spec: ToolsetSpec, param: str) -> Toolset:
+    if spec.tools is not None:
+        raise unsupported(f"{param}.tools", "the server is always asked for its tools; choose by `configs`.")
     switches = spec.configs or {}
     if spec.default_config is not None and spec.default_config.enabled is False:
         chosen = tuple(name for name, switch in switches.items() if switch.enabled)

@@ -54,7 +54,7 @@ class ReasoningOptions(Struct, kw_only=True):
     exclude: bool | None = None
     summary: Any = None
     generate_summary: Any = None
-    context: str | None = None
+    context: Annotated[str | None, Meta(description="Accepted with a warning in the log.")] = None
     mode: str | None = None
 
 
@@ -161,7 +161,8 @@ def thinking_of(fields: EngineFields) -> Thinking:
         case str() as word:
             effort = effort or word
         case ReasoningOptions() as options:
-            _check_reasoning(options)
+            if options.mode not in (None, "standard"):
+                raise unsupported("reasoning.mode", "there is one mode; send `standard`.")
             effort = effort or options.effort
             enabled = options.enabled if enabled is None else enabled
             budget = options.max_tokens if budget is None else budget
@@ -179,15 +180,14 @@ def thinking_of(fields: EngineFields) -> Thinking:
     )
 
 
-def _check_reasoning(options: ReasoningOptions) -> None:
-    """What OpenAI's own models alone can do."""
-    if options.context not in (None, "auto"):
-        raise unsupported(
-            "reasoning.context",
-            "the chat template says which reasoning of earlier turns is shown; send `auto`.",
+def reasoning_warnings(fields: EngineFields) -> tuple[str, ...]:
+    """Agents ask for a context of their own accord, where no person could take it back."""
+    options = fields.reasoning
+    if isinstance(options, ReasoningOptions) and options.context not in (None, "auto"):
+        return (
+            "`reasoning.context` has no effect: the chat template says which earlier reasoning is shown.",
         )
-    if options.mode not in (None, "standard"):
-        raise unsupported("reasoning.mode", "there is one mode; send `standard`.")
+    return ()
 
 
 def check_unsummarised(fields: EngineFields) -> None:

@@ -2,13 +2,15 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta, inspect
 
 from pippin.api.dialects.allowed_values import allowed_values
+from pippin.api.dialects.unknown_keys import settings_of, unknown_keys
 from pippin.core.errors import ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -29,10 +31,15 @@ TOO_LARGE: Final = "holds a number of more than 64 bits."
 
 BOOKKEEPING: Final = "Bookkeeping of the client's."
 
+Unused = Annotated[Any, Meta(description="Accepted without effect.")]
+"""A documented key of settings that changes nothing here, and whose value nobody looks at."""
+
 _NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
+_PLAIN = re.compile(r"[a-z0-9_]{1,64}")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
 NEAR: Final = 200  # bytes before a number, within which its field's name stands
+MOST_NAMED: Final = 32  # unknown fields of a body
 _AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
@@ -44,17 +51,28 @@ class Contract(Generic[Body]):
     any value and change nothing, for the reason that is given. Names in `refused` may only have a neutral value
     (null, false, zero or empty), otherwise the request fails with the sentence given there, also where `body` has
     them from a struct that dialects share.
+
+    Keys of objects inside a field count as fields, but for those of `left_open`: clients keep notes of their own in
+    messages.
     """
 
     body: type[Body]
     accepted: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
+    left_open: frozenset[str] = frozenset({"messages"})
 
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """The body, and the names of fields that this contract does not know."""
-        unknown = self._sort_out(data)
-        return _decode(data, self.body), unknown
+        given = decode_json(data, dict[str, msgspec.Raw])
+        unknown = self._sort_out(given)
+        body = _decode(data, self.body)
+        named = dict.fromkeys(unknown)
+        for path in self._unknown_inside(given):
+            if len(named) == MOST_NAMED:
+                break
+            named[path] = None
+        return body, tuple(named)
 
     def decode_form(
         self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
@@ -78,11 +96,23 @@ class Contract(Generic[Body]):
                 raise invalid(name, TOO_LARGE)
         return body, unknown
 
-    def _sort_out(self, data: bytes) -> tuple[str, ...]:
-        given = decode_json(data, dict[str, msgspec.Raw])
+    def settings(self) -> Mapping[str, inspect.Type]:
+        """The fields whose objects have keys of their own."""
+        return {
+            name: place
+            for name, place in settings_of(self.body).items()
+            if name not in self.left_open and name not in self.refused
+        }
+
+    def _sort_out(self, given: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
         for name in given.keys() - names_of(self.body):
-            check_ignored(given[name], name[:64])
+            decode_raw(given[name], name[:64])
         return self._sorted_out({name: bytes(value) for name, value in given.items()})
+
+    def _unknown_inside(self, given: Mapping[str, msgspec.Raw]) -> Iterator[str]:
+        for name, place in self.settings().items():
+            if name in given:
+                yield from unknown_keys(decode_raw(given[name], name), place, name)
 
     def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
         """Names that nobody knows. Raises `ServerError` for one that is refused."""
@@ -94,7 +124,7 @@ class Contract(Generic[Body]):
                     raise unsupported(name, sentence)
             elif name not in known and name not in self.accepted:
                 unknown.append(name[:64])
-        return tuple(unknown[:32])
+        return tuple(unknown[:MOST_NAMED])
 
 
 @functools.cache
@@ -144,10 +174,10 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
         raise too_deep(None) from None
 
 
-def check_ignored(value: msgspec.Raw, name: str) -> None:
-    """A value that nobody looks at must still be JSON with numbers in range, at a depth that can be read."""
+def decode_raw(value: msgspec.Raw, name: str) -> Any:
+    """A value of which nobody looks at all must still be JSON with numbers in range, at a depth that can be read."""
     try:
-        msgspec.json.decode(value)
+        return msgspec.json.decode(value)
     except msgspec.ValidationError as error:
         raise validation_error(str(error), Any, name) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -200,6 +230,11 @@ def unsupported(param: str, sentence: str) -> ServerError:
 def invalid(param: str, sentence: str) -> ServerError:
     """A value that is never right. The sentence goes on after the field's name: "must be ..."."""
     return ServerError("invalid_request", f"`{param}` {sentence}", param, code="invalid_value")
+
+
+def loggable(name: str) -> str:
+    """A name that a client made up, for a sentence of the log."""
+    return name if _PLAIN.fullmatch(name) else "unknown"
 
 
 def too_deep(param: str | None) -> ServerError:

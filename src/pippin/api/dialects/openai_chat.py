@@ -1,8 +1,8 @@
 """The dialect of OpenAI's Chat Completions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from pippin.api.dialects import engine_fields as engine
 from pippin.api.dialects import openai_fields as shared
@@ -57,12 +57,6 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class Message(Struct, kw_only=True, frozen=True):
-    """Named for the OpenAPI document."""
-
-    content: Any = None
-
-
 class ChatDialect:
     name = "chat_completions"
     path = "/chat/completions"
@@ -83,6 +77,7 @@ class ChatDialect:
             ),
             stream=bool(fields.stream),
             ignored=ignored,
+            warnings=engine.reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:

@@ -109,11 +109,13 @@ REFUSED: Final = {
 class StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None  # chunks are never padded
+    include_obfuscation: Annotated[bool | None, Meta(description="Accepted: no chunk is ever padded.")] = None
 
 
 class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
-    model: Annotated[Name, Meta(description="Id or alias of a model; `default` is the one that is served.")]
+    model: Annotated[
+        Name, Meta(description="Id or alias of a model; `default`, or none, is the one that is served.")
+    ] = "default"
     stream: Annotated[bool | None, Meta(description="Send the answer as server-sent events.")] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="What a stream reports.")] = None
     n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None

@@ -11,6 +11,7 @@ from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
 from pippin.api.dialects.engine_fields import (
     continues_final,
     overflow_of,
+    reasoning_warnings,
     shows_reasoning,
     steered,
     template_kwargs_of,
@@ -81,7 +82,7 @@ class ResponsesDialect:
             shape=_shape(fields, given, toolbox),
             stream=bool(fields.stream),
             ignored=ignored,
-            warnings=toolbox.warnings + _skip_warnings(reader.skipped),
+            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + reasoning_warnings(fields),
         )
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:

@@ -1,27 +1,10 @@
-"""The tools that the Responses API knows by type alone: which clients run, as functions, and which nobody here does."""
+"""The tools that the Responses API knows by type alone and that clients run, as functions."""
 
 from typing import Any, Final, Literal
 
 from pippin.core.conversation import Tool
 
 CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
-
-HOSTED: Final = frozenset(
-    {
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-        "file_search",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "code_interpreter",
-        "image_generation",
-        "tool_search",
-        "programmatic_tool_calling",
-    }
-)
 
 _TEXT: Final = {"type": "string"}
 CUSTOM_INPUT: Final[dict[str, Any]] = {

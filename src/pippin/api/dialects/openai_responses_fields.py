@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects import openai_fields as shared
 from pippin.api.dialects.engine_fields import EngineFields, Verbosity
 from pippin.api.dialects.fields import BOOKKEEPING
+from pippin.api.dialects.openai_responses_tools import GivenChoice, GivenTool
 from pippin.api.dialects.output_formats import JsonObjectFormat, ResponseFormat, TextFormat
 
 MOST_TOKENS: Final = 100_000_000
@@ -63,10 +64,10 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     background: Annotated[bool | None, Meta(description="Answer at once, run on; poll for it.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
     include: Annotated[tuple[Include, ...] | None, Meta(description="More to put into the answer.")] = None
-    tools: Annotated[list[dict[str, Any]] | None, Meta(description="Tools that may be called.")] = None
-    tool_choice: Annotated[
-        str | dict[str, Any] | None, Meta(description="Which tools may, must or must not be called.")
-    ] = None
+    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tool_choice: Annotated[GivenChoice, Meta(description="Which tools may, must or must not be called.")] = (
+        None
+    )
     parallel_tool_calls: Annotated[bool | None, Meta(description="False stops after one call.")] = None
     max_tool_calls: Annotated[
         Annotated[int, Meta(ge=1)] | None,

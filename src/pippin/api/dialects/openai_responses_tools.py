@@ -1,7 +1,7 @@
 """Maps the tools of the Responses API to functions, and calls of those functions back to its items.
 
 A model can only call functions. Custom tools, shells and patches become functions with a fixed schema; the
-functions of a namespace get its name in front; tools that OpenAI's own servers run are left out with a warning.
+functions of a namespace get its name in front; all others, which no client runs, are left out with a warning.
 """
 
 from dataclasses import dataclass, field
@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
+from pippin.api.dialects.body_types import read_as
+from pippin.api.dialects.fields import Unused, check_depth, convert, invalid, loggable, unsupported
 from pippin.api.dialects.mcp_tools import McpTool, toolset_of
-from pippin.api.dialects.openai_responses_builtin_tools import BUILT_IN, CUSTOM_INPUT, HOSTED, CallKind
+from pippin.api.dialects.openai_responses_builtin_tools import BUILT_IN, CUSTOM_INPUT, CallKind
 from pippin.core.conversation import Tool, ToolChoice, Toolset
 
 SEPARATOR: Final = "__"
@@ -21,11 +22,21 @@ MAX_TOOLS: Final = 1024
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 
 
-class FunctionSpec(Struct, kw_only=True):
+class Described(Struct, kw_only=True):
     name: Name
     description: str | None = None
+    defer_loading: Unused = None
+
+
+class Called(Described, kw_only=True):
+    allowed_callers: Unused = None
+    asynchronous: Unused = msgspec.field(name="async", default=None)
+
+
+class FunctionSpec(Called, tag_field="type", tag="function", kw_only=True):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    output_schema: Unused = None
 
 
 class TextInput(Struct, tag_field="type", tag="text"):
@@ -37,26 +48,27 @@ class GrammarInput(Struct, tag_field="type", tag="grammar"):
     definition: str
 
 
-class CustomSpec(Struct, kw_only=True):
-    name: Name
-    description: str | None = None
+class CustomSpec(Called, tag_field="type", tag="custom", kw_only=True):
     format: TextInput | GrammarInput | None = None
 
 
-class NamespaceSpec(Struct, kw_only=True):
-    name: Name
-    tools: list[dict[str, Any]]
-    description: str | None = None
-
-
-class AllowedTools(Struct, kw_only=True):
-    mode: Literal["auto", "required"]
-    tools: list[dict[str, Any]]
+class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
+    tools: list[Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec)]]
 
 
 class Named(Struct, kw_only=True):
     name: Name
+    type: str | None = None
     namespace: str | None = None
+
+
+class AllowedTools(Struct, tag_field="type", tag="allowed_tools", kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: list[dict[str, Any]]
+
+
+GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
+GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedTools, Named)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ class Toolbox:
         if not self.left_out:
             return ()
         kinds = ", ".join(dict.fromkeys(self.left_out))
-        return (f"Tools of type {kinds} run on OpenAI's servers and were left out of the prompt.",)
+        return (f"Tools of type {kinds} are not for clients to run, and were left out of the prompt.",)
 
 
 def flat_name(name: str, namespace: str | None) -> str:
@@ -113,24 +125,24 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
     return Toolbox(tuple(tools.values()), origins, tuple(toolsets), tuple(left_out))
 
 
-def _tools_of(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, Origin]]:
+def _tools_of(
+    spec: dict[str, Any], param: str, left_out: list[str], namespace: str | None = None
+) -> list[tuple[Tool, Origin]]:
     match spec.get("type"):
         case "function":
-            return [_function(spec, param, None)]
+            return [_function(spec, param, namespace)]
         case "custom":
-            return [_custom(spec, param, None)]
-        case "namespace":
-            return _namespace(spec, param)
-        case str(kind) if kind in BUILT_IN:
+            return [_custom(spec, param, namespace)]
+        case "namespace" if namespace is None:
+            return _namespace(spec, param, left_out)
+        case str(kind) if kind in BUILT_IN and namespace is None:
             call_kind, tool = BUILT_IN[kind]
             return [(tool, Origin(call_kind, tool.name))]
-        case "mcp":
+        case "mcp" if namespace is None:
             return []
-        case str(kind) if kind in HOSTED:
-            left_out.append(kind)
+        case str(kind):
+            left_out.append(loggable(kind))
             return []
-        case str():
-            raise unsupported(f"{param}.type", "it is not a type of tool that the Responses API documents.")
         case _:
             raise invalid(f"{param}.type", "is required, and must be a string.")
 
@@ -163,13 +175,15 @@ def _custom_like(pattern: str) -> dict[str, Any]:
     return {**CUSTOM_INPUT, "properties": {"input": text}}
 
 
-def _namespace(spec: dict[str, Any], param: str) -> list[tuple[Tool, Origin]]:
+def _namespace(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, Origin]]:
     namespace = convert(spec, NamespaceSpec, param)
-    tools = []
-    for number, inner in enumerate(namespace.tools):
-        make = _custom if inner.get("type") == "custom" else _function
-        tools.append(make(inner, f"{param}.tools[{number}]", namespace.name))
-    return tools
+    return [
+        found
+        for number, inner in enumerate(namespace.tools)
+        for found in _tools_of(
+            {"type": "function"} | inner, f"{param}.tools[{number}]", left_out, namespace.name
+        )
+    ]
 
 
 def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> ToolChoice:

@@ -26,8 +26,11 @@ class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
 
 
 class NamedSchema(Struct, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
-    description: str | None = None
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        Meta(description="Accepted: no model is told of it."),
+    ]
+    description: Annotated[str | None, Meta(description="Accepted: no model is told of it.")] = None
     schema: dict[str, Any] | bool | None = None
     strict: bool | None = None
 
@@ -61,7 +64,9 @@ class StructuredOutputs(Struct, kw_only=True):
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
     whitespace_pattern: str | None = None
-    disable_fallback: bool | None = None
+    disable_fallback: Annotated[
+        bool | None, Meta(description="Accepted: there is nothing to fall back to.")
+    ] = None
 
 
 class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):

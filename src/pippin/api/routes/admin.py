@@ -18,6 +18,25 @@ from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
+SECRET = frozenset({"api_keys", "api_key_file"})
+PATHS = frozenset(
+    {
+        "adapter_path",
+        "adapters",
+        "aliases",
+        "cache_dir",
+        "chat_template_file",
+        "draft_model_path",
+        "log_file",
+        "lora_paths",
+        "mcp_config",
+        "media_path",
+        "model_dirs",
+        "response_store",
+        "warm_prompts",
+    }
+)
+"""Options that tell of the operator's disk, which is nobody's business who may only look."""
 
 
 class NamedModel(Struct, kw_only=True):
@@ -125,7 +144,7 @@ class Admin:
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""
-        hidden = {"api_keys", "api_key_file", "models", "model_defaults"}
+        hidden = SECRET | PATHS | {"models", "model_defaults"}
         server = self.api.options
         options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
         return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}

@@ -66,8 +66,8 @@ class AudioRoutes:
         asked = {name: [text] for name, text in request.query_params.items()}
 
         def decode(body: bytes) -> tuple[speech.SpeechRequest, tuple[str, ...]]:
-            if not body and "input" in asked:  # as vllm-mlx has it
-                return speech.CONTRACT.decode_form(asked)
+            if not body and "input" in asked:  # as vllm-mlx has it, whose sound is wav
+                return speech.CONTRACT.decode_form({"response_format": ["wav"], **asked})
             return speech.CONTRACT.decode(body)
 
         fields, unknown = await handler.json_of(request, decode)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
-from pippin.api.context import Api, both, json_reply
+from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.exchange import exchange_of
 from pippin.core.models import ModelInfo, ModelState
 
@@ -19,6 +19,7 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/health", health.show),
         Route("/healthz", health.show, methods=["GET"]),
         Route("/", welcome, methods=["GET"]),
+        Route(VERSION, welcome, methods=["GET"]),
     ]
 
 

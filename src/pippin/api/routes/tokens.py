@@ -41,12 +41,8 @@ class DetokenizeRequest(Struct, kw_only=True):
     model: Name = "default"
 
 
-class TemplateRequest(openai_chat.ChatRequest, kw_only=True, omit_defaults=True):
-    model: Name = "default"
-
-
 TEMPLATE = Contract(
-    TemplateRequest,
+    openai_chat.ChatRequest,
     openai_fields.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
     {name: why for name, why in openai_chat.REFUSED.items() if name != "add_special_tokens"},
 )
@@ -57,7 +53,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
         *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
-        *both("/apply-template", tokens.apply_template, "POST", body=TemplateRequest),
+        *both("/apply-template", tokens.apply_template, "POST", body=openai_chat.ChatRequest),
     ]
 
 

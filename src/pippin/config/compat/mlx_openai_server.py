@@ -157,9 +157,16 @@ SERVER: Final = Server(
         "num_draft_tokens": 2,
         "quantized_kv_start": 0,
         "allow_downloads": False,
+        "any_model_name": True,
     },
     profile_notes=(
         "`max_tokens` stays unset: its million meant the rest of the window, Pippin's default.",
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
+        "A single model answers whatever name a request has, as there.",
+    ),
+    differences=(
+        ("GET /health", "`status` is `healthy`, not `ok`, and 200 while no model is loaded too"),
+        ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
+        ("response_format: json_object", "enforced; there it was ignored"),
     ),
 )

@@ -38,5 +38,6 @@ SERVER: Final = Server(
         "overflow": "summarize",
     },
     profile_notes=("Models load at their first request, as there.",),
+    differences=(("GET /health", "`status` is `healthy`, not `ok`"),),
     other=(("run.sh gemma | gemma3n | qwen", "the argument of `pippin serve`; the three aliases are known"),),
 )

@@ -90,6 +90,15 @@ SERVER: Final = Server(
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
         "Several models may be resident; `--max-models 1` gives one at a time.",
     ),
+    differences=(
+        ("POST /v1/decisions", DECISIONS),
+        ("WS /v1/realtime", "not there: `/v1/audio/transcriptions` and `/v1/audio/speech` stream over HTTP"),
+        ("GET /images/defaults", "not there: what a request leaves out is the model's own"),
+        ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
+        ("GET /metrics", "Prometheus text, with `--enable-metrics`; figures as JSON are in `/v1/status`"),
+        ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
+        ("PATCH /v1/settings with op: replace", "only `merge`"),
+    ),
     other=(
         ("mlx_vlm.generate, mlx_vlm.chat, mlx_vlm.chat_ui", "not replaced: any client of the server does it"),
         ("mlx_vlm.convert, mlx_vlm.train, mlx_vlm.moe_offload, mlx_vlm.decide", "not replaced: keep mlx-vlm"),

@@ -53,6 +53,9 @@ class Server(Struct, frozen=True, kw_only=True):
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
     profile_notes: tuple[str, ...] = ()
     general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
+    differences: tuple[
+        tuple[str, str], ...
+    ] = ()  # endpoints and behaviour that are another here, or not at all
     other: tuple[tuple[str, str], ...] = ()  # further commands, and what takes their place
 
 

@@ -155,5 +155,6 @@ SERVER: Final = Server(
         "allow_downloads": False,
     },
     profile_notes=("A request's `model` may be any model that is known, not only the served name.",),
+    differences=(("422 and 504", "400 and 408: what is wrong in a request, and what took too long"),),
     other=OTHER,
 )

@@ -1,26 +1,22 @@
 """Language models: the kind's two doors, which import what they lead to: much of this room needs no mlx."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pippin.core.models import WorkerSpec
+from pippin.engines.base import LoadProgress
 
 if TYPE_CHECKING:
-    from pippin.engines.language.loading import load_engine as open_engine
-    from pippin.engines.language.prompt import LanguagePreparer
-
-__all__ = ["open_engine", "open_preparer"]
+    from pippin.engines.language.engine import LanguageEngine
+    from pippin.engines.language.preparer import LanguagePreparer
 
 
 def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
-    from pippin.engines.language import prompt
+    from pippin.engines.language import preparer
 
-    return prompt.open_preparer(spec)
+    return preparer.open_preparer(spec)
 
 
-def __getattr__(name: str) -> Any:
-    """`open_engine` is imported when it is first named: a worker does so while it waits for memory."""
-    if name == "open_engine":
-        from pippin.engines.language.loading import load_engine
+def open_engine(spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress) -> "LanguageEngine":
+    from pippin.engines.language import loading
 
-        return load_engine
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return loading.open_engine(spec, preparer, progress)

@@ -49,8 +49,7 @@ class AttentionArena:
         self._tick = self.window.tick
         new = self._encoded(keys, values)
         self._allot(new)
-        for part, added in zip(self.parts, new, strict=True):
-            self._write(part, added)
+        self.parts = [self._written(part, added) for part, added in zip(self.parts, new, strict=True)]
         return self.keys_and_values()
 
     def keys_and_values(self) -> Any:
@@ -91,15 +90,27 @@ class AttentionArena:
                 mx.zeros((slots, part.shape[1], capacity, part.shape[3]), dtype=part.dtype) for part in new
             ]
 
-    def _write(self, part: mx.array, new: mx.array) -> None:
+    def _at(self, position: Any) -> Any:
+        """Where positions lie."""
+        return position
+
+    def _in_a_piece(self) -> bool:
+        """Whether the new tokens lie in the same places of each row, one after the other."""
+        return self.window.level
+
+    def _written(self, part: mx.array, new: mx.array) -> mx.array:
         window = self.window
-        if window.level:
-            start = window.longest
+        if self._in_a_piece():
+            start = self._at(window.longest)
             part[window.low : window.high, :, start : start + window.count] = new
         elif window.count == 1:
-            part[window.slots, :, window.before] = new[:, :, 0]
+            # Twice as quick on a CPU as an assignment by index, and no copy of the part as long as it is a whole one.
+            new = window.over_all_slots(new)
+            places = mx.broadcast_to(self._at(window.places), new.shape)
+            part = mx.put_along_axis(part, places, new, axis=2)
         else:
-            part[window.slots[:, None], :, window.positions()] = new.transpose(0, 2, 1, 3)
+            part[window.slots[:, None], :, self._at(window.positions())] = new.transpose(0, 2, 1, 3)
+        return part
 
     def grow(self, slots: int, capacity: int) -> None:
         self.parts = [_enlarged(part, slots, self._room(capacity)) for part in self.parts]
@@ -201,14 +212,11 @@ class SlidingArena(AttentionArena):
         mask = (keys >= 0) & (keys <= queries) & (keys > queries - size)
         return mask[:, None]
 
-    def _write(self, part: mx.array, new: mx.array) -> None:
-        window = self.window
-        if window.level and window.count == 1:
-            place = window.longest % self.ring
-            part[window.low : window.high, :, place : place + 1] = new
-        else:
-            slots = mx.arange(window.low, window.high)[:, None]
-            part[slots, :, window.positions() % self.ring] = new.transpose(0, 2, 1, 3)
+    def _at(self, position: Any) -> Any:
+        return position % self.ring
+
+    def _in_a_piece(self) -> bool:
+        return self.window.level and self.window.count == 1
 
     def store(self, slot: int, cache: Any) -> None:
         if cache.keys is None:

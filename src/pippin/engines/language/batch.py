@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.engines.language.lora import Adapters
+from pippin.engines.language.random_numbers import choice_seed
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import GroupName, Row
-from pippin.engines.language.sampling import BatchSampler, Choice, Sampled, choice_seed
+from pippin.engines.language.sampled import Choice, Sampled
+from pippin.engines.language.sampling import BatchSampler
 from pippin.engines.language.scheduler import GROWTH_CHARGED
 from pippin.engines.language.tokenizer import Tokenizer
 

@@ -10,7 +10,6 @@ import os
 import queue
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,13 +20,13 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from pippin.config.cache_folder import SUFFIX, CacheFile, cache_files, delete, model_folders
+
 log = logging.getLogger(__name__)
 
 VERSION: Final = "1"
-SUFFIX: Final = ".safetensors"
 BACKLOG: Final = 512  # files that wait to be written; more are not written at all
 SWEEP_EVERY: Final = 64  # files written between looks at the folder's size
-STALE_SECONDS: Final = 600.0  # after which another server's unfinished file counts as left behind
 
 Stored = dict[str, np.ndarray]
 
@@ -47,6 +46,10 @@ class Wipe(Struct, frozen=True):
     reply: "Future[None]"
 
 
+class Sweep(Struct, frozen=True):
+    pass
+
+
 class Entry(Struct, frozen=True):
     arrays: Stored
     types: dict[str, str]
@@ -63,7 +66,8 @@ class DiskCache:
         self._root = folder
         self._folder = folder / fingerprint
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._orders: queue.SimpleQueue[Write | Read | Wipe | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Write | Read | Wipe | Sweep | None] = queue.SimpleQueue()
+        self._orders.put(Sweep())
         self._waiting: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="prefix-cache-disk", daemon=True)
         self._thread.start()
@@ -82,10 +86,10 @@ class DiskCache:
         return reply
 
     def wipe(self) -> None:
-        """Delete all files of this model."""
+        """Delete all files of this model, as far as they may be deleted."""
         reply: Future[None] = Future()
         self._orders.put(Wipe(reply))
-        reply.result()
+        reply.exception()  # waits for its end; the log has what failed
 
     def close(self) -> None:
         """Finish what waits to be written."""
@@ -93,7 +97,6 @@ class DiskCache:
         self._thread.join()
 
     def _work(self) -> None:
-        self._sweep()
         while (order := self._orders.get()) is not None:
             try:
                 match order:
@@ -103,10 +106,11 @@ class DiskCache:
                     case Read(names, reply):
                         reply.set_result([self._load(name) for name in names])
                     case Wipe(reply):
-                        for path in self._folder.glob("*"):
-                            path.unlink(missing_ok=True)
-                        self.bytes = 0
+                        delete(cache_files(self._folder))
+                        self._sweep()
                         reply.set_result(None)
+                    case Sweep():
+                        self._sweep()
             except OSError as error:  # a full or vanished disk costs the cache, not the server
                 log.warning("the prefix cache's folder fails: %s", error.strerror)
                 if isinstance(order, (Read, Wipe)) and not order.reply.done():
@@ -119,6 +123,7 @@ class DiskCache:
         if len(data) > self.limit:
             return
         unfinished = self._folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        self._folder.mkdir(parents=True, exist_ok=True)  # an operator may have deleted it
         try:
             unfinished.write_bytes(data)
             unfinished.replace(self._folder / (name + SUFFIX))
@@ -154,26 +159,16 @@ class DiskCache:
 
     def _sweep(self) -> None:
         """Hold the limit over all models in the folder: what was not used for longest goes."""
-        found: list[tuple[float, int, str]] = []
-        now = time.time()
-        for folder in os.scandir(self._root):
-            if not folder.is_dir(follow_symlinks=False):
-                continue
-            for file in os.scandir(folder):
-                try:
-                    status = file.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if file.name.endswith(SUFFIX):
-                    found.append((status.st_mtime, status.st_size, file.path))
-                elif file.name.startswith(".") and now - status.st_mtime > STALE_SECONDS:
-                    Path(file.path).unlink(missing_ok=True)
-        self.bytes = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+        found: list[CacheFile] = []
+        for folder in model_folders(self._root):
+            files = list(cache_files(folder))
+            found += [file for file in files if file.finished]
+            delete(file for file in files if not file.finished)
+        self.bytes = sum(file.size for file in found)
+        for file in sorted(found, key=lambda file: (file.used, file.path)):
             if self.bytes <= self.limit:
                 return
-            Path(path).unlink(missing_ok=True)
-            self.bytes -= size
+            self.bytes -= delete([file])[1]
 
 
 def _checksum(arrays: Stored) -> str:

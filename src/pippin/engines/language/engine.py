@@ -8,8 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.config.model_options import ModelOptions
-from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event, Failed, PromptEcho
+from pippin.core.events import PromptEcho
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
@@ -19,16 +18,16 @@ from pippin.engines.language.engine_stats import Counters, engine_stats
 from pippin.engines.language.head import Head
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.lora import Adapters
+from pippin.engines.language.preemption import Preemption
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prompts import Prompts, progress_of
-from pippin.engines.language.row_decoder import RowDecoder
+from pippin.engines.language.requests import Requests
 from pippin.engines.language.row_keeping import RowKeeping
-from pippin.engines.language.rows import Prompt, Request, Row
-from pippin.engines.language.sampling import Choice
-from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
+from pippin.engines.language.rows import Prompt
+from pippin.engines.language.scheduler import Limits, Scheduler
 from pippin.engines.language.speculation import Speculation
 from pippin.engines.language.tokenizer import Tokenizer
-from pippin.engines.language.vision.sight import Sight, Viewing
+from pippin.engines.language.vision.sight import Sight
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 
@@ -53,72 +52,49 @@ class LanguageEngine:
         adapters: Adapters,
     ) -> None:
         self.model = model
-        self._tokenizer = tokenizer
+        self.counters = Counters()
         self._options = options
         self._share = share
         self._scheduler = Scheduler(limits)
         self._batch = batch
         self._prefixes = prefixes
-        self._requests: dict[str, Request] = {}
         self._prompts = Prompts(
             model, tokenizer, self._scheduler, prefixes, adapters, head=head, joint=joint_prompts
         )
         self._keeping = RowKeeping(batch, prefixes)
-        self._adapters = adapters
+        self._requests = Requests(
+            tokenizer,
+            self._scheduler,
+            batch,
+            self._prompts,
+            self._keeping,
+            self.counters,
+            adapters=adapters,
+            proposer=None if speculation is None else speculation.proposer,
+            sight=sight,
+            stream_interval=options.stream_interval,
+        )
+        self._preemption = Preemption(
+            self._scheduler, batch, self._prompts, self._requests, self._keeping, self.counters
+        )
         self._speculation = speculation
         self._sight = sight
-        self._arrivals = 0
         self._speculates = False  # the next step is to look for proposals
-        self._out: list[Emission] = []
-        self.counters = Counters()
 
     def submit(self, job: LanguageJob) -> None:
-        if not job.prompt:
-            raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        request = Request(job=job, adapter=self._adapters.index(job.request.adapter), viewing=self._view(job))
-        self._arrivals += 1
-        ticket = Ticket(
-            id=job.id,
-            priority=job.request.priority,
-            arrival=self._arrivals,
-            length=len(job.prompt),
-            growth=job.max_tokens,
-            rows=job.request.n,
-        )
-        for choice in range(job.request.n):
-            decoder = RowDecoder(job, choice, self._tokenizer)
-            row = Row(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt), ticket=ticket)
-            request.rows.append(row)
-        self._scheduler.add(ticket)
-        self._requests[job.id] = request
-        self._prompts.add(Prompt(request=request, rows=list(request.rows), tokens=job.prompt, ticket=ticket))
-
-    def _view(self, job: LanguageJob) -> Viewing | None:
-        if job.media is None:
-            return None
-        if self._sight is None:
-            message = "This model was loaded for text only, and 'messages' holds more: leave it out."
-            raise ServerError("unsupported", message, "messages")
-        return self._sight.open(job.prompt, job.media)
+        self._requests.submit(job)
 
     def cancel(self, id: str) -> None:
-        request = self._requests.pop(id, None)
-        if request is None:
-            return
-        for prompt in list(request.prompts):
-            self._prompts.drop(prompt)
-        self._leave([row for row in request.rows if row in self._batch.rows])
-        self._scheduler.drop(ticket for ticket in self._scheduler.tickets if ticket.id == id)
-        self._out = [(owner, event) for owner, event in self._out if owner != id]
+        self._requests.cancel(id)
 
     @property
     def busy(self) -> bool:
-        return bool(self._requests or self._out or self._keeping)
+        return bool(len(self._requests) or self._requests.events or self._keeping)
 
     def step(self) -> list[Emission]:
         started = time.monotonic()
         self.counters.steps += 1
-        self._expire(started)
+        self._requests.expire(started, self._options.queue_timeout)
         admitted = self._admit(started)
         if not self._batch.built:
             self._keeping.settle()
@@ -134,15 +110,15 @@ class LanguageEngine:
             self._draw()
         if self._prefixes is not None:
             self._prefixes.write_some()
-        if not decoding and not tokens and not self._out:
+        if not decoding and not tokens and not self._requests.events:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
-        self._preempt()
+        self._preemption.preempt()
         seconds = time.monotonic() - started
         self._scheduler.observe(seconds, tokens, decoding)
         self.counters.step_done(seconds, tokens, decoding > 0)
         if self._speculation is not None and decoding and not checked and not tokens:
             self._speculation.observe(seconds, 1, proposed=False)
-        sent, self._out = self._out, []
+        sent, self._requests.events = self._requests.events, []
         return sent
 
     def _draw(self) -> None:
@@ -179,7 +155,7 @@ class LanguageEngine:
         """Accept the tokens of the last draw."""
         for row, choice in self._batch.read():
             if row in self._batch.rows:  # not so if another choice's token has failed the request
-                self._accept(row, choice)
+                self._requests.accept(row, choice)
 
     def _check(self, proposals: list[list[int]]) -> None:
         """Let the model judge the proposals."""
@@ -194,35 +170,9 @@ class LanguageEngine:
             self.counters.accepted_tokens += len(choices) - 1
             for choice in choices:
                 if row in self._batch.rows:
-                    self._accept(row, choice)
+                    self._requests.accept(row, choice)
         made = sum(map(len, chosen)) / len(rows)
         self._speculation.observe(time.monotonic() - started, made, proposed=True)
-
-    def _leave(self, rows: list[Row]) -> None:
-        self._batch.leave(rows)
-        if self._speculation is not None:
-            for row in rows:
-                self._speculation.proposer.forget(row)
-
-    def _emit(self, request: Request, events: list[Event]) -> None:
-        self._out.extend((request.job.id, event) for event in events)
-
-    def _expire(self, now: float) -> None:
-        for request in list(self._requests.values()):
-            waited = now - request.job.created
-            limit, patience = request.job.request.timeout, self._options.queue_timeout
-            if limit is not None and waited > limit:
-                message = f"The request took longer than its timeout of {limit:g} seconds."
-                self._fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
-            elif patience is not None and request.admitted is None and waited > patience:
-                message = (
-                    f"The request waited longer than {patience:g} seconds in the queue: try again later."
-                )
-                self._fail(request, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
-
-    def _fail(self, request: Request, report: ErrorReport) -> None:
-        self.cancel(request.job.id)
-        self._emit(request, [Failed(report)])
 
     def _admit(self, now: float) -> bool:
         """Whether there are new prompts to compute."""
@@ -243,7 +193,7 @@ class LanguageEngine:
             spent += count
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
-                self._emit(each.request, progress_of(each))
+                self._requests.tell(each.request, progress_of(each))
             if not wait:
                 break  # whoever decodes waits for one pass
         for prompt in self._prompts.done() if start else ():
@@ -256,7 +206,8 @@ class LanguageEngine:
         if request.computed is None:
             request.computed = time.monotonic()
             if request.job.request.echo or request.scores_prompt:
-                self._emit(request, [PromptEcho(request.job.prompt_text, tuple(prompt.scores))])
+                echo = PromptEcho(request.job.prompt_text, tuple(prompt.scores))
+                self._requests.tell(request, [echo])
         self._prompts.drop(prompt)
         if request.viewing is not None and not request.prompts:
             request.viewing.release()
@@ -267,111 +218,15 @@ class LanguageEngine:
         for row, ticket in zip(prompt.rows, tickets, strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
-                self._finish(row)
+                self._requests.finish(row)
                 continue
             self._batch.join(row, prompt.cache, prompt.logits, coming=self._scheduler.coming(ticket))
         prompt.cache = prompt.logits = None
 
-    def _accept(self, row: Row, choice: Choice) -> None:
-        request = row.request
-        if request.first_token is None:
-            request.first_token = time.monotonic()
-        row.tokens.append(choice.token)
-        row.ticket.grow()
-        self.counters.completion_tokens += 1
-        try:
-            events = row.decoder.accept(choice.token, choice.logprob, choice.top)
-        except ServerError as error:
-            self._fail(request, error.report)
-            return
-        if row.decoder.finished is not None:
-            self._keeping.note(row)
-            self._leave([row])
-            row.held.extend(events)
-            self._finish(row)
-            return
-        row.held.extend(events)
-        row.held_tokens += 1
-        if row.held_tokens >= self._options.stream_interval:
-            self._emit(request, row.held)
-            row.held, row.held_tokens = [], 0
-
-    def _finish(self, row: Row) -> None:
-        request, decoder = row.request, row.decoder
-        self._scheduler.drop([row.ticket])
-        request.rows.remove(row)
-        closing = decoder.close(decoder.finished or "stop")
-        # Closing may find that the answer was a call.
-        self._emit(request, [*row.held, *closing, request.finish(row, decoder.finished or "stop")])
-        if not request.rows:
-            del self._requests[request.job.id]
-
-    def _preempt(self) -> None:
-        """Send rows back to the queue while the live ones outgrow the memory."""
-        while (ticket := self._scheduler.victim()) is not None:
-            if ticket.phase == "prefill":
-                self._put_back(self._prompts.of(ticket))
-            elif self._scheduler.can_wait(ticket):
-                self._suspend(self._row(ticket))
-            else:
-                self._cut(self._row(ticket))
-        if (ticket := self._scheduler.overgrown()) is not None:
-            self._cut(self._row(ticket))
-
-    def _row(self, ticket: Ticket) -> Row:
-        return next(row for row in self._batch.rows if row.ticket is ticket)
-
-    def _cut(self, row: Row) -> None:
-        """No memory is left for more of it: it ends as at the end of the window."""
-        row.decoder.finished = "length"
-        self._leave([row])
-        self._finish(row)
-
-    def _put_back(self, prompt: Prompt) -> None:
-        """Compute it anew later."""
-        self._scheduler.drop([prompt.ticket])
-        self._scheduler.requeue(prompt.ticket)
-        prompt.forget()
-        self.counters.preemptions += 1
-
-    def _resize(self, memory: int) -> None:
-        """Rows and prompts have so much memory from now on."""
-        self._scheduler.limits.memory = memory
-        for ticket in self._scheduler.hopeless():
-            self._give_up(self._prompts.of(ticket))
-        self._preempt()
-        self._fit()
-
-    def _give_up(self, prompt: Prompt) -> None:
-        """It does not fit any more: what was said so far is the answer, else a refusal."""
-        if prompt.request.computed is not None:  # then it is one row that was preempted
-            [row] = prompt.rows
-            self._prompts.drop(prompt)
-            row.decoder.finished = "length"
-            self._finish(row)
-            return
-        left = self._scheduler.limits.memory / 2**20
-        message = (
-            f"The prompt of {prompt.ticket.length} tokens needs more KV cache than the {left:.1f} MiB that are left "
-            "beside other models: try again later."
-        )
-        self._fail(prompt.request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
-
-    def _suspend(self, row: Row) -> None:
-        self._keeping.note(row)
-        self._leave([row])
-        self._scheduler.drop([row.ticket])
-        row.ticket.length = len(row.tokens)
-        self._scheduler.requeue(row.ticket)
-        self._prompts.add(
-            Prompt(request=row.request, rows=[row], tokens=tuple(row.tokens), ticket=row.ticket)
-        )
-        self.counters.preemptions += 1
-
     def stats(self) -> EngineStats:
         cache = CacheStats() if self._prefixes is None else self._prefixes.stats()
-        requests = list(self._requests.values())
-        return engine_stats(self.counters, self._scheduler, self._batch, requests, cache, self._sight)
+        live = self._requests.live
+        return engine_stats(self.counters, self._scheduler, self._batch, live, cache, self._sight)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         if self._prefixes is not None:
@@ -385,15 +240,16 @@ class LanguageEngine:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
             shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
-            self._resize(shares.rows)
+            self._preemption.resize(shares.rows)
             if self._prefixes is not None:
                 self._prefixes.tree.resize(shares.prefixes)
         self._options = merged
+        self._requests.stream_interval = merged.stream_interval
         self._scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self._scheduler.limits.queue_size = merged.queue_size
 
     def close(self) -> None:
-        for request in list(self._requests):
-            self.cancel(request)
+        for request in self._requests.live:
+            self._requests.cancel(request.job.id)
         if self._prefixes is not None:
             self._prefixes.close()

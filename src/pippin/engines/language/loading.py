@@ -23,7 +23,7 @@ from pippin.engines.language.lora import install
 from pippin.engines.language.prefix_blocks import BlockLayout
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
-from pippin.engines.language.prompt import LanguagePreparer
+from pippin.engines.language.preparer import LanguagePreparer
 from pippin.engines.language.prompts import MOST_STRETCH
 from pippin.engines.language.row_caches import can_trim, measure_rows, new_row_cache
 from pippin.engines.language.scheduler import Limits, no_bytes
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 
-def load_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
+def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
     options = msgspec.convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     configure(plan)

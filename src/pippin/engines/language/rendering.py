@@ -1,13 +1,13 @@
-"""A request's prompt: rendered, tokenized, and made to fit the context window."""
+"""A request's prompt: rendered and tokenized."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import Message, Text, Tool, ToolCall
 from pippin.core.errors import ServerError
-from pippin.core.requests import GenerationRequest, OverflowPolicy
+from pippin.core.requests import GenerationRequest
 from pippin.engines.language import infill, limits
 from pippin.engines.language.literals import plain
 from pippin.engines.language.messages import Converter
@@ -32,7 +32,6 @@ RESERVED = frozenset(
 CONTINUED = "\ufded"
 """Stands where an assistant's last words break off, while the template is rendered."""
 
-MOST_PINS = 8
 MOST_MEDIA_BYTES = 1 << 31  # of one request, as arrays
 
 
@@ -99,25 +98,12 @@ class PromptRenderer:
             raise ServerError("invalid_request", "'prompt' is empty; give at least one token.", "prompt")
         return Prompt(tokens, text, raw=True)
 
-    def fitted(
-        self,
-        request: GenerationRequest,
-        tools: tuple[Tool, ...],
-        window: int,
-        reserve: int,
-        policy: OverflowPolicy,
-    ) -> Prompt:
-        """The prompt with at least `reserve` tokens of `window` left; raises `context_length_exceeded` otherwise."""
-        whole = self.prompt(request, tools)
-        if len(whole.tokens) + min(reserve, 1) <= window and (
-            policy != "truncate" or len(whole.tokens) + reserve <= window
-        ):
-            return self._pinned(request, tools, whole)
-        if policy == "truncate" and request.messages is not None:
-            shorter = self._truncated(request, tools, window - reserve)
-            if shorter is not None:
-                return shorter
-        raise overflow(len(whole.tokens), window, request)
+    def begun(
+        self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
+    ) -> list[int]:
+        """The tokens of a conversation so far, without a turn for the answer."""
+        text, _ = self._written(request, messages, tools, generation=False)
+        return self._tokenizer.literals.encode(text)
 
     def _chat(
         self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
@@ -228,52 +214,6 @@ class PromptRenderer:
             variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
         return variables
 
-    def _pinned(self, request: GenerationRequest, tools: tuple[Tool, ...], whole: Prompt) -> Prompt:
-        """With the counts of tokens up to the messages that ask to be kept."""
-        messages = request.messages or ()
-        places = [place for place, message in enumerate(messages) if message.pin][-MOST_PINS:]
-        pins = set()
-        for place in places:
-            try:
-                text, _ = self._written(request, messages[: place + 1], tools, generation=False)
-            except (
-                ServerError
-            ):  # a conversation cut there may break the template's rules; then nothing is pinned
-                continue
-            pins.add(_common(self._tokenizer.literals.encode(text), whole.tokens))
-        return replace(whole, pins=tuple(sorted(pins - {0})))
-
-    def _truncated(self, request: GenerationRequest, tools: tuple[Tool, ...], most: int) -> Prompt | None:
-        """Without the fewest of the oldest turns that make it fit; None if the last turn alone does not."""
-        messages = request.messages or ()
-        turns = [place for place, message in enumerate(messages) if place and _begins_turn(message)]
-        low, high, found = 0, len(turns) - 1, None
-        while low <= high:
-            middle = (low + high) // 2
-            cut = turns[middle]
-            kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
-            prompt = self._chat(request, kept, tools)
-            if len(prompt.tokens) <= most:
-                found = replace(prompt, dropped=len(messages) - len(kept))
-                high = middle - 1
-            else:
-                low = middle + 1
-        return found
-
-
-def overflow(tokens: int, window: int, request: GenerationRequest) -> ServerError:
-    field = "prompt" if request.messages is None else "messages"
-    return ServerError(
-        "context_length_exceeded",
-        f"This model's maximum context length is {window} tokens. However, your {field} resulted in {tokens} tokens. "
-        f"Please reduce the length of the {field}.",
-        field,
-    )
-
-
-def _begins_turn(message: Message) -> bool:
-    return message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts)
-
 
 def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str | None:
     """The words of the assistant that the answer goes on from, where the request asks for that."""
@@ -299,9 +239,3 @@ def _marked(message: Message) -> Message:
     assert isinstance(last, Text)
     parts[texts[-1]] = Text(last.text + CONTINUED)
     return msgspec.structs.replace(message, parts=tuple(parts))
-
-
-def _common(tokens: list[int], whole: tuple[int, ...]) -> int:
-    """How many tokens both begin with."""
-    pairs = enumerate(zip(tokens, whole, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(tokens), len(whole)))

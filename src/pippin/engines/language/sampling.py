@@ -18,32 +18,14 @@ from numpy.typing import NDArray
 from pippin.core.requests import Sampling
 from pippin.engines.language.filters import Filters, draw, mask, top_p, top_p_of_best
 from pippin.engines.language.penalties import History, Penalties
-from pippin.engines.language.sampled import Choice, Sampled, best, score
+from pippin.engines.language.random_numbers import uniform
+from pippin.engines.language.sampled import Sampled, best, score
 from pippin.engines.language.tokenizer import Tokenizer
-
-__all__ = ["BatchSampler", "Choice", "Sampled", "choice_seed", "score"]
 
 SHORT = 256
 """Up to this top-k, a row is drawn from its best `SHORT` tokens alone, without looking at the others again."""
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """The seed of one choice of a request; choice 0 has the request's own."""
-    return (seed + choice * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-
-
-def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64], stream: int) -> NDArray[np.float32]:
-    """Numbers in [0, 1), one for each seed and position (SplitMix64's finaliser, Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        mixed = seeds
-        for word in (positions, np.full_like(positions, stream)):
-            mixed = mixed + (word + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            mixed = mixed ^ (mixed >> np.uint64(31))
-    return ((mixed >> np.uint64(40)).astype(np.float64) / 2**24).astype(np.float32)
 
 
 @dataclass(frozen=True)

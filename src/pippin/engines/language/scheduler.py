@@ -1,5 +1,6 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,10 +18,11 @@ GROWTH_CHARGED = (
     512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
 )
 MOST_STEPS = 8  # that a chunk may take the time of
+MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
 
 
 def length_class(tokens: int) -> int:
-    return next((index for index, bound in enumerate(LENGTH_CLASSES) if tokens <= bound), len(LENGTH_CLASSES))
+    return bisect_left(LENGTH_CLASSES, tokens)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,6 +80,9 @@ class Scheduler:
     tickets: list[Ticket] = field(default_factory=list)
     step_cost: StepCost = field(default_factory=StepCost)
     _glances: float = 0.0  # of this step's prompt tokens at earlier ones
+    _favoured: int = (
+        0  # chunks in a row that went to a prompt because it had waited, though another had less left
+    )
 
     def phase(self, phase: Phase) -> list[Ticket]:
         return [ticket for ticket in self.tickets if ticket.phase == phase]
@@ -151,16 +156,21 @@ class Scheduler:
     def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
         """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
 
-        Counting what was computed for others in the meantime keeps long prompts from starving behind short ones.
+        Counting what was computed for others in the meantime keeps long prompts from starving behind short ones. One
+        whose turn has so come would keep it to its end: after `MOST_FAVOURED` chunks it is whose least is left.
         """
-        ready = [
-            ticket
-            for ticket in self.phase("prefill")
-            if ticket.remaining and not ticket.held and ticket not in besides
-        ]
+        ready = [ticket for ticket in self._ready() if ticket not in besides]
         if not ready:
             return None
-        return min(ready, key=lambda each: (-each.priority, each.remaining - each.passed, each.arrival))
+        waited = self._favoured < MOST_FAVOURED
+
+        def order(ticket: Ticket) -> tuple[int, int, int]:
+            return -ticket.priority, ticket.remaining - (ticket.passed if waited else 0), ticket.arrival
+
+        return min(ready, key=order)
+
+    def _ready(self) -> list[Ticket]:
+        return [ticket for ticket in self.phase("prefill") if ticket.remaining and not ticket.held]
 
     def done(self) -> list[Ticket]:
         """Whose prompts are computed, and whose rows do not run yet."""
@@ -168,6 +178,10 @@ class Scheduler:
 
     def computed(self, ticket: Ticket, tokens: int) -> None:
         self._glances += tokens * (ticket.computed + tokens / 2)
+        shorter = any(
+            each.remaining < ticket.remaining and each.priority >= ticket.priority for each in self._ready()
+        )
+        self._favoured = self._favoured + 1 if shorter else 0
         ticket.computed += tokens
         for other in self.tickets:
             if other is not ticket and other.phase == "prefill":
@@ -244,14 +258,16 @@ class Scheduler:
         """
         row_bytes, slack = self.limits.row_bytes, self.limits.slack
         longest: dict[int, int] = {}
-        lengths = {each: each.charged if growth is None else each.length + growth for each in tickets}
-        kinds = {each: max(each.kind, length_class(lengths[each])) for each in tickets}
-        for each, kind in kinds.items():
-            longest[kind] = max(longest.get(kind, 0), lengths[each])
+        charged = []
+        for each in tickets:
+            tokens = each.charged if growth is None else each.length + growth
+            kind = max(each.kind, length_class(tokens))
+            longest[kind] = max(longest.get(kind, 0), tokens)
+            charged.append((each, tokens, kind))
         one = {kind: row_bytes(rounded(tokens + slack)) for kind, tokens in longest.items()}
         size = 0
-        for each, kind in kinds.items():
-            rows = each.rows * (one[kind] + self._draft_bytes(lengths[each]))
+        for each, tokens, kind in charged:
+            rows = each.rows * (one[kind] + self._draft_bytes(tokens))
             size += rows if each.phase == "running" else max(rows, self._prompt_bytes(each))
         return size
 

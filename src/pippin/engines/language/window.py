@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from pippin.engines.cpu_functions import steady
+
 
 class Window:
     """The slots that a step computes, `low` to `high`, and where each of their rows stands.
@@ -21,8 +23,9 @@ class Window:
         self.after: int | mx.array = 0
         self.longest = 0
         self.level = True  # all rows stand at the same position
-        self.slots = mx.array([], dtype=mx.int32)
-        self._first = -1
+        self.places = mx.array(
+            [], dtype=mx.int32
+        )  # [slots, 1, 1, 1], of each next token; only where not level
 
     def begin(self, count: int) -> None:
         """Start a step of `count` tokens for each row."""
@@ -34,15 +37,22 @@ class Window:
         if self.level:
             self.before = lengths[0]
         else:
-            self.before = mx.array(lengths, dtype=mx.int32)
-            if self.slots.size != len(lengths) or self._first != self.low:
-                self.slots = mx.arange(self.low, self.high, dtype=mx.int32)
-                self._first = self.low
+            self.before = steady(mx.array(lengths, dtype=mx.int32))
+            self.places = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
         self.after = self.before + count
 
     @property
     def rows(self) -> int:
         return self.high - self.low
+
+    @property
+    def slots(self) -> mx.array:
+        return mx.arange(self.low, self.high)
+
+    def over_all_slots(self, array: mx.array) -> mx.array:
+        """An array [rows, ...] with zeros for the slots that this step does not compute."""
+        before, after = self.low, len(self.lengths) - self.high
+        return mx.pad(array, [(before, after), (0, 0), (0, 0), (0, 0)]) if before or after else array
 
     def positions(self) -> mx.array:
         """Of this step's tokens, [rows, count]."""

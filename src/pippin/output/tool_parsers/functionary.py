@@ -1,4 +1,7 @@
-"""Functionary: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`."""
+"""Functionary 2: `<|recipient|>f` and `<|content|>{json}` in lines; `<function=f>{json}</function>`.
+
+The prompt has begun the first header: it ends in `<|recipient|>`.
+"""
 
 from dataclasses import dataclass
 
@@ -36,11 +39,13 @@ class FunctionaryCalls(ToolFormat):
     ) -> str:
         grammar = Grammar(special, (*self.openers, *CHANNELS.openers))
         content = grammar.mark("<|content|>")
-        head = f'{grammar.mark("<|from|>")} "assistant\\n" {grammar.mark("<|recipient|>")}'
-        called = named_calls(grammar, tools, lambda name: f"{string(name + chr(10))} {content}")
-        call = grammar.rule(f"{head} {called}")
-        block = f'{call} ("\\n" {call})*' if parallel else call
-        return grammar.lines(block if required else f"({block})? {grammar.text()}")
+        head = f'"assistant\\n" {grammar.mark("<|recipient|>")}'
+        call = named_calls(grammar, tools, lambda name: f"{string(name + chr(10))} {content}")
+        calls = call + (f' ("\\n" {grammar.mark("<|from|>")} {head} {call})*' if parallel else "")
+        if required:
+            return grammar.lines(calls)
+        said = f"{grammar.text_until('<|from|>')} {head} {calls}"
+        return grammar.lines(f'{calls} | "all\\n" {content} ({said} | {grammar.text()})')
 
 
 FORMAT = FunctionaryCalls(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.grammars import Grammar, python_arguments, string
+from pippin.output.grammars import MAYBE_LINE, Grammar, python_arguments, string
 from pippin.output.literals import Notation
 from pippin.output.python_calls import read_python_call, write_python_call
 from pippin.output.source import Reading
@@ -43,7 +43,7 @@ class ToolCode(ToolFormat):
         options = [f'{string(tool.name + "(")} {python_arguments(grammar, tool)} ")\\n"' for tool in tools]
         call = grammar.either(options)
         rest = f'"\\n" {call}{"+" if parallel else ""} {string(FENCE_END)}'
-        return grammar.source(FENCE, rest, required=required, repeat=False)
+        return grammar.source(FENCE, rest, required=required, repeat=parallel, separator=MAYBE_LINE)
 
 
 def write(name: str, arguments: dict[str, Any]) -> str:

@@ -217,6 +217,10 @@ def test_the_disk_knows_pictures_after_a_restart(family: str, tmp_path: Path) ->
     assert answers == expected
     assert ends["a"].usage.cached_tokens >= 40
     assert second.engine.stats().media_encoded == 0
+    plain, other = VisionBench(folder), picture(60, 28, 9)
+    answers, ends = second.run(second.job("b", other, "?"))
+    assert ends["b"].usage.cached_tokens <= 8, "its size is the same, and it is another picture"
+    assert answers["b"] == plain.alone(plain.job("b", other, "?"))
     second.engine.close()
 
 
@@ -241,7 +245,7 @@ def test_a_preempted_row_goes_on_as_it_would_have(family: str, tmp_path: Path) -
     engine.submit(job)
     while len(watched.get(("a", 0), [])) < 9:
         engine.step()
-    engine._suspend(engine._batch.rows[0])
+    engine._preemption.suspend(engine._batch.rows[0])
     if engine._prefixes is not None:
         engine._prefixes.clear(disk=False)
     while engine.busy:

@@ -16,8 +16,8 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.engines.language.loading import load_engine
-from pippin.engines.language.prompt import open_preparer
+from pippin.engines.language.loading import open_engine
+from pippin.engines.language.preparer import open_preparer
 from pippin.engines.language.vision.trial import is_faithful, runs
 
 
@@ -105,7 +105,7 @@ def test_weights_without_towers_are_served_for_text(
     info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture="qwen3_vl")
     spec = WorkerSpec(info=info, options={"dtype": "float32"})
     preparer = open_preparer(spec)
-    engine = load_engine(spec, preparer, lambda *_: None)
+    engine = open_engine(spec, preparer, lambda *_: None)
     assert words in caplog.text
     assert not preparer.info.capabilities.images
     watched = watch(engine)

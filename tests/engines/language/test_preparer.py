@@ -34,7 +34,7 @@ from pippin.core.tasks import (
     Tokenize,
 )
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prompt import LanguagePreparer
+from pippin.engines.language.preparer import LanguagePreparer
 
 
 def preparer(template: str | None = CHATML, window: int = 4096, **options: Any) -> LanguagePreparer:

@@ -5,7 +5,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,14 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.engines.language import infill, limits
 from pippin.engines.language.constraints import CompiledGrammar, GrammarCompiler
+from pippin.engines.language.fitting import fitted, overflow
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.rendering import Prompt, PromptRenderer, overflow
+from pippin.engines.language.reasoning import ReasoningPlan, marked, plan_reasoning
+from pippin.engines.language.rendering import PromptRenderer
 from pippin.engines.language.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium
 from pippin.engines.language.vision.opening import open_media
 from pippin.output import formats
-from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LanguagePreparer:
             if options.reasoning_parser
             else detected.reasoning
         )
-        self._reasoning = _marked(named, options.thinking_start_token, options.thinking_end_token)
+        self._reasoning = marked(named, options.thinking_start_token, options.thinking_end_token)
         markers = [
             *(self._tools.markers if self._tools else ()),
             *(self._reasoning.markers if self._reasoning else ()),
@@ -123,16 +123,14 @@ class LanguagePreparer:
         offered = self._offered(request)
         asked = request.max_tokens
         reserve = min(1 if asked is None else asked, max(self.window // RESERVED_FOR_ANSWER, 1))
-        prompt = self._renderer.fitted(request, offered, self.window, reserve, request.overflow or "error")
+        prompt = fitted(self._renderer, request, offered, self.window, reserve)
         room = self.window - len(prompt.tokens)
         if room < 1 and asked != 0:
             raise overflow(len(prompt.tokens), self.window, request)
         tool_format = self._tool_format(request) if not prompt.raw else None
-        reasoning = self._reasoning_format(request) if not prompt.raw else None
+        reasoning = plan_reasoning(self._reasoning, prompt, request, self.tokenizer)
         ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())
         stops = request.stop + (tool_format.stops if tool_format and offered else ())
-        start, opened = self._thinking_start(reasoning), _thinking_open(reasoning, prompt)
-        may_think = bool(start) and _may_think(reasoning, prompt, request)
         return LanguageJob(
             id=id,
             request=request,
@@ -143,16 +141,16 @@ class LanguagePreparer:
             max_tokens=max(min(room, room if asked is None else asked), 0),
             eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
             pins=prompt.pins,
-            thinking_open=opened,
-            may_think=may_think,
-            thinking_start=start,
+            thinking_open=reasoning.opened,
+            may_think=reasoning.may_open,
+            thinking_start=reasoning.start,
             thinking_budget=request.thinking.budget,
-            thinking_end=tuple(self.tokenizer.encode(reasoning.end)) if reasoning else (),
-            grammar=self._grammar(request, offered, tool_format, reasoning, thinks=opened or may_think),
-            grammar_has_reasoning=reasoning is not None and reasoning.in_grammar is not None,
+            thinking_end=reasoning.end,
+            grammar=self._grammar(request, offered, tool_format, reasoning),
+            grammar_has_reasoning=reasoning.format is not None and reasoning.format.in_grammar is not None,
             tools=request.tools if request.tool_choice.mode == "none" else offered,
             tool_format=tool_format,
-            reasoning_format=reasoning,
+            reasoning_format=reasoning.format,
             stops=stops,
             seed=request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63),
             created=time.monotonic(),
@@ -188,26 +186,12 @@ class LanguagePreparer:
             return formats.tool_format(DEFAULT_TOOL_FORMAT)
         return self._tools
 
-    def _thinking_start(self, reasoning: ReasoningFormat | None) -> tuple[int, ...]:
-        """The tokens by which the model may open its reasoning before an answer of a given form. A marker that begins
-        with plain text is none that the model was taught, and a bracket would be read as its beginning."""
-        tokens = self.tokenizer.encode(reasoning.start) if reasoning else []
-        return tuple(tokens) if tokens and tokens[0] in self.tokenizer.pieces.added else ()
-
-    def _reasoning_format(self, request: GenerationRequest) -> ReasoningFormat | None:
-        found = _marked(self._reasoning, request.thinking.start_marker, request.thinking.end_marker)
-        if found is not None and found.implicit and request.thinking.enabled is False:
-            return replace(found, implicit=False)
-        return found
-
     def _grammar(
         self,
         request: GenerationRequest,
         offered: tuple[Tool, ...],
         tool_format: ToolFormat | None,
-        reasoning: ReasoningFormat | None,
-        *,
-        thinks: bool,
+        reasoning: ReasoningPlan,
     ) -> CompiledGrammar | None:
         wanted, calls = request.output_format, None
         required = request.tool_choice.mode == "required"
@@ -224,7 +208,8 @@ class LanguagePreparer:
         if wanted is None and calls is None:
             return None
         param = "response_format" if wanted is not None else "tools"
-        return self._grammars.compile(wanted, calls, reasoning=reasoning, thinks=thinks, param=param)
+        thinks = reasoning.opened or reasoning.may_open
+        return self._grammars.compile(wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param)
 
     def _open_renderer(self) -> PromptRenderer:
         defaults = dict(self.options.chat_template_kwargs)
@@ -285,27 +270,6 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
         except (OSError, UnicodeDecodeError) as error:
             raise ServerError("load_failed", f"The chat template file can't be read: {error}.") from error
     return LanguagePreparer(spec, tokenizer, open_media(spec.info, options))
-
-
-def _marked(found: ReasoningFormat | None, start: str | None, end: str | None) -> ReasoningFormat | None:
-    if start is None and end is None:
-        return found
-    return (found or formats.reasoning_format("think")).with_markers(start, end)
-
-
-def _thinking_open(found: ReasoningFormat | None, prompt: Prompt) -> bool:
-    if found is None:
-        return False
-    if prompt.continued:
-        return prompt.continued.rfind(found.start) > prompt.continued.rfind(found.end)
-    return found.open_in(prompt.text)
-
-
-def _may_think(found: ReasoningFormat | None, prompt: Prompt, request: GenerationRequest) -> bool:
-    """Whether the model may open its reasoning by itself."""
-    if found is None or found.implicit or prompt.continued or request.thinking.enabled is False:
-        return False
-    return not found.open_in(prompt.text) and not prompt.text.rstrip().endswith(found.end.rstrip())
 
 
 def _cache_key(request: GenerationRequest) -> bytes:

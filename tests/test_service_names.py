@@ -1,4 +1,4 @@
-"""Names of Claude's models are answered by a model that is here."""
+"""Names that are no model's, answered by one that is here: those of Claude, and any where one model is served."""
 
 import asyncio
 
@@ -26,6 +26,20 @@ def test_without_a_choice_it_is_the_default_model() -> None:
     assert resolved("claude-sonnet-4-5", ServerOptions(models=(ModelEntry(path="one"),))) == "one"
 
 
-def test_other_unknown_names_stay_unknown() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ServerOptions(models=(ModelEntry(path="one"),), claude_model="two"),
+        ServerOptions(models=(ModelEntry(path="one"), ModelEntry(path="two")), any_model_name=True),
+        ServerOptions(any_model_name=True),
+    ],
+)
+def test_other_unknown_names_stay_unknown(options: ServerOptions) -> None:
     with pytest.raises(ServerError):
-        resolved("gpt-5", ServerOptions(models=(ModelEntry(path="one"),), claude_model="two"))
+        resolved("gpt-5", options)
+
+
+def test_any_name_is_the_only_model_that_is_served_where_the_operator_says_so() -> None:
+    options = ServerOptions(models=(ModelEntry(path="one"),), any_model_name=True)
+    assert resolved("local-text-model", options) == "one"
+    assert resolved("two", options) == "two"

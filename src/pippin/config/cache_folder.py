@@ -1,0 +1,73 @@
+"""The prefix cache's files in the folder that `cache_dir` names, told from whatever else an operator may keep there.
+
+They are `FOLDER/<fingerprint of a model>/<digest of a prompt's blocks>[-state].safetensors`. Nothing else is ever
+counted or deleted.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+SUFFIX: Final = ".safetensors"
+STALE_SECONDS: Final = 600.0  # after which another server's unfinished file counts as left behind
+
+_MODEL: Final = re.compile(r"[0-9a-f]{24}")
+_FINISHED: Final = re.compile(r"[0-9a-f]{40}(-state)?\.safetensors")
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{40}(-state)?\.[0-9]+\.[0-9a-f]{8}")
+
+
+class CacheFile(Struct, frozen=True):
+    path: Path
+    size: int
+    used: float  # when it was last written or read, seconds since the epoch
+    finished: bool
+
+    @property
+    def may_go(self) -> bool:
+        """An unfinished one is being written by a server, unless that was long ago."""
+        return self.finished or time.time() - self.used > STALE_SECONDS
+
+
+def model_folders(folder: Path) -> list[Path]:
+    """One for each model whose prompts were kept."""
+    return sorted(
+        Path(entry.path)
+        for entry in _entries(folder)
+        if _MODEL.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+    )
+
+
+def cache_files(model_folder: Path) -> Iterator[CacheFile]:
+    """Those of one model. What others delete meanwhile is left out."""
+    for entry in _entries(model_folder):
+        finished = _FINISHED.fullmatch(entry.name) is not None
+        if not finished and not _UNFINISHED.fullmatch(entry.name):
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        yield CacheFile(Path(entry.path), status.st_size, status.st_mtime, finished)
+
+
+def _entries(folder: Path) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
+    """How many went, and their bytes. Servers that use them have a miss the next time, and no more than that."""
+    count = size = 0
+    for file in files:
+        if file.may_go:
+            file.path.unlink(missing_ok=True)
+            count, size = count + 1, size + file.size
+    return count, size

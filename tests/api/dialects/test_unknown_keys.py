@@ -1,0 +1,169 @@
+"""A key that no contract knows is named with its path, wherever in the settings it stands; talk is left alone."""
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from pippin.api.dialects import anthropic_messages, openai_chat, openai_completions, openai_responses
+from pippin.api.dialects.base import DecodeContext
+from pippin.api.dialects.fields import MOST_NAMED
+from pippin.core.errors import ServerError
+
+SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "string", "x-note": 1}}}
+NOTED: Final = {"role": "user", "content": [{"type": "text", "text": "Hi", "foo": 1}], "foo": 1}
+DIALECTS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
+    "chat": (openai_chat.dialect, {"model": "m", "messages": [NOTED]}),
+    "completions": (openai_completions.dialect, {"model": "m", "prompt": "Hi"}),
+    "responses": (
+        openai_responses.dialect,
+        {
+            "model": "m",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "Hi", "foo": 1}], "foo": 1}
+            ],
+        },
+    ),
+    "messages": (
+        anthropic_messages.dialect,
+        {
+            "model": "m",
+            "max_tokens": 9,
+            "messages": [NOTED],
+            "system": [{"type": "text", "text": "S", "foo": 1}],
+        },
+    ),
+}
+FUNCTION: Final = {"name": "look", "parameters": SCHEMA}
+CHAT_TOOL: Final = {"type": "function", "function": FUNCTION}
+TOOL: Final = {"type": "function", **FUNCTION}
+OWN_TOOL: Final = {"name": "look", "input_schema": SCHEMA}
+
+
+def ignored(dialect: str, **fields: Any) -> tuple[str, ...]:
+    decoder, body = DIALECTS[dialect]
+    found: tuple[str, ...] = decoder.contract.decode(json.dumps(body | fields).encode())[1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "path"),
+    [
+        ("chat", {"stream_options": {"include_usage": True, "foo": 1}}, "stream_options.foo"),
+        ("completions", {"stream_options": {"foo": 1}}, "stream_options.foo"),
+        ("chat", {"response_format": {"type": "json_object", "foo": 1}}, "response_format.foo"),
+        (
+            "chat",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": SCHEMA, "foo": 1},
+                }
+            },
+            "response_format.json_schema.foo",
+        ),
+        ("chat", {"tools": [CHAT_TOOL | {"foo": 1}]}, "tools[].foo"),
+        (
+            "chat",
+            {"tools": [{"type": "function", "function": FUNCTION | {"foo": 1}}]},
+            "tools[].function.foo",
+        ),
+        (
+            "chat",
+            {
+                "tools": [CHAT_TOOL],
+                "tool_choice": {"type": "function", "function": {"name": "look", "foo": 1}},
+            },
+            "tool_choice.function.foo",
+        ),
+        ("chat", {"structured_outputs": {"regex": "a", "foo": 1}}, "structured_outputs.foo"),
+        ("chat", {"reasoning": {"effort": "low", "foo": 1}}, "reasoning.foo"),
+        ("responses", {"reasoning": {"effort": "low", "foo": 1}}, "reasoning.foo"),
+        ("responses", {"text": {"foo": 1}}, "text.foo"),
+        ("responses", {"text": {"format": {"type": "text", "foo": 1}}}, "text.format.foo"),
+        ("responses", {"conversation": {"id": "conv_1", "foo": 1}}, "conversation.foo"),
+        ("responses", {"context_management": [{"type": "compaction", "foo": 1}]}, "context_management[].foo"),
+        ("responses", {"tools": [TOOL | {"foo": 1}]}, "tools[].foo"),
+        (
+            "responses",
+            {"tools": [{"type": "custom", "name": "c", "format": {"type": "text", "foo": 1}}]},
+            "tools[].format.foo",
+        ),
+        (
+            "responses",
+            {"tools": [{"type": "namespace", "name": "n", "description": "", "tools": [TOOL | {"foo": 1}]}]},
+            "tools[].tools[].foo",
+        ),
+        (
+            "responses",
+            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "look", "foo": 1}},
+            "tool_choice.foo",
+        ),
+        ("messages", {"thinking": {"type": "adaptive", "foo": 1}}, "thinking.foo"),
+        ("messages", {"tools": [OWN_TOOL | {"foo": 1}]}, "tools[].foo"),
+        ("messages", {"tool_choice": {"type": "auto", "foo": 1}}, "tool_choice.foo"),
+        ("messages", {"output_config": {"effort": "low", "foo": 1}}, "output_config.foo"),
+        (
+            "messages",
+            {
+                "tools": [
+                    {
+                        "type": "mcp_toolset",
+                        "mcp_server_name": "a",
+                        "configs": {"b": {"enabled": True, "foo": 1}},
+                    }
+                ]
+            },
+            "tools[].configs.*.foo",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_by_its_path(dialect: str, fields: dict[str, Any], path: str) -> None:
+    assert ignored(dialect, **fields) == (path,)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_nothing_is_named_in_the_conversation(dialect: str) -> None:
+    assert ignored(dialect) == ()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"),
+    [
+        ("chat", {"tools": [CHAT_TOOL], "response_format": {"type": "json_object", "schema": SCHEMA}}),
+        (
+            "chat",
+            {"chat_template_kwargs": {"foo": {"bar": 1}}, "metadata": {"foo": "1"}, "logit_bias": {"7": 1}},
+        ),
+        ("responses", {"tools": [TOOL], "metadata": {"foo": "1"}}),
+        ("responses", {"tools": [TOOL | {"defer_loading": True, "output_schema": SCHEMA}]}),
+        ("responses", {"tools": [{"type": "web_search", "filters": {"foo": 1}}]}),
+        (
+            "messages",
+            {"tools": [OWN_TOOL | {"cache_control": {"type": "ephemeral", "ttl": "1h"}, "type": "custom"}]},
+        ),
+        ("messages", {"thinking": {"type": "enabled", "budget_tokens": 9, "display": "updates"}}),
+    ],
+)
+def test_what_is_known_or_handed_on_is_not_named(dialect: str, fields: dict[str, Any]) -> None:
+    assert ignored(dialect, **fields) == ()
+
+
+def test_many_unknown_keys_are_named_up_to_a_number() -> None:
+    tools = [{"type": "function", "function": {"name": f"f{n}", "same": 1, f"x{n}": 1}} for n in range(60)]
+    named = ignored("chat", tools=tools, frobnicate=1)
+    assert len(named) == len(set(named)) == MOST_NAMED
+    assert named[:2] == ("frobnicate", "tools[].function.same")
+
+
+def test_a_long_unknown_key_is_cut() -> None:
+    [named] = ignored("chat", stream_options={"y" * 9999: 1})
+    assert named == "stream_options." + "y" * 64
+
+
+@pytest.mark.parametrize("value", ["1e999", "[" * 2000 + "]" * 2000, '"\udcff"'])
+def test_the_value_of_an_unknown_key_must_be_readable(value: str) -> None:
+    body = f'{{"model": "m", "messages": [], "stream_options": {{"foo": {value}}}}}'
+    with pytest.raises(ServerError) as refused:
+        openai_chat.dialect.decode(body.encode(errors="surrogateescape"), DecodeContext())
+    assert refused.value.report.status == 400

@@ -1,0 +1,69 @@
+"""How much `pippin serve` does before it answers, and before a first request is as quick as any.
+
+CPU time, because a test cannot choose its neighbours: work that is not done takes no time on any machine.
+"""
+
+import statistics
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.cli.serving import Terminal, terminal
+
+__all__ = ["terminal"]
+
+HEALTHY = 0.5  # seconds of the server's own work, up to its first answer
+TRIES = 5
+LOADED = 200.0  # seconds that the demo model may take on a machine that is shared
+WARM = 1.3  # times the work of a later request
+QUESTIONS = ("What is in a loaf?", "Who is at the door?", "Where do birds nest?", "How old is the sea?")
+
+
+def work(process: psutil.Process) -> float:
+    """CPU seconds so far."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+@pytest.mark.parametrize("words", [(), ("scripted",)], ids=["alone", "with a model"])
+def test_health_is_answered_after_half_a_second(terminal: Terminal, words: tuple[str, ...]) -> None:
+    found = []
+    for _ in range(TRIES):
+        with terminal.serving(*words) as serving:
+            assert httpx.get(f"{serving.address}/health").status_code == 200
+            found.append(work(psutil.Process(serving.process.pid)))
+            if found[-1] < HEALTHY:
+                return
+    raise AssertionError(f"it took {min(found):.2f} s")
+
+
+@pytest.mark.model
+@pytest.mark.timeout(900)
+def test_the_first_request_costs_no_more_than_the_others(terminal: Terminal, demo_model: Path) -> None:
+    terminal.environment["OPENBLAS_NUM_THREADS"] = "1"
+    ratios = []
+    for _ in range(TRIES):
+        found = _work_of_each(terminal, demo_model)
+        ratios.append(found[0] / statistics.median(found[1:]))
+        if ratios[-1] < WARM:
+            return
+    raise AssertionError(f"the first took {min(ratios):.2f} times as much")
+
+
+def _work_of_each(terminal: Terminal, model: Path) -> list[float]:
+    """CPU seconds of server and worker for each of a few requests alike."""
+    with terminal.serving(str(model)) as serving:
+        serving.wait_for(r"(\S+) is ready after", seconds=LOADED)
+        server = psutil.Process(serving.process.pid)
+        processes = [server, *server.children(recursive=True)]
+        found = []
+        for question in QUESTIONS:
+            before = sum(map(work, processes))
+            message = {"role": "user", "content": question}
+            body = {"model": "default", "messages": [message], "max_tokens": 12, "ignore_eos": True}
+            answer = httpx.post(f"{serving.address}/v1/chat/completions", json=body, timeout=LOADED)
+            assert answer.json()["usage"]["completion_tokens"] == 12
+            found.append(sum(map(work, processes)) - before)
+    return found
