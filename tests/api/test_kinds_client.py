@@ -293,8 +293,7 @@ def test_forms_that_cannot_be_honoured_are_refused_by_name(
         f"{address}/v1/audio/transcriptions", data={"model": MODEL, **form}, files={"file": SOUND}
     )
     error = reply.json()["error"]
-    assert reply.status_code == 400
-    assert error["param"].startswith(param) or param.startswith(error["param"].removesuffix("[...]"))
+    assert (reply.status_code, error["param"]) == (400, param)
 
 
 def test_a_form_without_a_usable_file_is_refused(address: str) -> None:

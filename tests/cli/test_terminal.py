@@ -60,6 +60,9 @@ def test_the_curl_line_uses_an_address_that_can_be_reached(address: str) -> None
     line = curl_line(address, "it's", key=True)
     assert line.startswith("curl http://127.0.0.1:80/v1/chat/completions ")
     assert '-H "Authorization: Bearer $PIPPIN_API_KEY"' in line
+    assert curl_line("http://[::1]:80", "m", key=False).startswith(
+        "curl 'http://[::1]:80/v1/chat/completions' "
+    )
 
 
 def test_a_log_line_has_the_request_in_its_json_form() -> None:

@@ -1,14 +1,15 @@
 """Schedules: what arrives when, what is done to the engine meanwhile, and how the engine is set up."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, Literal
-
-from hypothesis import strategies as st
 
 from pippin.core.requests import JsonSchema, OutputFormat, Regex, Sampling
 from pippin.output.formats import reasoning_format
 from pippin.output.reasoning_format import ReasoningFormat
 
+Before = Literal[None, "clear", "wipe", "restart"]
 Trunk = tuple[int, ...]
 TRUNKS: list[Trunk] = [tuple((seed * 31 + place * 7) % 250 for place in range(90)) for seed in range(3)]
 PHRASE = tuple(place * 17 % 240 for place in range(9))
@@ -77,7 +78,7 @@ class Ask:
     salt: int = 0
     pinned: bool = False
     seed: int = 0
-    before: Literal[None, "clear", "wipe", "restart"] = None
+    before: Before = None
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -119,52 +120,50 @@ KNOWN: Schedule = World(proposals="known"), [Ask()]
 are accepted."""
 
 
-def asks(manners: list[str], adapters: list[str | None]) -> st.SearchStrategy[Ask]:
-    tails = st.one_of(
-        st.lists(st.integers(0, 255), max_size=12).map(tuple),
-        st.integers(1, 3).map(lambda times: PHRASE * times),
-    )
-    return st.builds(
-        Ask,
-        follows=st.sampled_from([False, False, True]),
-        trunk=st.sampled_from([0, 0, 0, 1, 2]),
-        count=st.one_of(st.integers(1, 90), st.sampled_from([40, 72, 90])),
-        tail=tails,
-        tokens=st.one_of(st.integers(1, 24), st.integers(0, 2), st.just(60)),
-        choices=st.sampled_from([1, 1, 1, 2, 3]),
-        manner=st.one_of(st.just("greedy"), st.sampled_from(manners)),
-        gap=st.sampled_from([0, 0, 1, 3, 25, None]),
-        cancel=st.sampled_from([None, None, None, 0, 3, 9]),
-        priority=st.integers(0, 1),
-        adapter=st.sampled_from(adapters),
-        salt=st.sampled_from([0, 0, 0, 1]),
-        pinned=st.booleans(),
-        seed=st.integers(0, 5),
-        before=st.sampled_from([None] * 8 + ["clear", "wipe", "restart", "restart"]),
-    )
-
-
-@st.composite
-def plans(draw: Any, manners: list[str], adapters: list[str | None]) -> list[Ask]:
+def plan_of(draw: Random, manners: Sequence[str], adapters: Sequence[str | None]) -> list[Ask]:
     """Up to seven requests. In every other plan somebody comes back at the end, to what memory or the disk has."""
-    plan: list[Ask] = draw(st.lists(asks(manners, adapters), min_size=1, max_size=6))
-    if draw(st.booleans()):
-        *others, last = plan
-        before = draw(st.sampled_from([None, "clear", "restart"]))
-        back = draw(asks(manners, adapters))
-        back = replace(back, follows=True, before=before, adapter=last.adapter, salt=last.salt)
-        plan = [*others, replace(last, gap=None, cancel=None), back]
+    plan = [_ask(draw, manners, adapters) for _ in range(draw.randint(1, 6))]
+    if draw.random() < 0.5:
+        last = plan[-1] = replace(plan[-1], gap=None, cancel=None)
+        before: tuple[Before, ...] = (None, "clear", "restart")
+        back = _ask(draw, manners, adapters)
+        plan.append(
+            replace(back, follows=True, before=draw.choice(before), adapter=last.adapter, salt=last.salt)
+        )
     return plan
 
 
-def worlds(**traits: Any) -> st.SearchStrategy[World]:
-    drawn: dict[str, st.SearchStrategy[Any]] = {
-        "chunk": st.sampled_from([1, 5, 16, 64]),
-        "preempt_every": st.sampled_from([0, 0, 5]),
-        "room": st.sampled_from([None, None, 14, 40]),
-        "tree": st.sampled_from([None, None, 4, 20]),
-        "disk": st.booleans(),
-        "interval": st.sampled_from([1, 1, 3]),
-        "overlaps": st.booleans(),
+def _ask(draw: Random, manners: Sequence[str], adapters: Sequence[str | None]) -> Ask:
+    befores: tuple[Before, ...] = (*[None] * 8, "clear", "wipe", "restart", "restart")
+    tail = tuple(draw.randrange(256) for _ in range(draw.randint(0, 12)))
+    return Ask(
+        follows=draw.random() < 0.3,
+        trunk=draw.choice((0, 0, 0, 1, 2)),
+        count=draw.choice((draw.randint(1, 90), 40, 72, 90)),
+        tail=draw.choice((tail, PHRASE * draw.randint(1, 3))),
+        tokens=draw.choice((draw.randint(1, 24), draw.randint(0, 2), 60)),
+        choices=draw.choice((1, 1, 1, 2, 3)),
+        manner=draw.choice(("greedy", draw.choice(manners))),
+        gap=draw.choice((0, 0, 1, 3, 25, None)),
+        cancel=draw.choice((None, None, None, 0, 3, 9)),
+        priority=draw.randint(0, 1),
+        adapter=draw.choice(adapters),
+        salt=draw.choice((0, 0, 0, 1)),
+        pinned=draw.random() < 0.5,
+        seed=draw.randint(0, 5),
+        before=draw.choice(befores),
+    )
+
+
+def world_of(draw: Random, traits: Mapping[str, Any]) -> World:
+    """With these traits, and the others by chance."""
+    drawn = {
+        "chunk": draw.choice((1, 5, 16, 64)),
+        "preempt_every": draw.choice((0, 0, 5)),
+        "room": draw.choice((None, None, 14, 40)),
+        "tree": draw.choice((None, None, 4, 20)),
+        "disk": draw.random() < 0.5,
+        "interval": draw.choice((1, 1, 3)),
+        "overlaps": draw.random() < 0.5,
     }
-    return st.builds(World, **(drawn | {name: st.just(value) for name, value in traits.items()}))
+    return World(**{**drawn, **traits})

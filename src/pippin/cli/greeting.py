@@ -34,10 +34,8 @@ def reachable(address: str) -> str:
 def curl_line(address: str, model: str, *, key: bool) -> str:
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}]})
     auth = ' -H "Authorization: Bearer $PIPPIN_API_KEY"' if key else ""
-    return (
-        f"curl {reachable(address)}/v1/chat/completions -H 'Content-Type: application/json'{auth} "
-        f"-d {shlex.quote(body)}"
-    )
+    url = shlex.quote(f"{reachable(address)}/v1/chat/completions")  # some shells look for files named `[::1]`
+    return f"curl {url} -H 'Content-Type: application/json'{auth} -d {shlex.quote(body)}"
 
 
 def name_of(entry: ModelEntry) -> str:

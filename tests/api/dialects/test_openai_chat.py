@@ -275,6 +275,11 @@ def test_no_bytes_are_worse_than_a_400(raw: bytes) -> None:
             dialect.decode(raw, DecodeContext())
 
 
+def test_what_is_no_json_is_said_once_and_where() -> None:
+    message = refusal(raw=b"{messages: []}").report.message
+    assert message == "The request body is not valid JSON: object keys must be strings (byte 1)."
+
+
 def test_the_field_is_named_where_it_stands() -> None:
     report = refusal(messages=[USER, {"role": "user", "content": [{"type": "text", "text": 5}]}]).report
     assert report.param is not None

@@ -193,7 +193,8 @@ def malformed(data: bytes, complaint: str) -> ServerError:
         field = _FIELD_BEFORE.search(data[max(0, start - NEAR) : start])
         if field and data[start:].lstrip(b"-").startswith((b"NaN", b"Infinity")):
             return invalid(field[1].decode(), "must be a finite number; NaN and Infinity are no JSON.")
-    return ServerError("invalid_request", f"The request body is not valid JSON: {complaint}.")
+    reason = complaint.removeprefix("JSON is malformed: ")
+    return ServerError("invalid_request", f"The request body is not valid JSON: {reason}.")
 
 
 def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
