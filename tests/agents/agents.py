@@ -37,6 +37,7 @@ def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool
         ANTHROPIC_BASE_URL=address,
         ANTHROPIC_API_KEY="",
         ANTHROPIC_AUTH_TOKEN="none",
+        API_TIMEOUT_MS="2000000",
         DISABLE_TELEMETRY="1",
         DISABLE_AUTOUPDATER="1",
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",

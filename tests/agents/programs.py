@@ -16,7 +16,7 @@ NPM_PACKAGES: Final = {
     "opencode": "opencode-ai@1.18.33",
 }
 FETCH_SECONDS: Final = 500
-RUN_SECONDS: Final = 1000  # a real model computes an agent's first prompt for minutes
+RUN_SECONDS: Final = 2000  # a real model computes an agent's first prompt for minutes
 
 
 def npm_command(name: str) -> Path:

@@ -67,7 +67,7 @@ def test_nothing_of_a_client_or_of_the_disk_is_in_the_log(terminal: Terminal) ->
     assert any("asked for an error in this step" in line for line in logged), (
         "the worker's own lines are here"
     )
-    assert sum(bool(re.match(r"[\d-]+ \d\d:\d\d:\d\d ", line)) for line in logged) > len(WRONG)
+    assert sum(bool(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line)) for line in logged) > len(WRONG)
     assert not [line for line in logged if MARKER in line]
 
 
