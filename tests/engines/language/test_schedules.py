@@ -27,6 +27,7 @@ from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
+DAY = 3  # schedules of each architecture
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
 REAL = max(NIGHT // 20, 1)  # schedules of the demo model
 SEED = os.environ.get("PIPPIN_SCHEDULES_SEED", str(time.time_ns()))
@@ -153,7 +154,7 @@ def test_whatever_can_happen_changes_no_answer(subjects: Callable[[str], Subject
 def test_a_schedule_does_not_change_the_answers(
     subjects: Callable[[str], Subject], architecture: str
 ) -> None:
-    play_many(subjects(architecture), traits_of(architecture), 5, "day")
+    play_many(subjects(architecture), traits_of(architecture), DAY, "day")
 
 
 @pytest.mark.long
