@@ -128,7 +128,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 30.0
     max_body_mb: Annotated[float, Meta(gt=0, description="Largest request body, in MiB.", extra=HOT)] = 64.0
     max_upload_mb: Annotated[float, Meta(gt=0, description="Largest uploaded file, in MiB.", extra=HOT)] = (
-        256.0
+        128.0
     )
     max_speech_chars: Annotated[
         int, Meta(ge=1, description="Longest text to speak, in characters.", extra=HOT)
