@@ -21,6 +21,7 @@ from pippin.core.events import Accepted, Counted, Event, Failed, Finished
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
+from tests.api.fakes import FakePool
 from tests.api.golden_events import part, usage
 
 SLOW = "slow"
@@ -61,6 +62,7 @@ class PlayedService:
 
     def __init__(self, plays: dict[str, list[Event]]) -> None:
         self.plays = plays
+        self.pool = FakePool()
         self.requests: list[GenerationRequest] = []
         self.runs: list[PlayedRun] = []
         self._loop: asyncio.AbstractEventLoop | None = None

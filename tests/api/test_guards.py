@@ -50,6 +50,16 @@ def test_every_route_but_the_open_ones_needs_the_key(method: str, path: str) -> 
     assert (reply.status_code == 401) == (path not in OPEN), reply.text
 
 
+def test_the_operator_opens_addresses_and_all_below_them_and_no_others() -> None:
+    opened = KEYED | {"open_paths": ("/v1/models", "/docs")}
+    for path in ("/v1/models", "/models", f"/v1/models/{MODEL.id}", "/docs"):
+        assert ask("GET", path, **opened).status_code == 200, path
+    for path in ("/v1/modelsx", "/openapi.json", "/v1/status", "/v1/settings"):
+        assert ask("GET", path, **opened).status_code == 401, path
+    assert ask("POST", "/v1/chat/completions", json=CHAT, **opened).status_code == 401
+    assert ask("POST", "/v1/models/load", json={}, **opened).status_code == 401  # which is management
+
+
 @pytest.mark.parametrize(
     "path",
     ["/nowhere", "//v1/models", "/v1//models", "/health/../v1/models", "/v1/models/", "/%2e/v1/models"],

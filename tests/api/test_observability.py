@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from pippin.config.mcp_file import McpSettings
 from pippin.core.events import Accepted, Finished, PartDelta, PartStarted, Timings, Usage
 from pippin.core.models import EngineStats, ModelState
 from pippin.mcp import ToolServers
+from tests.api.fakes import MODEL
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\b(?:pippin|vllm_mlx)_[a-z_]+")
@@ -113,3 +117,38 @@ def test_a_json_line_has_the_requests_id_and_its_facts_as_fields(caplog: pytest.
     assert line["request_id"] == "abc"
     assert (line["status"], line["client"], line["prefill"]) == (200, "alice", 2)
     assert line["level"] == "info"
+
+
+TRACED = """
+import asyncio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.api.fakes import MODEL, FakeService, application, client_of
+
+memory, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(memory))
+trace.set_tracer_provider(provider)
+
+async def main():
+    async with client_of(application(FakeService(), api_keys=("a secret",))) as client:
+        for stream in (False, True):
+            body = {"model": MODEL.id, "stream": stream, "messages": [{"role": "user", "content": "a secret"}]}
+            await client.post("/v1/chat/completions", json=body, headers={"x-api-key": "a secret"})
+
+asyncio.run(main())
+for span in memory.get_finished_spans():
+    assert "secret" not in span.to_json()
+    print(span.name, span.attributes["gen_ai.usage.output_tokens"] > 0, span.attributes["pippin.stream"])
+"""
+
+
+def test_where_the_operator_set_up_traces_every_request_is_in_them() -> None:
+    """In a process of its own, because a provider can be set only once."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])}
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    name = f"chat_completions {MODEL.id} True"
+    assert done.stdout.splitlines() == [f"{name} False", f"{name} True"], done.stderr

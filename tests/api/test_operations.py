@@ -81,6 +81,20 @@ def test_labels_do_not_grow_with_what_clients_make_up() -> None:
     assert 'model="other"' in text
 
 
+def test_names_of_models_that_there_are_not_take_no_label_from_those_that_there_are() -> None:
+    async def main() -> str:
+        async with client_of(application(FakeService(), enable_metrics=True)) as client:
+            for number in range(LABELS + 5):
+                await client.post("/v1/chat/completions", json=CHAT | {"model": f"no-such-{number}"})
+            await client.post("/v1/chat/completions", json=CHAT)
+            return (await client.get("/metrics")).text
+
+    text = asyncio.run(main())
+    assert "no-such" not in text
+    assert f'pippin_requests_total{{kind="chat_completions",model="{MODEL.id}",outcome="stop"}} 1.0' in text
+    assert 'model="unknown"' in text
+
+
 def test_addresses_are_counted_by_route_and_never_by_what_was_typed() -> None:
     async def main() -> str:
         async with client_of(application(FakeService(), enable_metrics=True)) as client:

@@ -180,6 +180,13 @@ def test_pipelined_and_reused_connections_work(address: str) -> None:
     assert talk(address, once * 3 + last).count(b"HTTP/1.1 200 OK") == 4
 
 
+def test_thousands_of_requests_in_one_write_are_not_taken(address: str) -> None:
+    """They fit into one read, which is one turn of the event loop."""
+    once = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    assert talk(address, once * 5000).count(b"HTTP/1.1 200 OK") <= bounded_http.IN_LINE + 1
+    assert talk(address, once * 20 + b"GET / HTTP/1.0\r\nhost: localhost\r\n\r\n").count(b"200 OK") == 21
+
+
 def test_hundreds_of_hang_ups_leave_nothing_behind(address: str) -> None:
     body = json.dumps(
         {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "word " * 50}]}

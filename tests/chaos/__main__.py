@@ -3,15 +3,17 @@
 import argparse
 import asyncio
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.chaos.faults import ACTS
+from tests.chaos.health import summary
 from tests.chaos.ledger import Ledger
 from tests.chaos.phases import PHASES, phase
 from tests.chaos.storm import Report, storm
+
+SHOWN = 5  # of the slowest answers of `/health`
 
 
 def main() -> int:
@@ -56,26 +58,9 @@ def show(report: Report) -> None:
     for outcome, count in sorted(report.ledger.outcomes.items()):
         print(f"  {count:8} {outcome}")
     print(f"before:   {report.before}\nafter:    {report.after}")
-    print(f"/health:  {health_line(report)}")
-
-
-def health_line(report: Report) -> str:
-    up = [ms for at, ms, _ in report.health if ms >= 0 and not was_down(report, at)]
-    late = [late for _, _, late in report.health]
-    if len(up) < 2:
-        return "no answers"
-    cuts = statistics.quantiles(up, n=100)
-    own = statistics.quantiles(late, n=100)
-    over = sum(ms > 100 for ms in up)
-    return (
-        f"{len(up)} answers, p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, longest {max(up):.1f} ms, "
-        f"{over} over 100 ms; "
-        f"the prober itself was woken late by p50 {own[49]:.1f} ms, p99 {own[98]:.1f} ms, at most {max(late):.1f} ms"
-    )
-
-
-def was_down(report: Report, at: float) -> bool:
-    return any(start - 5 <= at <= end + 0.5 for start, end in report.ledger.down)
+    print(f"/health:  {summary(report.counted)}")
+    for probe in sorted(report.counted, key=lambda each: -each.took)[:SHOWN]:
+        print(f"  {report.ledger.act_at(probe.began)}: {probe}")
 
 
 if __name__ == "__main__":

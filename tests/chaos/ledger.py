@@ -13,6 +13,7 @@ class Ledger:
     broken: list[str] = field(default_factory=list)
     down: list[tuple[float, float]] = field(default_factory=list)  # when there was no server, on purpose
     faults: Counter[str] = field(default_factory=Counter)
+    acts: list[tuple[str, float]] = field(default_factory=list)  # each fault, and when it began
 
     def answered(self, kind: str) -> None:
         self.outcomes[f"answered {kind}"] += 1
@@ -20,6 +21,14 @@ class Ledger:
     def refused(self, status: int, kind: str) -> None:
         """An error that says what it is; what a fault excuses is listed in `clients.EXCUSED`."""
         self.outcomes[f"{status} {kind}"] += 1
+
+    def begins(self, act: str) -> None:
+        self.faults[act] += 1
+        self.acts.append((act, time.monotonic()))
+
+    def act_at(self, moment: float) -> str:
+        """The fault that was begun last."""
+        return next((act for act, began in reversed(self.acts) if began <= moment), "the calm")
 
     def violation(self, text: str) -> None:
         self.outcomes["VIOLATION"] += 1

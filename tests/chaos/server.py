@@ -66,6 +66,10 @@ class ServerProcess:
     def log(self) -> Path:
         return self.folder / "server.log"
 
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / "server.pid"
+
     def shift_clock(self, seconds: float) -> None:
         path = self.folder / "clock"
         path.with_suffix(".new").write_text(str(seconds))
@@ -88,6 +92,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 preexec_fn=self._limit_files if self.file_limit else None,
             )
+        self.pid_file.write_text(str(self.process.pid))
         deadline = time.monotonic() + START_SECONDS
         async with httpx.AsyncClient() as client:
             while True:

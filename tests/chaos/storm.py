@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.chaos.clients import Client
 from tests.chaos.faults import ACTS, Stage
+from tests.chaos.health import INTERVAL, LATE, Probe, read_probes
 from tests.chaos.ledger import Ledger
 from tests.chaos.server import ROOT, Reading, ServerProcess
 
@@ -30,8 +31,14 @@ class Report:
     seconds: float = 0.0
     before: Reading | None = None
     after: Reading | None = None
-    health: list[tuple[float, float, float]] = field(default_factory=list)
+    health: list[Probe] = field(default_factory=list)
     load: tuple[float, float, float] = (0, 0, 0)
+
+    @property
+    def counted(self) -> list[Probe]:
+        """All but those that overlap a time when there was no server, on purpose: from the signal that ends it to the
+        first answer of the next one."""
+        return [probe for probe in self.health if not probe.overlaps(self.ledger.down)]
 
 
 def write_models(folder: Path) -> list[str]:
@@ -51,7 +58,7 @@ async def storm(folder: Path, seconds: float, seed: int, acts: list[str] | None 
     stage = Stage(server, models, ledger, random.Random(seed))
     await server.start()
     try:
-        async with probing(server, report):
+        async with probing(server, report.health):
             await calm(server, models, ledger)
             report.before = server.reading()
             began = time.monotonic()
@@ -66,6 +73,7 @@ async def storm(folder: Path, seconds: float, seed: int, acts: list[str] | None 
     if left:
         ledger.violation(f"workers outlived the server: {left}")
     judge_log(server, ledger)
+    judge_health(report)
     return report
 
 
@@ -76,7 +84,7 @@ async def act(stage: Stage, until: float, names: list[str]) -> None:
         for name in order:
             if time.monotonic() >= until and count >= len(names):
                 return
-            stage.ledger.faults[name] += 1
+            stage.ledger.begins(name)
             await ACTS[name](stage)
             count += 1
             await asyncio.sleep(stage.random.uniform(0.1, 0.6))
@@ -95,22 +103,27 @@ async def clients(server: ServerProcess, models: list[str], ledger: Ledger, seed
 
 
 @asynccontextmanager
-async def probing(server: ServerProcess, report: Report) -> AsyncIterator[None]:
-    """Ask for the server's health from a process of its own meanwhile."""
+async def probing(
+    server: ServerProcess, probes: list[Probe], interval: float = INTERVAL
+) -> AsyncIterator[None]:
+    """Ask for the server's health from a process of its own meanwhile; what came of it is added at the end."""
     output = server.folder / "health.txt"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.chaos.health",
+        str(server.port),
+        str(server.pid_file),
+        str(interval),
+    ]
     with output.open("w") as file:
-        prober = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
-            [sys.executable, "-m", "tests.chaos.health", str(server.port)], stdout=file, cwd=ROOT
-        )
+        prober = subprocess.Popen(command, stdout=file, cwd=ROOT)  # noqa: ASYNC220 - a fork is short
     try:
         yield
     finally:
         prober.kill()
         prober.wait()
-        lines = [line.split() for line in output.read_text().splitlines()]
-        report.health = [
-            (float(a), float(b), float(c)) for a, b, c in (line for line in lines if len(line) == 3)
-        ]
+        probes += read_probes(output)
 
 
 async def calm(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
@@ -164,3 +177,12 @@ def judge_log(server: ServerProcess, ledger: Ledger) -> None:
         if sign in text:
             place = text.index(sign)
             ledger.violation(f"in the log: {text[max(0, place - 300) : place + 1500]}")
+
+
+def judge_health(report: Report) -> None:
+    """`/health` is always answered, and never late by the server's own doing."""
+    for probe in report.counted:
+        if not probe.answered:
+            report.ledger.violation(f"/health was not answered within {probe.took:.0f} ms")
+        elif probe.own > LATE:
+            report.ledger.violation(f"/health: {probe}")

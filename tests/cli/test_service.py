@@ -94,6 +94,8 @@ def test_install_status_and_uninstall_call_the_manager(
     assert service.run(["install", "model", "--api-key", "secret"]) == 0
     assert unit.stat().st_mode & 0o077 == 0
     assert service.run(["status"]) == 0
+    assert service.run(["install", "another"]) == 0
+    assert "serve another" in unit.read_text()
     assert service.run(["uninstall"]) == 0
     assert not unit.exists()
     assert service.run(["uninstall"]) == 0
@@ -102,5 +104,29 @@ def test_install_status_and_uninstall_call_the_manager(
         "--user enable --now pippin.service",
         "--user --no-pager status pippin.service",
         "--user disable --now pippin.service",
+        "--user daemon-reload",
+        "--user enable --now pippin.service",
+        "--user disable --now pippin.service",
     ]
     assert "not installed" in capsys.readouterr().out
+
+
+def test_launchd_is_called_in_the_users_own_domain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools, calls = tmp_path / "bin", tmp_path / "calls"
+    tools.mkdir()
+    (tools / "launchctl").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    (tools / "launchctl").chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setattr("sys.platform", "darwin")
+    agent = LAUNCHD.path(tmp_path)
+    for words in (["install", "model"], ["status"], ["install", "another"], ["uninstall"]):
+        assert service.run(words) == 0
+        assert agent.exists() is (words != ["uninstall"])
+    domain = f"gui/{os.getuid()}"
+    start, stop = f"bootstrap {domain} {agent}", f"bootout {domain}/dev.pippin.server"
+    found = calls.read_text().splitlines()
+    assert found == [start, f"print {domain}/dev.pippin.server", stop, start, stop]
+    assert "The service is removed." in capsys.readouterr().out

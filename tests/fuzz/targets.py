@@ -1,5 +1,6 @@
 """Everything that reads bytes of strangers, as functions of bytes: they return, or raise what they promise."""
 
+import asyncio
 import contextlib
 import io
 import struct
@@ -14,6 +15,7 @@ import msgspec
 
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
+from pippin.api.forms import FormReader
 from pippin.api.keys import read_key_file
 from pippin.catalog.gguf.reader import GgufFile
 from pippin.config.errors import ConfigError
@@ -104,6 +106,23 @@ def gguf(data: bytes) -> None:
     _from_file(data, ".gguf", lambda path: GgufFile(path), ServerError)
 
 
+def forms_of_clients(data: bytes) -> None:
+    """The first byte chooses the size of the pieces; what is read is in what was sent."""
+    size = 1 + data[0] % 60 if data else 1
+    reader = FormReader(b"x")
+    try:
+        for at in range(1, len(data), size):
+            reader.feed(data[at : at + size])
+        form = asyncio.run(reader.finish())
+    except ServerError as error:
+        if error.report.status not in (400, 413):
+            raise AssertionError("a form that can't be read is the client's fault") from error
+        return
+    for upload in (each for uploads in form.files.values() for each in uploads):
+        assert upload.data in data
+        assert len(upload.filename) < 256
+
+
 def pictures_of_clients(data: bytes) -> None:
     try:
         pictures.decode(data, param="image", most_pixels=1 << 20)
@@ -152,6 +171,7 @@ def targets() -> dict[str, Target]:
         "frames": Target(frames, [frame(msgspec.msgpack.encode({"type": "Cancel", "id": "x"})), b"\xff" * 8]),
         "worker lines": Target(worker_lines, [b'{"level":"info","name":"x","message":"y"}', b'"\xff"']),
         "gguf": Target(gguf, [b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + struct.pack("<Q", 1) + b"a" * 40]),
+        "forms": Target(forms_of_clients, [bytes([size]) + _form() for size in (0, 7, 59)]),
         "pictures": Target(
             pictures_of_clients, [_picture(kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP")]
         ),
@@ -172,6 +192,11 @@ def everything() -> Target:
         each[data[0] % len(each) if data else 0].read(data[1:])
 
     return Target(read, [bytes([n]) + seed for n, target in enumerate(each) for seed in target.seeds])
+
+
+def _form() -> bytes:
+    head = b'--x\r\nContent-Disposition: form-data; name="'
+    return head + b'model"\r\n\r\nm\r\n' + head + b'file"; filename="a.wav"\r\n\r\nRIFF\r\n--x--\r\n'
 
 
 def _picture(kind: str) -> bytes:

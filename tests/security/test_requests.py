@@ -51,6 +51,8 @@ HOSTILE = {
         "/v1/messages",
         json.dumps({f"k{number}": number for number in range(600_000)}).encode(),
     ),
+    "52 a million numbers": ("/v1/chat/completions", chat(metadata={"a": [1] * 1_100_000})),
+    "52 millions of texts": ("/v1/completions", text(unknown=[""] * 3_000_000)),
     "52 NaN": ("/v1/chat/completions", b'{"model":"m","messages":[],"temperature":NaN}'),
     "52 infinite": ("/v1/chat/completions", b'{"model":"m","messages":[],"temperature":1e999}'),
     "54 negative": ("/v1/chat/completions", chat(logit_bias={"-1": 1})),

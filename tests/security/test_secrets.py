@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from pippin.api.dialects.registry import find_dialects
-from tests.api.fakes import MODEL, FakeService, application, client_of
+from pippin.core.events import Accepted, Event, Failed, Finished, PartDelta, PartEnded, PartStarted
+from tests.api.fakes import MODEL, FakeService, application, client_of, failed
 
 MARKER = "xyzzy-Kräuter-42"
 NAMES = frozenset({"model", "previous_response_id", "conversation"})
@@ -109,3 +110,51 @@ def test_a_file_of_the_server_is_in_neither_the_log_nor_the_error(
     assert reply.status_code == 400
     assert str(tmp_path) not in reply.text
     assert MARKER not in texts(caplog.records)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("end", [Finished(0, "stop"), failed("internal")], ids=["whole", "broken off"])
+def test_an_answer_is_in_no_line_of_the_log(
+    end: Event, stream: bool, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    text: list[Event] = [PartStarted(0, 0, "text"), PartDelta(0, 0, MARKER), PartEnded(0, 0)]
+    call: list[Event] = [PartStarted(0, 1, "tool_call", "c", "f"), PartDelta(0, 1, MARKER), PartEnded(0, 1)]
+
+    async def main() -> None:
+        async with client_of(application(FakeService([Accepted(1), *text, *call, end]))) as client:
+            for path, dialect in find_dialects().items():
+                body = {"model": MODEL.id, "stream": stream} | LEAST[dialect.name]
+                reply = await client.post("/v1" + path, json=body)
+                assert MARKER in reply.text or reply.status_code == 500 or isinstance(end, Failed)
+
+    with caplog.at_level(level):
+        asyncio.run(main())
+    assert MARKER not in texts(caplog.records)
+
+
+def test_an_exception_that_nobody_expected_brings_no_words_into_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They may be a prompt: a library's complaint quotes what it can't read."""
+    service = FakeService()
+    service.failure = ValueError(f"can't read {MARKER!r}")
+    service.failure.__cause__ = KeyError(MARKER)
+    body = {"model": MODEL.id} | LEAST["chat_completions"]
+
+    async def main() -> httpx.Response:
+        async with client_of(application(service)) as client:
+            return await client.post("/v1/chat/completions", json=body)
+
+    with caplog.at_level(logging.INFO):
+        reply = asyncio.run(main())
+    assert reply.status_code == 500
+    assert MARKER not in reply.text
+    logged = texts(caplog.records)
+    assert MARKER not in logged
+    assert "KeyError" in logged
+    assert "ValueError" in logged
+    assert "fakes.py" in logged  # where it came from is told
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(main())
+    assert any(record.exc_info for record in caplog.records if record.levelno == logging.DEBUG)

@@ -42,9 +42,14 @@ def test_nothing_of_a_client_or_of_the_disk_is_in_the_log(terminal: Terminal) ->
     folder.mkdir()
     tiny_model("llama", folder / "good")
     damaged(tiny_model("llama", folder / "cut"))
+    (tiny_model("llama", folder / "unread") / "tokenizer.json").write_text('{"model": 5}')
+    (tiny_model("llama", folder / "lost") / "model.safetensors").unlink()
     (folder / "played.script.json").write_text(json.dumps(SCRIPT))
     (folder / "broken.script.json").write_text(json.dumps({"load_fault": "error"}))
-    models = [str(folder / name) for name in ("good", "cut", "played.script.json", "broken.script.json")]
+    models = [
+        str(folder / name)
+        for name in ("good", "cut", "unread", "lost", "played.script.json", "broken.script.json")
+    ]
     flags = ("--lazy-load", "--api-key", MARKER, "--prompt-cache-dir", str(folder / "cache"))
     with terminal.serving(*models, *flags) as serving:
         headers = {"authorization": f"Bearer {MARKER}"}
@@ -54,7 +59,7 @@ def test_nothing_of_a_client_or_of_the_disk_is_in_the_log(terminal: Terminal) ->
             for word in ("step", "exit", "refuse"):
                 said = [{"role": "user", "content": f"{word} {MARKER}"}]
                 assert ask(client, {"model": "played", "messages": said}).status_code >= 400
-            for model in ("cut", "broken"):
+            for model in ("cut", "unread", "lost", "broken"):
                 refused = ask(client, {"model": model})
                 assert refused.status_code == 424
                 assert MARKER not in refused.text

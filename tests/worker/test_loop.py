@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Counted, Event, Failed, Finished
+from pippin.core.events import Accepted, Counted, Event, Failed, Finished, Tokenized
 from pippin.core.frames import FrameBuffer
 from pippin.core.link import (
     AskStats,
@@ -52,6 +52,8 @@ class Probe:
         match task.text:
             case "count":
                 return (Counted(3),)
+            case "tokens":
+                return (Tokenized((1,) * 9),)
             case "refuse":
                 raise ServerError("invalid_request", "No.", "text")
             case "break":
@@ -170,11 +172,17 @@ def test_what_needs_no_weights_is_answered_by_preparation(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("id", "text", "kind"),
-    [("a", "refuse", "invalid_request"), ("never", "go", "too_large"), ("a", "break", "internal")],
+    [
+        ("a", "refuse", "invalid_request"),
+        ("a", "tokens", "too_large"),
+        ("never", "go", "too_large"),
+        ("a", "break", "internal"),
+    ],
 )
 def test_refusals_and_bugs_in_preparation_fail_that_request_alone(
-    bench: Bench, id: str, text: str, kind: str
+    bench: Bench, id: str, text: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pippin.worker.preparation.MOST_TOKENS", 8)
     bench.submit(id, text)
     [(_, event)] = bench.events(lambda event: True)
     assert isinstance(event, Failed)

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+from pippin.api import drawn_size
 from pippin.api.dialects.base import StreamEncoder
+from pippin.api.large_work import LargeWork
 from pippin.api.observer import RequestObserver
 from pippin.api.presence import Presence
 from pippin.api.runs import Runs, Starter, start_runs
-from pippin.core.completion import Completion
+from pippin.core.completion import Completion, collect
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
     Embedded,
@@ -25,6 +27,10 @@ from pippin.core.events import (
 from pippin.core.tasks import Generate, Task
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
+
+
+def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
+    return b"".join([encoder.event(event, request) for event in events])
 
 
 def tokens_of(event: Event) -> int:
@@ -123,17 +129,22 @@ class Answer:
             self._runs.fail(self.failure)
         return True
 
-    async def whole(self) -> list[Completion]:
-        """The folded answers. Raises `ServerError` where a run fails."""
+    async def whole(self, draw: Callable[[list[Completion]], bytes], large: LargeWork) -> bytes:
+        """The folded answers, drawn. Raises `ServerError` where a run fails."""
         await self.started()
         assert self._runs is not None
-        completions = [Completion(accepted=accepted) for accepted in self._runs.accepted]
+        gathered: list[list[Event]] = [[accepted] for accepted in self._runs.accepted]
         async for request, events in self._batches(self._runs):
-            for event in events:
-                if isinstance(event, Failed):
-                    raise ServerError.of(event.error)
-                completions[request].add(event)
-        return completions
+            if isinstance(failed := events[-1], Failed):
+                raise ServerError.of(failed.error)
+            gathered[request] += events
+
+        def whole() -> bytes:
+            data = draw([collect(events) for events in gathered])
+            gathered.clear()  # to free much takes its time too
+            return data
+
+        return await large.do(sum(map(drawn_size.of_events, gathered)), whole)
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` where it fails."""
@@ -147,7 +158,11 @@ class Answer:
         return collected
 
     async def pieces(
-        self, encoder: StreamEncoder, silence: float, progress: Callable[[], bytes] = lambda: b""
+        self,
+        encoder: StreamEncoder,
+        silence: float,
+        large: LargeWork,
+        progress: Callable[[], bytes] = lambda: b"",
     ) -> AsyncIterator[bytes]:
         """The stream, with something harmless after each `silence` seconds without a byte; `progress` is a comment
         on a start that lasts."""
@@ -175,7 +190,7 @@ class Answer:
                 break
             self._note(request, events)
             failed = events.pop() if isinstance(events[-1], Failed) else None
-            data = b"".join([encoder.event(event, request) for event in events])
+            data = await large.do(drawn_size.of_events(events), drawn, encoder, events, request)
             if isinstance(failed, Failed):
                 yield data + encoder.failed(failed.error)
                 break

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pippin.api.answer import Answer
 from pippin.api.dialects.event_frames import COMMENT, DONE
 from pippin.api.dialects.openai_responses_encode import ResponsesEncoder
+from pippin.api.large_work import LargeWork
 from pippin.core.errors import ErrorReport
 
 FINISHED_KEPT: Final = 64
@@ -25,9 +26,10 @@ class BackgroundResponse:
         answer: Answer,
         encoder: ResponsesEncoder,
         silence: float,
+        large: LargeWork,
         saved: Callable[[dict[str, Any]], None],
     ) -> None:
-        """`saved` is given the response object when the run has ended."""
+        """`saved` is given the response object before the run begins and when it has ended, beside the event loop."""
         self._answer = answer
         self._encoder = encoder
         self._saved = saved
@@ -35,7 +37,7 @@ class BackgroundResponse:
         self._events: list[bytes] = []
         self._changed = asyncio.Event()
         self._add(encoder.queued())
-        self._task = asyncio.create_task(self._run(silence), name="background response")
+        self._task = asyncio.create_task(self._run(silence, large), name="background response")
 
     @property
     def response(self) -> dict[str, Any]:
@@ -69,16 +71,17 @@ class BackgroundResponse:
             self._answer.end(CANCELLED)
             await asyncio.wait({self._task})
 
-    async def _run(self, silence: float) -> None:
+    async def _run(self, silence: float, large: LargeWork) -> None:
         try:
-            async for piece in self._answer.pieces(self._encoder, silence):
+            await asyncio.to_thread(self._saved, self.response)
+            async for piece in self._answer.pieces(self._encoder, silence, large):
                 if piece != COMMENT:
                     self._add(piece)
             if self._cancelled:
                 self._encoder.cancelled()
         finally:
             await self._answer.close()
-            self._saved(self.response)
+            await asyncio.to_thread(self._saved, self.response)
             self._wake()
 
     def _add(self, frames: bytes) -> None:

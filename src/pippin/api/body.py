@@ -8,6 +8,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
+from pippin.api.large_work import LARGE
 from pippin.core.errors import ServerError
 
 MIB: Final = 1 << 20
@@ -44,7 +45,12 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
         if size > limit:
             raise too_large(limit)
         pieces.append(piece)
-    return b"".join(pieces)
+    return await joined(pieces, size)
+
+
+async def joined(pieces: list[bytes], size: int) -> bytes:
+    """Many megabytes take long to copy; others can go on meanwhile, because that is done without the interpreter."""
+    return b"".join(pieces) if size <= LARGE else await asyncio.to_thread(b"".join, pieces)
 
 
 def check_length(headers: Headers, limit: int) -> None:

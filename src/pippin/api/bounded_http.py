@@ -12,6 +12,7 @@ HEADER_BYTES: Final = 64 << 10  # of one request: address, names and values
 HEADERS: Final = 200
 HEAD_SECONDS: Final = 30.0  # from the connection, or the first byte of a request, to the end of its headers
 ENTRY_BYTES: Final = 32  # that a header costs beside its text
+IN_LINE: Final = 64  # requests of one connection behind the one that is answered
 
 TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
@@ -27,12 +28,17 @@ class HeadTooLargeError(Exception):
     pass
 
 
+class TooManyInLineError(Exception):
+    pass
+
+
 class BoundedHttp(HttpToolsProtocol):
     """httptools itself takes headers without end, however slowly they come."""
 
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _over = False
+    _reply = TOO_LARGE % (len(BODY), BODY)
 
     def __init__(self, *args: Any, turns: Turns, prompt: frozenset[str], **named: Any) -> None:
         """`prompt`: paths that don't wait for their turn."""
@@ -49,6 +55,9 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= IN_LINE:  # thousands fit into one read
+            self._over, self._reply = True, b""
+            raise TooManyInLineError
         self._head_bytes = 0
         self._start_timer()
         super().on_message_begin()
@@ -76,7 +85,7 @@ class BoundedHttp(HttpToolsProtocol):
         if not self._over:
             super().send_400_response(msg)
             return
-        self.transport.write(TOO_LARGE % (len(BODY), BODY))
+        self.transport.write(self._reply)
         self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -14,6 +14,7 @@ from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import dialect_of_path
 from pippin.api.exchange import exchange_of
 from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +108,9 @@ class LastCatcher:
 
         try:
             await self._app(scope, receive, send_watched)
-        except Exception:
-            log.exception("Request %s failed.", exchange_of(scope).id)
+        except Exception as error:
+            log.error("Request %s failed.\n%s", exchange_of(scope).id, trace_of(error))
+            log.debug("Request %s failed.", exchange_of(scope).id, exc_info=True)
             if reply == "begun":
                 raise  # the server closes the connection, which is all that can still be said
             if reply == "none":

@@ -8,7 +8,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from pippin.api.body import MIB, check_length, pieces_of, read_body, too_large
+from pippin.api.body import MIB, check_length, joined, pieces_of, read_body, too_large
 from pippin.core.errors import ServerError
 
 MOST_PARTS: Final = 128
@@ -66,14 +66,14 @@ async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> F
         raise malformed("its header names no boundary")
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
-    reader = _Reader(boundary)
+    reader = FormReader(boundary)
     size = 0
     async for piece in pieces_of(request, idle_seconds):
         size += len(piece)
         if size > limit:
             raise too_large(limit)
         reader.feed(piece)
-    return reader.finish()
+    return await reader.finish()
 
 
 def malformed(why: str) -> ServerError:
@@ -84,8 +84,8 @@ def _media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class _Reader:
-    """Sorts the parts of one body as they come."""
+class FormReader:
+    """Sorts the parts of one body as they come. Raises `ServerError` for what is no form."""
 
     def __init__(self, boundary: bytes) -> None:
         self._form = Form()
@@ -93,7 +93,10 @@ class _Reader:
         self._ended = False
         self._name = ""
         self._filename: str | None = None
+        self._files: list[tuple[str, str, list[bytes], int]] = []  # names, and pieces with their size
         self._data = bytearray()
+        self._pieces: list[bytes] = []  # what came before `_data`
+        self._size = 0  # of both
         self._header, self._value = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
         self._parser = MultipartParser(
@@ -116,9 +119,12 @@ class _Reader:
         except FormParserError as error:
             raise malformed(str(error)) from None
 
-    def finish(self) -> Form:
+    async def finish(self) -> Form:
         if not self._ended:
             raise malformed("it ends in the middle")
+        for name, filename, pieces, size in self._files:
+            data = await joined(pieces, size)
+            self._form.files.setdefault(name, []).append(Upload(filename, data))
         return self._form
 
     def _begin(self) -> None:
@@ -126,7 +132,7 @@ class _Reader:
         if self._parts > MOST_PARTS:
             raise malformed(f"it has more than {MOST_PARTS} parts")
         self._headers = {}
-        self._data = bytearray()
+        self._data, self._pieces, self._size = bytearray(), [], 0
 
     def _take_name(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -155,17 +161,26 @@ class _Reader:
 
     def _take(self, data: bytes, start: int, end: int) -> None:
         self._data += memoryview(data)[start:end]
-        if self._filename is None and len(self._data) > LARGEST_FIELD:
+        self._size += end - start
+        if len(self._data) >= MIB:
+            self._cut()
+        if self._filename is None and self._size > LARGEST_FIELD:
             raise ServerError(
                 "too_large", f"The field `{self._name[:64]}` of the form is too long.", self._name[:64]
             )
 
     def _end_part(self) -> None:
         if self._filename is None:
-            self._form.fields.setdefault(self._name, []).append(_text(bytes(self._data)))
+            self._form.fields.setdefault(self._name, []).append(_text(b"".join(self._pieces) + self._data))
         else:
             bare = self._name.removesuffix("[]").partition("[")[0]  # `image[]` and `image[0]` of arrays
-            self._form.files.setdefault(bare, []).append(Upload(self._filename[:255], bytes(self._data)))
+            self._cut()
+            self._files.append((bare, self._filename[:255], self._pieces, self._size))
+        self._data, self._pieces, self._size = bytearray(), [], 0
+
+    def _cut(self) -> None:
+        """A file is kept in pieces that are copied into one beside the event loop."""
+        self._pieces.append(bytes(self._data))
         self._data = bytearray()
 
     def _end(self) -> None:

@@ -37,7 +37,8 @@ class Policy:
     origins: frozenset[str]
     metrics_open: bool
     management_open: bool  # without a key
-    open_paths: frozenset[str]  # of management, without a key and without /v1
+    open_management: frozenset[str]  # paths without /v1
+    open_paths: tuple[str, ...]  # that need no key, with all below them; without /v1
 
 
 def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
@@ -55,7 +56,8 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
         origins=frozenset(options.allowed_origins),
         metrics_open=not options.metrics_auth,
         management_open=loopback or options.allow_unauthenticated,
-        open_paths=frozenset(options.open_management),
+        open_management=frozenset(options.open_management),
+        open_paths=tuple(bare(path).rstrip("/") for path in options.open_paths),
     )
 
 
@@ -98,13 +100,15 @@ class Guard:
         path, method = scope["path"], scope["method"]
         exchange.shy = bool(self._policy.keyring)
         if self._policy.keyring:
-            self._check_key(headers, exchange, is_open=self._is_open(path))
-        if method not in SAFE_METHODS and is_management(path):
+            self._check_key(headers, exchange, is_open=self._is_open(path, method))
+        if is_management(path, method):
             self._check_management(headers, exchange, path)
 
-    def _is_open(self, path: str) -> bool:
-        if path.removeprefix("/v1").startswith(PICTURES):
+    def _is_open(self, path: str, method: str) -> bool:
+        if bare(path).startswith(PICTURES):
             return True
+        if any(is_within(path, opened) for opened in self._policy.open_paths):
+            return not is_management(path, method)
         return path in OPEN_PATHS or (path in METRICS_PATHS and self._policy.metrics_open)
 
     def _check_host(self, headers: Headers) -> None:
@@ -130,7 +134,7 @@ class Guard:
             )
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
-        is_open = self._policy.management_open or path.removeprefix("/v1") in self._policy.open_paths
+        is_open = self._policy.management_open or bare(path) in self._policy.open_management
         if not exchange.authenticated and not is_open:
             raise ServerError(
                 "permission",
@@ -144,9 +148,18 @@ class Guard:
             check_json(headers)
 
 
-def is_management(path: str) -> bool:
-    bare = path.removeprefix("/v1")
-    return any(bare == managed or bare.startswith(managed + "/") for managed in MANAGED)
+def is_management(path: str, method: str) -> bool:
+    return method not in SAFE_METHODS and any(is_within(path, managed) for managed in MANAGED)
+
+
+def is_within(path: str, place: str) -> bool:
+    """`place` is without /v1."""
+    return bare(path) == place or bare(path).startswith(place + "/")
+
+
+def bare(path: str) -> str:
+    """Without the version."""
+    return path.removeprefix("/v1")
 
 
 def host_name(host: str) -> str:

@@ -3,17 +3,14 @@
 import asyncio
 import hashlib
 import logging
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
-from uuid import uuid4
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin import __version__
 from pippin.api.answer import Answer
 from pippin.api.body import read_json_body
 from pippin.api.dialects.base import (
@@ -29,27 +26,28 @@ from pippin.api.dialects.fields import names_of
 from pippin.api.exchange import Exchange, exchange_of
 from pippin.api.forms import Form, read_form
 from pippin.api.keys import load_keyring
+from pippin.api.large_work import LARGE, LargeWork
 from pippin.api.limits import Allowance, Limits
 from pippin.api.load_progress import load_comment
 from pippin.api.media import MediaResolver
 from pippin.api.observer import Observer
 from pippin.api.presence import Presence
+from pippin.api.run_info import run_info
 from pippin.api.running_answers import RunningAnswers
 from pippin.api.runs import Starter
-from pippin.api.sse import EVENTS, EventStream, following
+from pippin.api.sse import EVENTS, EventStream, each_after, following
 from pippin.api.tool_offers import ToolOffers
 from pippin.api.unknown_fields import UnknownFields
 from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
-from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
 
-LARGE_BODY: Final = 256 << 10  # bytes; decoding more would hold up the event loop
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +78,7 @@ class Handler:
         self._media = media
         self._tools = tools
         self._unknown = UnknownFields()
+        self.large = LargeWork()
         self.answers = RunningAnswers(options, observer, limits)
 
     def adopt(self, options: ServerOptions) -> None:
@@ -114,26 +113,35 @@ class Handler:
         tasks = [
             Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
-        run = self._run_info(decoded.requests[0].model, exchange)
-        encoder = dialect.encoder(decoded, run)
+        run = await run_info(self._service, decoded.requests[0].model, exchange)
+        if history is None:
+            encoder = dialect.encoder(decoded, run)
+        else:
+            encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
         starter = self._tools.starter(self._service, equipped)
         return Prepared(
             decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
         )
 
-    async def respond(self, request: Request, prepared: Prepared) -> Response:
+    async def respond(
+        self, request: Request, prepared: Prepared, save: Callable[[], Awaitable[None]] | None = None
+    ) -> Response:
+        """`save` is called before each piece of the reply is sent, and before a whole one."""
         answer = self.open(request, prepared, Presence(request.receive))
         encoder: Encoder = prepared.encoder
         try:
             if not prepared.decoded.stream:
-                whole = encoder.whole(await answer.whole())
+                whole = await answer.whole(encoder.whole, self.large)
+                if save is not None:
+                    await save()
                 await answer.close()
                 return Response(whole, media_type="application/json")
             await answer.started(within=self._options.keepalive_interval)
         except BaseException:
             await answer.close()
             raise
-        return EventStream(self._pieces(answer, encoder), answer.close)
+        pieces = self._pieces(answer, encoder)
+        return EventStream(pieces if save is None else each_after(save, pieces), answer.close)
 
     def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
         """Begin to run what was prepared. Whoever opens an answer closes it."""
@@ -167,19 +175,24 @@ class Handler:
             query=dict(request.query_params),
             history=history,
         )
-        if len(body) > LARGE_BODY:
+        if history is not None and len(body) <= LARGE:  # what it goes on with may be large
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
-            decoded = dialect.decode(body, context)
+            decoded = await self.large.do(len(body), dialect.decode, body, context)
         self._unknown.note(dialect.name, decoded.ignored, names_of(dialect.body))
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded
 
-    async def json_of(self, request: Request) -> bytes:
-        """A body for `perform` or `stream`: the request is counted before it is read."""
+    async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
+        """A body for `perform` or `stream`, understood: the request is counted before it is read."""
         self._limits.admit(exchange_of(request.scope))
-        return await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        return await self.uncounted_json_of(request, decode)
+
+    async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
+        """The same for `perform` without `admitted`, and for what runs no model."""
+        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        return await self.large.do(len(body), decode, body)
 
     async def form_of(self, request: Request) -> Form:
         """The same of a form, which may hold files."""
@@ -192,7 +205,7 @@ class Handler:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         if not admitted:
             self._limits.admit(exchange_of(request.scope))
-        answer = self._open_task(request, task, model, kind, stream=False)
+        answer = await self._open_task(request, task, model, kind, stream=False)
         try:
             return await answer.events()
         finally:
@@ -213,7 +226,7 @@ class Handler:
         An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
         until there is something to send; a failure after that cuts the reply short.
         """
-        answer = self._open_task(request, task, model, kind, stream=True)
+        answer = await self._open_task(request, task, model, kind, stream=True)
         pieces = self._pieces(answer, encoder)
         try:
             first = b""
@@ -235,10 +248,12 @@ class Handler:
         def progress() -> bytes:
             return load_comment(self._service.pool.states(), answer.served)
 
-        return answer.pieces(encoder, self._options.keepalive_interval, progress)
+        return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
 
-    def _open_task(self, request: Request, task: Task, model: str, kind: str, *, stream: bool) -> Answer:
-        run = self._run_info(model, exchange_of(request.scope))
+    async def _open_task(
+        self, request: Request, task: Task, model: str, kind: str, *, stream: bool
+    ) -> Answer:
+        run = await run_info(self._service, model, exchange_of(request.scope))
         presence = Presence(request.receive)
         return self.answers.open(
             exchange_of(request.scope),
@@ -249,19 +264,6 @@ class Handler:
             timeout=None,
             presence=presence,
             starter=self._service,
-        )
-
-    def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
-        """Ids of answers are Pippin's own: a client may use its request id twice."""
-        try:
-            info = self._service.model(model)
-        except ServerError:
-            info = ModelInfo(id=model, kind="language")  # `start` says what is wrong, or fetches it
-        return RunInfo(
-            id=exchange.id if exchange.own_id else uuid4().hex,
-            created=int(time.time()),
-            model=info.id,
-            fingerprint=fingerprint(info),
         )
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
@@ -276,9 +278,3 @@ class Handler:
         return msgspec.structs.replace(
             wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
         )
-
-
-def fingerprint(info: ModelInfo) -> str:
-    """Changes with Pippin's version and with how the model runs."""
-    facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
-    return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()

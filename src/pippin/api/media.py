@@ -5,18 +5,19 @@ that was checked. Redirects are followed by hand, each through the same checks. 
 """
 
 import asyncio
-import base64
-import binascii
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes, urljoin, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
 
 import httpcore
 import msgspec
 
+from pippin.api.body import joined
+from pippin.api.dialects.media_source import decoded_base64
+from pippin.api.large_work import LARGE
 from pippin.config.server_options import ServerOptions
 from pippin.core.conversation import Audio, Image, Inline, Message, Part, ToolResult, Url, Video
 from pippin.core.errors import ServerError
@@ -85,8 +86,10 @@ class MediaResolver:
         """The bytes behind a data URI, a file inside the media folder, or an http(s) address."""
         scheme = url[:12].split(":", 1)[0].lower() if ":" in url[:12] else ""
         match scheme:
-            case "data":
+            case "data" if len(url) <= LARGE:
                 return self._data(url, param)
+            case "data":
+                return await asyncio.to_thread(self._data, url, param)
             case "http" | "https":
                 return await self._download(url, param)
             case "file" | "":
@@ -107,10 +110,10 @@ class MediaResolver:
             raise self._too_large(param)
         try:
             if attributes[-1].strip().lower() == "base64":
-                data = base64.b64decode(unquote_to_bytes(body), validate=True)
+                data = decoded_base64(unquote(body) if "%" in body else body)
             else:
                 data = unquote_to_bytes(body)
-        except (binascii.Error, ValueError) as error:
+        except ValueError as error:
             raise ServerError("invalid_request", f"{param} is not valid base64.", param) from error
         return self._checked(data, attributes[0] or None, param)
 
@@ -189,7 +192,7 @@ class MediaResolver:
             if length > self._most_bytes:
                 raise self._too_large(param)
             pieces.append(piece)
-        return b"".join(pieces)
+        return await joined(pieces, length)
 
     def _check_host(self, url: str, param: str) -> None:
         try:

@@ -16,6 +16,9 @@ from pippin.config.server_options import ServerOptions
 from pippin.core.errors import ErrorReport
 from pippin.core.tasks import Generate
 
+UNKNOWN: Final = "unknown"
+"""The model of requests for names that nobody here has: there is no end to those."""
+
 ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
 
 
@@ -58,7 +61,7 @@ class RunningAnswers:
             served=run.model,
             client=exchange.caller or None,
             presence=presence,
-            observer=self._observer.request(kind, run.model, stream=stream),
+            observer=self._observer.request(kind, run.model if run.known else UNKNOWN, stream=stream),
             timeout=limit,
             on_close=partial(self._forget, exchange, run),
         )

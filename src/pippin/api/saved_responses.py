@@ -1,5 +1,6 @@
 """Saves each response that is to be stored, before the client is told that it is complete."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ class SavingEncoder:
     def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
         self.inner = encoder
         self._save = save
+        self._unsaved = False
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         return self.inner.start(accepted)
@@ -67,24 +69,28 @@ class SavingEncoder:
     def event(self, event: Event, request: int = 0) -> bytes:
         frames = self.inner.event(event, request)
         if isinstance(event, Finished) and event.choice == 0:
-            self._save(self.inner.response())
+            self._unsaved = True
         return frames
 
     def keep_alive(self) -> bytes:
         return self.inner.keep_alive()
 
     def failed(self, report: ErrorReport) -> bytes:
-        frames = self.inner.failed(report)
-        self._save(self.inner.response())
-        return frames
+        self._unsaved = True
+        return self.inner.failed(report)
 
     def end(self) -> bytes:
         return self.inner.end()
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        body = self.inner.whole(completions)
-        self._save(self.inner.response())
-        return body
+        self._unsaved = True
+        return self.inner.whole(completions)
+
+    async def save(self) -> None:
+        """What was drawn and is not stored yet; beside the event loop, for the input may be large and the disk slow."""
+        if self._unsaved:
+            self._unsaved = False
+            await asyncio.to_thread(lambda: self._save(self.inner.response()))
 
 
 def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo) -> Save:

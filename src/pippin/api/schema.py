@@ -1,5 +1,6 @@
 """`/openapi.json` and `/docs`: what the server understands, drawn from the very structs that decode it."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -12,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
-from pippin.api.context import VERSION, DocumentedRoute, json_reply
+from pippin.api.context import VERSION, DocumentedRoute
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.openai_words import ErrorBody
 from pippin.api.forms import FORM
@@ -36,12 +37,13 @@ TAGS: Final = {
 
 def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect]) -> list[BaseRoute]:
     @lru_cache(maxsize=1)
-    def document() -> dict[str, Any]:
-        return openapi(routes, dialects)
+    def document() -> bytes:
+        return msgspec.json.encode(openapi(routes, dialects))
 
     async def schema(request: Request) -> Response:
         """This document."""
-        return json_reply(document())
+        drawn = await asyncio.to_thread(document)  # which takes a while the first time
+        return Response(drawn, media_type="application/json")
 
     async def docs(request: Request) -> Response:
         """A page that shows this document; it loads nothing from elsewhere."""

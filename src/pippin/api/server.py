@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
 KEEP_CONNECTION: Final = 75  # idle seconds
+SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
 
 Preparation = Callable[[], Coroutine[Any, Any, None]]
 """Fetches and loads the models that the operator named, while the server answers already."""
@@ -190,6 +192,7 @@ def run_server(
         def ready() -> None:
             gc.freeze()  # a full collection takes 40 ms less without what is here to stay
             gc.set_threshold(50_000, 20, 50)  # many bodies and few cycles: looking seldom is enough
+            sys.setswitchinterval(SWITCH)
             on_ready(host, server.port)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

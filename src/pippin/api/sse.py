@@ -46,6 +46,15 @@ class EventStream(Response):
             await asyncio.shield(self._leave())
 
 
+async def each_after(
+    act: Callable[[], Awaitable[None]], pieces: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """Pieces, each after an act that may not come later."""
+    async for piece in pieces:
+        await act()
+        yield piece
+
+
 async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """A stream whose first piece was already taken."""
     yield first

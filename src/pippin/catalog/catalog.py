@@ -116,11 +116,13 @@ class Catalog:
 
     @property
     def downloads_allowed(self) -> bool:
-        """Whether a request may cause a download: by default on loopback alone."""
+        """Whether a request may cause a download: by default on loopback, and where anyone may manage."""
         if self._options.offline:
             return False
         if self._options.allow_downloads is not None:
             return self._options.allow_downloads
+        if self._options.allow_unauthenticated:
+            return True
         return self._options.host in LOOPBACK or self._options.host.startswith("127.")
 
     def remove(self, name: str) -> CatalogEntry:

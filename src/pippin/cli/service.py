@@ -56,6 +56,8 @@ def _install(words: Sequence[str]) -> int:
     if dry:
         print(f"# {path}\n{text}", end="")
         return 0
+    if path.is_file():
+        _stop(own, path)  # it would go on as it was
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600, exist_ok=True)  # its arguments may hold a key
     path.write_text(text)
@@ -90,11 +92,15 @@ def _uninstall(words: Sequence[str]) -> int:
     if not path.is_file():
         print("The service is not installed.")
         return 0
-    for command in own.stop(path):
-        _ask(command)  # it may have stopped by itself
+    _stop(own, path)
     path.unlink()
     print("The service is removed.")
     return 0
+
+
+def _stop(own: Manager, path: Path) -> None:
+    for command in own.stop(path):
+        _ask(command)  # it may have stopped by itself
 
 
 def _absolute(arguments: Sequence[str]) -> list[str]:

@@ -56,7 +56,11 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     offline: Annotated[bool, Meta(description="Never use the network.")] = False
     allow_downloads: Annotated[
         bool | None,
-        Meta(description="Let requests download models; not set allows it on loopback alone.", extra=HOT),
+        Meta(
+            description="Let requests download models; not set allows it on loopback, "
+            "and elsewhere with `allow_unauthenticated`.",
+            extra=HOT,
+        ),
     ] = None
     download_timeout: Annotated[
         float, Meta(gt=0, description="Seconds that a download may go without data.", extra=HOT)
@@ -89,10 +93,17 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = ()
     api_key_file: Annotated[str | None, Meta(description="File of named keys and limits.")] = None
     allow_unauthenticated: Annotated[
-        bool, Meta(description="Allow management without a key on any address.")
+        bool, Meta(description="Allow management and downloads without a key on any address.")
     ] = False
     open_management: Annotated[
         tuple[str, ...], Meta(description="Paths of management that need no key on any address.")
+    ] = ()
+    open_paths: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses that need no key where keys are set, with all below them.",
+            extra=flag("--open-path"),
+        ),
     ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...],
@@ -117,7 +128,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 30.0
     max_body_mb: Annotated[float, Meta(gt=0, description="Largest request body, in MiB.", extra=HOT)] = 64.0
     max_upload_mb: Annotated[float, Meta(gt=0, description="Largest uploaded file, in MiB.", extra=HOT)] = (
-        256.0
+        128.0
     )
     max_speech_chars: Annotated[
         int, Meta(ge=1, description="Longest text to speak, in characters.", extra=HOT)

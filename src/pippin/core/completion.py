@@ -11,11 +11,13 @@ from pippin.core.events import (
     Failed,
     Finished,
     PartDelta,
+    PartEnded,
     PartKind,
     PartStarted,
     PromptEcho,
     Token,
     ToolsListed,
+    merged,
 )
 
 
@@ -78,6 +80,11 @@ class Completion(Struct, kw_only=True):
 def collect(events: Iterable[Event]) -> Completion:
     """Fold a generation's events into its answer."""
     completion = Completion()
-    for event in events:
+    for event in merged(sorted(events, key=_choice_of)):  # what is joined first is copied once
         completion.add(event)
     return completion
+
+
+def _choice_of(event: Event) -> int:
+    """What is of no choice comes first."""
+    return event.choice if isinstance(event, PartStarted | PartDelta | PartEnded | Finished) else -1

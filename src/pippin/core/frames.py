@@ -12,9 +12,14 @@ class FrameError(Exception):
 
 
 def frame(payload: bytes) -> bytes:
+    return header(payload) + payload
+
+
+def header(payload: bytes) -> bytes:
+    """What goes before it."""
     if len(payload) > LARGEST:
         raise FrameError(f"A frame of {len(payload)} bytes is larger than the limit of {LARGEST}.")
-    return len(payload).to_bytes(HEADER, "big") + payload
+    return len(payload).to_bytes(HEADER, "big")
 
 
 class FrameBuffer:

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
-from pippin.core.frames import FrameBuffer, FrameError, frame
+from pippin.core.frames import FrameBuffer, FrameError, header
 from pippin.core.link import Order, Report
 from pippin.core.models import WorkerSpec
 
@@ -50,7 +50,8 @@ class Link(asyncio.Protocol):
             return
         if transport.get_write_buffer_size() > UNSENT_BYTES:
             raise LinkFull
-        transport.write(frame(self._encode(message)))
+        payload = self._encode(message)
+        transport.writelines((header(payload), payload))  # not joined here: it may be long
 
     def close(self) -> None:
         if self._transport is not None:

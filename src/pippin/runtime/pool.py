@@ -145,7 +145,7 @@ class Pool:
 
     async def stats(self, name: str) -> EngineStats:
         """A snapshot of a model's engine; zeros where it is not loaded."""
-        slot = self._slots.get(self._catalog.resolve(name).id)
+        slot = self._slots.get(name) or self._slots.get(self._catalog.resolve(name).id)
         return EngineStats() if slot is None or slot.worker is None else await slot.worker.stats()
 
     async def clear_cache(

@@ -11,6 +11,7 @@ from pippin.config.server_options import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import ErrorKind, ErrorReport, ServerError
 from pippin.core.models import LoadState, WorkerSpec
+from pippin.core.traces import without_folders
 from pippin.runtime.changes import Changes
 from pippin.runtime.clock import Clock
 from pippin.runtime.room import Room
@@ -124,7 +125,8 @@ class Residency:
             case ServerError() as error:
                 self._give_up(slot, error.report)
             case error:
-                message = f"The model {slot.info.id!r} could not be loaded: {type(error).__name__}: {error}."
+                reason = without_folders(f"{type(error).__name__}: {error}", slot.info.path)
+                message = f"The model {slot.info.id!r} could not be loaded: {reason}."
                 self._give_up(slot, ErrorReport(kind="load_failed", message=message))
 
     async def _two_stages(self, slot: Slot, worker: Worker) -> None:

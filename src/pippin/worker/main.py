@@ -16,6 +16,7 @@ from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
+from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.device import accelerate_blas
 from pippin.worker.foreign_code import forbid_foreign_code
@@ -75,8 +76,10 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         _report_failure(link, error.report)
         return LOAD_FAILED
     except Exception as error:
-        log.exception("Loading %s failed.", spec.info.id)
-        _report_failure(link, load_failure(spec, error))
+        failure = load_failure(spec, error)
+        log.error("%s\n%s", failure.message, trace_of(error))
+        log.debug("Loading %s failed.", spec.info.id, exc_info=True)
+        _report_failure(link, failure)
         return LOAD_FAILED
     return serve(loop, engine, link)
 
@@ -103,9 +106,9 @@ def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
 
 def load_failure(spec: WorkerSpec, error: Exception) -> ErrorReport:
     """What to tell clients and operator of a load that failed unexpectedly."""
+    reason = without_folders(f"{type(error).__name__}: {error}", spec.info.path)
     return ErrorReport(
-        kind="load_failed",
-        message=f"The model {spec.info.id!r} could not be loaded: {type(error).__name__}: {error}",
+        kind="load_failed", message=f"The model {spec.info.id!r} could not be loaded: {reason}"
     )
 
 

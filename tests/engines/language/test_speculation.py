@@ -166,3 +166,25 @@ def test_it_rests_when_it_does_not_pay(monkeypatch: pytest.MonkeyPatch, folders:
     judge._plain, judge._proposed = 1e-9, 1.0
     _, ends = run_all(bench, {"a": (PHRASE, 60)})
     assert ends["a", 0].usage.draft_tokens <= 8 * 4
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+def test_a_row_that_leaves_amid_proposals_changes_nothing_for_the_others(
+    folders: dict[str, Path], step: int
+) -> None:
+    bench = Bench(folders["llama"], options(draft_model_path=str(folders["llama"])))
+    engine, answers = bench.engine, watch(bench.engine)
+    prompts = {f"r{place}": (*PHRASE, place, 3) for place in range(4)}
+    for name in ("r0", "r1", "r2"):
+        engine.submit(bench.job(name, prompts[name], 30))
+    for _ in range(step):
+        engine.step()
+    engine.cancel("r1")
+    engine.submit(bench.job("r3", prompts["r3"], 30))  # takes its place
+    while engine.busy:
+        engine.step()
+    assert engine.stats().draft_tokens > 0
+    assert len(answers.get(("r1", 0), ())) < 30
+    for name in ("r0", "r2", "r3"):
+        assert len(answers[name, 0]) == 30
+        bench.judge(prompts[name], answers[name, 0])

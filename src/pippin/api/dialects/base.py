@@ -62,6 +62,7 @@ class RunInfo:
     created: int  # seconds since the epoch
     model: str  # the id under which the model is served
     fingerprint: str  # of Pippin and the model as it runs
+    known: bool = True  # False for a name that nobody here has, as the client wrote it
 
 
 class StreamEncoder(Protocol):

@@ -18,9 +18,16 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 MAX_DEPTH = 100
 """Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
 
-MOST_VALUES = 500_000
-"""Lists, objects and fields in a body, counted as its brackets and colons: those of a prompt of millions of tokens.
+MOST_VALUES = 250_000
+"""Lists, objects and fields in a body, counted as its brackets and colons: those of a prompt of a million tokens.
 While more is decoded, which can't be interrupted, nobody else would be answered."""
+
+MOST_ITEMS = 1_000_000
+"""Things in a row, counted as commas: as many token ids as a prompt may have."""
+
+SLICE: Final = 1 << 20  # bytes that are looked at before others get their turn
+
+TOO_LARGE: Final = "holds a number of more than 64 bits."
 
 BOOKKEEPING: Final = "Bookkeeping of the client's."
 
@@ -59,7 +66,7 @@ class Contract(Generic[Body]):
         """The body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])
         unknown = self._sort_out(given)
-        body = decode_json(data, self.body)
+        body = _decode(data, self.body)
         named = dict.fromkeys(unknown)
         for path in self._unknown_inside(given):
             if len(named) == MOST_NAMED:
@@ -81,9 +88,13 @@ class Contract(Generic[Body]):
             if name in names_of(self.body) and any(texts)
         }
         try:
-            return msgspec.convert(values, type=self.body, strict=False), unknown
+            body = msgspec.convert(values, type=self.body, strict=False)
         except msgspec.ValidationError as error:
             raise validation_error(str(error), self.body) from None
+        for name, value in msgspec.structs.asdict(body).items():
+            if isinstance(value, int) and not in_range(value):
+                raise invalid(name, TOO_LARGE)
+        return body, unknown
 
     def settings(self) -> Mapping[str, inspect.Type]:
         """The fields whose objects have keys of their own."""
@@ -129,10 +140,30 @@ def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
     """Decode JSON; every complaint becomes a `ServerError` that names the field."""
     if not data.strip():
         raise ServerError("invalid_request", "The request body is empty; send a JSON object.")
-    if len(data) > MOST_VALUES and sum(map(data.count, (b"[", b"{", b":"))) > MOST_VALUES:
-        raise ServerError(
-            "invalid_request", f"The request body holds more than {MOST_VALUES} lists and fields."
-        )
+    if len(data) > MOST_VALUES:
+        check_values(data)
+    return _decode(data, type)
+
+
+def check_values(data: bytes) -> None:
+    """Refuse a body that takes long to decode whatever it means."""
+    values = items = 0
+    for start in range(0, len(data), SLICE):
+        part = data[start : start + SLICE]
+        values += sum(map(part.count, (b"[", b"{", b":")))
+        items += part.count(b",")
+        if values > MOST_VALUES:
+            raise ServerError(
+                "invalid_request", f"The request body holds more than {MOST_VALUES} lists and fields."
+            )
+        if items > MOST_ITEMS:
+            raise ServerError(
+                "invalid_request",
+                f"The request body holds more than {MOST_ITEMS} commas, as of numbers in a list.",
+            )
+
+
+def _decode(data: bytes, type: type[Decodable]) -> Decodable:
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
@@ -213,6 +244,11 @@ def too_deep(param: str | None) -> ServerError:
     )
 
 
+def in_range(number: int) -> bool:
+    """Whether it can be passed on to a worker."""
+    return -(2**63) <= number < 2**64
+
+
 def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
     """Refuse free-form values (schemas, template variables) that are nested too deep to be walked, or hold
     numbers that can't be passed on to a worker."""
@@ -224,8 +260,8 @@ def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
                 following.extend(item.values())
             elif isinstance(item, list):
                 following.extend(item)
-            elif isinstance(item, int) and not -(2**63) <= item < 2**64:
-                raise invalid(param, "holds a number of more than 64 bits.")
+            elif isinstance(item, int) and not in_range(item):
+                raise invalid(param, TOO_LARGE)
         if not following:
             return
         level = following

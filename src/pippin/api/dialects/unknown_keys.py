@@ -1,6 +1,7 @@
 """Finds the keys in a body's settings that the structs of its contract do not have."""
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,6 +11,9 @@ from pippin.api.dialects.body_types import members, objects_of
 
 MOST_LETTERS: Final = 64
 """Of a name that goes to the log."""
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.$-]+")
+"""What is none may be a text, which is not for the log."""
 
 
 @functools.cache
@@ -44,7 +48,7 @@ def _unknown_of(value: dict[str, Any], struct: inspect.StructType, path: str) ->
         if key in known:
             yield from unknown_keys(inner, known[key], f"{path}.{key}")
         elif key != struct.tag_field:
-            yield f"{path}.{key[:MOST_LETTERS]}"
+            yield f"{path}.{key[:MOST_LETTERS] if NAME.fullmatch(key) else '?'}"
 
 
 def _struct_for(value: dict[str, Any], kinds: Sequence[inspect.Type]) -> inspect.StructType | None:

@@ -105,14 +105,19 @@ def inputs_of(given: Any) -> tuple[str | tuple[int, ...], ...]:
 def draw(fields: EmbeddingRequest, model: str, found: Embedded) -> bytes:
     width = found.dimensions * 4
     rows = [found.vectors[start : start + width] for start in range(0, len(found.vectors), width)]
+    usage = EmbeddingUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
+    # A vector at a time: to write millions of numbers in one go would keep the interpreter from all others.
     items = [
-        EmbeddingItem(
-            index=index,
-            embedding=base64.b64encode(row).decode()
-            if fields.encoding_format == "base64"
-            else list(struct.unpack(f"<{found.dimensions}f", row)),
+        msgspec.Raw(
+            msgspec.json.encode(
+                EmbeddingItem(
+                    index=index,
+                    embedding=base64.b64encode(row).decode()
+                    if fields.encoding_format == "base64"
+                    else list(struct.unpack(f"<{found.dimensions}f", row)),
+                )
+            )
         )
         for index, row in enumerate(rows)
     ]
-    usage = EmbeddingUsage(prompt_tokens=found.prompt_tokens, total_tokens=found.prompt_tokens)
-    return msgspec.json.encode(EmbeddingReply(data=items, model=model, usage=usage))
+    return msgspec.json.encode({"object": "list", "data": items, "model": model, "usage": usage})

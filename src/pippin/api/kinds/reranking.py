@@ -162,6 +162,11 @@ def score_task_of(fields: ScoreRequest) -> Rerank:
     )
 
 
+def size_of(task: Rerank) -> int:
+    """Characters of its documents."""
+    return sum(len(part.text) for each in task.documents for part in each.parts if isinstance(part, Text))
+
+
 def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
     return None if truncate is None else "truncate" if truncate else "error"
 

@@ -1,7 +1,7 @@
 """Management: models in and out of memory, caches, settings."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -9,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.body import read_body
+from pippin.api.body import MIB, read_body
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.fields import convert, decode_json
+from pippin.api.large_work import LARGE
 from pippin.api.routes.health import worker_body
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
-SMALL_BODY_MB = 1.0
+SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 SECRET = frozenset({"api_keys", "api_key_file"})
 PATHS = frozenset(
     {

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api import drawn_size
 from pippin.api.context import Api, both, json_reply
 from pippin.api.forms import Form
 from pippin.api.kinds import speech, transcription
@@ -56,17 +57,20 @@ class AudioRoutes:
             return await handler.stream(request, task, events, model=fields.model, kind=kind)
         found = await handler.perform(request, task, model=fields.model, kind=kind, admitted=True)
         media = transcription.MEDIA.get(fields.response_format or "json", "application/json")
-        return Response(transcription.draw(fields, task, found), headers={"content-type": media})
+        drawn = await handler.large.do(drawn_size.of_events(found), transcription.draw, fields, task, found)
+        return Response(drawn, headers={"content-type": media})
 
     async def speak(self, request: Request) -> Response:
         """Text as speech"""
         handler = self.api.handler
-        body = await handler.json_of(request)
-        if not body and "input" in request.query_params:  # as vllm-mlx has it, whose sound is wav
-            given = {"response_format": "wav", **request.query_params}
-            fields, unknown = speech.CONTRACT.decode_form({name: [text] for name, text in given.items()})
-        else:
-            fields, unknown = speech.CONTRACT.decode(body)
+        asked = {name: [text] for name, text in request.query_params.items()}
+
+        def decode(body: bytes) -> tuple[speech.SpeechRequest, tuple[str, ...]]:
+            if not body and "input" in asked:  # as vllm-mlx has it, whose sound is wav
+                return speech.CONTRACT.decode_form({"response_format": ["wav"], **asked})
+            return speech.CONTRACT.decode(body)
+
+        fields, unknown = await handler.json_of(request, decode)
         handler.note_unknown("speech", unknown)
         reference = None
         if fields.ref_audio:

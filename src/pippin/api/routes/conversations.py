@@ -1,5 +1,6 @@
 """`/v1/conversations`: lists of items that responses join and go on with."""
 
+import asyncio
 import time
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
@@ -77,15 +78,44 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class Conversations:
+    """What is stored is read and written beside the event loop: it may be large, and the disk slow."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
 
     async def create(self, request: Request) -> Response:
-        body = decode_json(await self._body(request) or b"{}", NewConversation)
+        return await asyncio.to_thread(self._create, request, await self._body(request))
+
+    async def read(self, request: Request) -> Response:
+        return await asyncio.to_thread(lambda: json_reply(drawn(self._find(request))))
+
+    async def change(self, request: Request) -> Response:
+        return await asyncio.to_thread(self._change, request, await self._body(request))
+
+    async def delete(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        await asyncio.to_thread(history_of(self._api, request).delete_conversation, name)
+        return json_reply(DeletedConversation(id=name))
+
+    async def items(self, request: Request) -> Response:
+        return await asyncio.to_thread(
+            lambda: json_reply(page_of(self._find(request).items, request.query_params))
+        )
+
+    async def add_items(self, request: Request) -> Response:
+        return await asyncio.to_thread(self._add, request, await self._body(request))
+
+    async def item(self, request: Request) -> Response:
+        return await asyncio.to_thread(self._item, request)
+
+    async def delete_item(self, request: Request) -> Response:
+        return await asyncio.to_thread(self._delete_item, request)
+
+    def _create(self, request: Request, data: bytes) -> Response:
+        body = decode_json(data or b"{}", NewConversation)
         history = history_of(self._api, request)
-        name = f"conv_{uuid4().hex}"
         conversation = StoredConversation(
-            id=name,
+            id=f"conv_{uuid4().hex}",
             created_at=int(time.time()),
             metadata=body.metadata or {},
             items=checked(body.items or [], history),
@@ -93,39 +123,28 @@ class Conversations:
         history.save_conversation(conversation)
         return json_reply(drawn(conversation))
 
-    async def read(self, request: Request) -> Response:
-        return json_reply(drawn(self._find(request)))
-
-    async def change(self, request: Request) -> Response:
+    def _change(self, request: Request, data: bytes) -> Response:
         conversation = self._find(request)
-        conversation.metadata = decode_json(await self._body(request), ChangedConversation).metadata or {}
+        conversation.metadata = decode_json(data, ChangedConversation).metadata or {}
         history_of(self._api, request).save_conversation(conversation)
         return json_reply(drawn(conversation))
 
-    async def delete(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        history_of(self._api, request).delete_conversation(name)
-        return json_reply(DeletedConversation(id=name))
-
-    async def items(self, request: Request) -> Response:
-        return json_reply(page_of(self._find(request).items, request.query_params))
-
-    async def add_items(self, request: Request) -> Response:
-        body = decode_json(await self._body(request), NewItems)
+    def _add(self, request: Request, data: bytes) -> Response:
+        body = decode_json(data, NewItems)
         conversation, history = self._find(request), history_of(self._api, request)
         added = checked(body.items, history)
         conversation.items += added
         history.save_conversation(conversation)
         return json_reply(page_of(added, {"order": "asc", "limit": "100"}))
 
-    async def item(self, request: Request) -> Response:
+    def _item(self, request: Request) -> Response:
         name = request.path_params["item"]
         for item in self._find(request).items:
             if item["id"] == name:
                 return json_reply(item)
         raise not_found("item", name)
 
-    async def delete_item(self, request: Request) -> Response:
+    def _delete_item(self, request: Request) -> Response:
         conversation, name = self._find(request), request.path_params["item"]
         kept = [item for item in conversation.items if item["id"] != name]
         if len(kept) == len(conversation.items):

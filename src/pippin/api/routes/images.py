@@ -3,12 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import VERSION, Api, both
+from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.errors import not_found
 from pippin.api.forms import is_form
 from pippin.api.kinds import images
@@ -33,7 +32,7 @@ class ImageRoutes:
 
     async def generate(self, request: Request) -> Response:
         """Pictures from a text"""
-        fields, unknown = images.GENERATIONS.decode(await self.api.handler.json_of(request))
+        fields, unknown = await self.api.handler.json_of(request, images.GENERATIONS.decode)
         self.api.handler.note_unknown("image generations", unknown)
         return await self._answer(request, fields, images.task_of(fields), "image_generations")
 
@@ -50,7 +49,7 @@ class ImageRoutes:
                     "invalid_request", "`image` is required: send it as a file of the form.", "image"
                 )
         else:
-            fields, unknown = images.EDITS.decode(await handler.json_of(request))
+            fields, unknown = await handler.json_of(request, images.EDITS.decode)
             given, mask_address = images.addresses_of(fields)
             if len(given) > images.MOST_INPUTS:
                 raise ServerError(
@@ -95,4 +94,4 @@ class ImageRoutes:
 
         shelve = address if fields.response_format == "url" else None
         reply = await asyncio.to_thread(images.draw, task, found, done.usage.prompt_tokens, shelve)
-        return Response(msgspec.json.encode(reply), media_type="application/json")
+        return await asyncio.to_thread(json_reply, reply)

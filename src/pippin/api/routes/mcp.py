@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.body import read_json_body
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.fields import decode_json
 from pippin.api.exchange import exchange_of
@@ -70,9 +69,9 @@ class McpPages:
 
     async def execute(self, request: Request) -> Response:
         """Call a tool. What goes wrong in the call is in the reply, with status 200."""
-        options = self.api.options
-        body = await read_json_body(request, options.max_body_mb, options.body_timeout)
-        asked = decode_json(body, ExecuteRequest)
+        asked = await self.api.handler.uncounted_json_of(
+            request, lambda body: decode_json(body, ExecuteRequest)
+        )
         if not self.api.tool_servers:
             raise ServerError(
                 "not_found", "No MCP server is set up; the operator does that with --mcp-config."

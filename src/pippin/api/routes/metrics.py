@@ -24,7 +24,8 @@ def routes(api: Api) -> list[BaseRoute]:
         assert isinstance(api.observer, Metrics)
         loaded = await stats_of_loaded(api)
         figures = gauges(api.service.pool.states(), loaded, time.time() - api.started)
-        text = api.observer.render([*figures, *mcp_gauges(api.tool_servers)])
+        # Hundreds of models and addresses make tens of thousands of lines.
+        text = await asyncio.to_thread(api.observer.render, [*figures, *mcp_gauges(api.tool_servers)])
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return [*both("/metrics", metrics)]

@@ -1,5 +1,6 @@
 """`/v1/models`: what can be asked for."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
+from pippin.api.run_info import model_info
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
@@ -24,12 +26,13 @@ class Listing:
     api: Api
 
     async def all(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
         states = {state.id: state for state in self.api.service.pool.states()}
-        data = [describe(info, states.get(info.id)) for info in self.api.service.models()]
+        data = [describe(info, states.get(info.id)) for info in found]
         return json_reply({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:
-        info = self.api.service.model(request.path_params["id"])
+        info = await model_info(self.api.service, request.path_params["id"])
         states = {state.id: state for state in self.api.service.pool.states()}
         return json_reply(describe(info, states.get(info.id)))
 

@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute
 from pippin.api.context import Api, DocumentedRoute, both, json_reply
 from pippin.api.exchange import exchange_of
 from pippin.api.kinds import reranking
+from pippin.api.run_info import model_info
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank
 
@@ -18,20 +19,24 @@ def routes(api: Api) -> list[BaseRoute]:
         """The scores, and the name of the model that gave them."""
         [*_, found] = await api.handler.perform(request, task, model=model, kind=kind, admitted=True)
         assert isinstance(found, Ranked)
-        return found, api.service.model(model).id
+        return found, (await model_info(api.service, model)).id
 
     async def rerank(request: Request) -> Response:
         """Documents in the order of how well they fit a query"""
-        fields, unknown = reranking.RERANK.decode(await api.handler.json_of(request))
+        fields, unknown = await api.handler.json_of(request, reranking.RERANK.decode)
         api.handler.note_unknown("rerank", unknown)
         task = reranking.rerank_task_of(fields)
         found, name = await run(request, task, fields.model, "rerank")
         stem = exchange_of(request.scope).id
-        return json_reply(reranking.draw_ranking(fields, task, found, id=stem, model=name))
+
+        def draw() -> Response:
+            return json_reply(reranking.draw_ranking(fields, task, found, id=stem, model=name))
+
+        return await api.handler.large.do(reranking.size_of(task), draw)
 
     async def score(request: Request) -> Response:
         """How well pairs of texts fit"""
-        fields, unknown = reranking.SCORE.decode(await api.handler.json_of(request))
+        fields, unknown = await api.handler.json_of(request, reranking.SCORE.decode)
         api.handler.note_unknown("score", unknown)
         found, name = await run(request, reranking.score_task_of(fields), fields.model, "score")
         stem = exchange_of(request.scope).id

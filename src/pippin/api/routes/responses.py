@@ -1,5 +1,6 @@
 """`/v1/responses` and what belongs to one response: it is created, read, followed, cancelled, deleted, counted."""
 
+import asyncio
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from pippin.api.handler import Prepared
 from pippin.api.history import OwnedHistory
 from pippin.api.item_pages import page_of
 from pippin.api.presence import NobodyWaits
+from pippin.api.run_info import model_info
 from pippin.api.saved_responses import SavingDialect, SavingEncoder, saver
 from pippin.api.sse import EventStream
 from pippin.core.errors import ServerError
@@ -65,8 +67,9 @@ class Responses:
         dialect = SavingDialect(self._dialect, history)
         prepared = await self._api.handler.prepare(request, dialect, history=history)
         if prepared.decoded.shape.background:
-            return self._run_in_background(request, prepared, history)
-        return await self._api.handler.respond(request, prepared)
+            return await self._run_in_background(request, prepared, history)
+        save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
+        return await self._api.handler.respond(request, prepared, save)
 
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -82,7 +85,7 @@ class Responses:
         running = self._background.find(owner_of(request), name)
         if request.query_params.get("stream") == "true":
             if running is None:
-                history_of(self._api, request).response(name)
+                await self._stored(request, name)
                 raise ServerError(
                     "invalid_request",
                     "Only a background response that runs, or has just ended, can be streamed; "
@@ -92,7 +95,7 @@ class Responses:
             return self._follow(running, starting_after(request))
         if running is not None:
             return json_reply(running.response)
-        return json_reply(settled(history_of(self._api, request).response(name).response))
+        return await asyncio.to_thread(json_reply, await self._stored(request, name))
 
     async def delete(self, request: Request) -> Response:
         name, owner = request.path_params["id"], owner_of(request)
@@ -100,7 +103,7 @@ class Responses:
         if running is not None:
             await running.cancel()
             self._background.remove(owner, name)
-        history_of(self._api, request).delete_response(name)
+        await asyncio.to_thread(history_of(self._api, request).delete_response, name)
         return json_reply({"id": name, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Response:
@@ -109,7 +112,7 @@ class Responses:
         if running is not None:
             await running.cancel()
             return json_reply(running.response)
-        response = settled(history_of(self._api, request).response(name).response)
+        response = await self._stored(request, name)
         if not response["background"]:
             raise ServerError(
                 "invalid_request",
@@ -117,21 +120,32 @@ class Responses:
                 "close its connection.",
                 "response_id",
             )
-        return json_reply(response)
+        return await asyncio.to_thread(json_reply, response)
 
     async def input_items(self, request: Request) -> Response:
-        history = history_of(self._api, request)
-        turn = history.response(request.path_params["id"])
-        return json_reply(page_of(history.input_items(turn), request.query_params))
+        history, name = history_of(self._api, request), request.path_params["id"]
 
-    def _run_in_background(self, request: Request, prepared: Prepared, history: OwnedHistory) -> Response:
-        self._api.service.model(prepared.decoded.requests[0].model)  # an unknown model is told at once
+        def page() -> Response:
+            return json_reply(page_of(history.input_items(history.response(name)), request.query_params))
+
+        return await asyncio.to_thread(page)
+
+    async def _stored(self, request: Request, name: str) -> dict[str, Any]:
+        """The response object, read beside the event loop: it may be large, and the disk slow."""
+        turn = await asyncio.to_thread(history_of(self._api, request).response, name)
+        return settled(turn.response)
+
+    async def _run_in_background(
+        self, request: Request, prepared: Prepared, history: OwnedHistory
+    ) -> Response:
+        await model_info(
+            self._api.service, prepared.decoded.requests[0].model
+        )  # an unknown one is told at once
         assert isinstance(prepared.encoder, SavingEncoder)
         encoder: ResponsesEncoder = prepared.encoder.inner
-        save = saver(history, prepared.decoded.shape, prepared.run)
+        save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
         answer = self._api.handler.open(request, prepared, NobodyWaits())
-        running = BackgroundResponse(answer, encoder, self._silence, save)
-        save(running.response)
+        running = BackgroundResponse(answer, encoder, self._silence, self._api.handler.large, save)
         self._background.add(owner_of(request), response_id(prepared.run), running)
         if prepared.decoded.stream:
             return self._follow(running, -1)

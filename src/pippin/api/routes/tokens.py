@@ -1,20 +1,24 @@
 """`/tokenize`, `/detokenize`, `/apply-template`: the models' own tokenizers, in vLLM's and llama.cpp's words."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.body import read_json_body
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects import openai_chat, openai_fields
 from pippin.api.dialects.engine_fields import Name
 from pippin.api.dialects.fields import Contract, decode_json, invalid
+from pippin.api.run_info import model_info
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
+from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
+
+ID_BYTES: Final = 8  # about what a token takes in an answer
+PIECE_BYTES: Final = 100
 
 TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=1_000_000)]
 
@@ -58,13 +62,13 @@ class TokenRoutes:
     api: Api
 
     async def tokenize(self, request: Request) -> Response:
-        body = await self._body(request)
-        fields = decode_json(body, TokenizeRequest)
+        handler = self.api.handler
+        fields, conversation = await handler.uncounted_json_of(request, asked_of)
         with_pieces = bool(fields.with_pieces or fields.return_token_strs)
         text = fields.content if fields.prompt is None else fields.prompt
-        if fields.messages is not None:
-            rendered = await self._render(request, body)
-            return json_reply(self._tokens_body(fields, rendered.tokens, ()))
+        if conversation is not None:
+            rendered = await self._render(request, conversation)
+            return await self._drawn(fields, rendered.tokens, ())
         if text is None:
             raise invalid("prompt", "or `messages` or `content` is required.")
         special = fields.add_special_tokens
@@ -72,46 +76,66 @@ class TokenRoutes:
             special = bool(fields.add_special) if fields.prompt is None else True
         result = await self._perform(request, Tokenize(text, special, with_pieces), fields.model)
         assert isinstance(result, Tokenized)
-        return json_reply(self._tokens_body(fields, result.tokens, result.pieces))
+        return await self._drawn(fields, result.tokens, result.pieces)
 
     async def detokenize(self, request: Request) -> Response:
-        fields = decode_json(await self._body(request), DetokenizeRequest)
+        fields = await self.api.handler.uncounted_json_of(
+            request, lambda body: decode_json(body, DetokenizeRequest)
+        )
         result = await self._perform(request, Detokenize(fields.tokens), fields.model)
         assert isinstance(result, Detokenized)
-        return json_reply({"prompt": result.text, "content": result.text})
+        reply = {"prompt": result.text, "content": result.text}
+        return await self.api.handler.large.do(2 * len(result.text), json_reply, reply)
 
     async def apply_template(self, request: Request) -> Response:
-        rendered = await self._render(request, await self._body(request))
-        return json_reply({"prompt": rendered.text, "count": len(rendered.tokens)})
+        wanted = await self.api.handler.uncounted_json_of(request, conversation_of)
+        rendered = await self._render(request, wanted)
+        reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
+        return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
 
-    async def _render(self, request: Request, body: bytes) -> Rendered:
-        fields, _ = TEMPLATE.decode(body)
-        wanted = openai_chat.request_of(fields)
-        result = await self._perform(request, RenderTemplate(wanted), fields.model)
+    async def _render(self, request: Request, wanted: GenerationRequest) -> Rendered:
+        result = await self._perform(request, RenderTemplate(wanted), wanted.model)
         assert isinstance(result, Rendered)
         return result
 
-    def _tokens_body(
+    async def _drawn(
         self, fields: TokenizeRequest, ids: tuple[int, ...], pieces: tuple[bytes, ...]
-    ) -> dict[str, Any]:
-        spelled = [_piece(piece) for piece in pieces]
-        tokens: list[Any] = list(ids)
-        if fields.with_pieces and spelled:
-            tokens = [{"id": number, "piece": piece} for number, piece in zip(ids, spelled, strict=True)]
-        return {
-            "count": len(ids),
-            "max_model_len": self.api.service.model(fields.model).context_window,
-            "tokens": tokens,
-            "token_strs": spelled if fields.return_token_strs else None,
-        }
-
-    async def _body(self, request: Request) -> bytes:
-        options = self.api.options
-        return await read_json_body(request, options.max_body_mb, options.body_timeout)
+    ) -> Response:
+        window = (await model_info(self.api.service, fields.model)).context_window
+        size = len(ids) * (PIECE_BYTES if pieces else ID_BYTES)
+        return await self.api.handler.large.do(
+            size, lambda: json_reply(tokens_body(fields, ids, pieces, window))
+        )
 
     async def _perform(self, request: Request, task: Task, model: str) -> Event:
         events = await self.api.handler.perform(request, task, model=model, kind="tokens")
         return events[-1]
+
+
+def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
+    """What is to be tokenized: a text, or the conversation."""
+    fields = decode_json(body, TokenizeRequest)
+    return fields, None if fields.messages is None else conversation_of(body)
+
+
+def conversation_of(body: bytes) -> GenerationRequest:
+    fields, _ = TEMPLATE.decode(body)
+    return openai_chat.request_of(fields)
+
+
+def tokens_body(
+    fields: TokenizeRequest, ids: tuple[int, ...], pieces: tuple[bytes, ...], window: int | None
+) -> dict[str, Any]:
+    spelled = [_piece(piece) for piece in pieces]
+    tokens: list[Any] = list(ids)
+    if fields.with_pieces and spelled:
+        tokens = [{"id": number, "piece": piece} for number, piece in zip(ids, spelled, strict=True)]
+    return {
+        "count": len(ids),
+        "max_model_len": window,
+        "tokens": tokens,
+        "token_strs": spelled if fields.return_token_strs else None,
+    }
 
 
 def _piece(raw: bytes) -> str | list[int]:

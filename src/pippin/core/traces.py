@@ -1,0 +1,28 @@
+"""Where an exception came from, without its words, which may be a client's."""
+
+import re
+import traceback
+from typing import Final
+
+_FOLDERS: Final = re.compile(r"(?<![\w.:/])~?/(?:[^\s/'\":,;()]+/)+")
+
+
+def trace_of(error: BaseException) -> str:
+    """As Python prints it, but for the messages: the exception itself last, its causes before it."""
+    parts = []
+    current: BaseException | None = error
+    while current is not None:
+        frames = "".join(traceback.format_tb(current.__traceback__))
+        parts.append(f"Traceback (most recent call last):\n{frames}{type(current).__name__}")
+        if isinstance(current, BaseExceptionGroup):
+            parts += [trace_of(inner) for inner in current.exceptions]
+        hidden = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or hidden
+    return "\n\n".join(reversed(parts))
+
+
+def without_folders(text: str, *folders: str | None) -> str:
+    """A message with the names of files alone: where they lie is not for everybody. `folders` may hold blanks."""
+    for folder in filter(None, folders):
+        text = text.replace(folder.rstrip("/") + "/", "").replace(folder, "the model")
+    return _FOLDERS.sub("", text)
