@@ -56,6 +56,10 @@ test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run
 	PIPPIN_ORACLE_PYTHON=$(CURDIR)/.venv-oracle/bin/python PIPPIN_IMAGES_PYTHON=$(CURDIR)/.venv-images/bin/python \
 	  $(BIN)/pytest -m '' --timeout=1800 $(ARGS)
 
+.PHONY: schedules
+schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache
+	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/test_schedules.py $(ARGS)
+
 .PHONY: lint
 lint: $(TO_TEST) ## Check style and types
 	$(BIN)/ruff check
