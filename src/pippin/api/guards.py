@@ -41,13 +41,20 @@ class Policy:
     open_paths: tuple[str, ...]  # that need no key, with all below them; without /v1
 
 
+def _management_of(options: ServerOptions) -> str:
+    if options.allow_unauthenticated:
+        return " Management is open too."
+    opened = ", ".join(options.open_management)
+    return f" Management is closed but for {opened}." if opened else " Management is closed."
+
+
 def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
     loopback = is_loopback(options.host)
     if not loopback and not keyring:
         log.warning(
             "ANYONE WHO CAN REACH %s CAN USE THIS SERVER: no API key is set. Set one with --api-key.%s",
             options.host,
-            " Management is open too." if options.allow_unauthenticated else " Management is closed.",
+            _management_of(options),
         )
     hosts = frozenset(host.lower() for host in options.allowed_hosts)
     return Policy(
