@@ -101,8 +101,10 @@ class ServerProcess:
                         return
                 except httpx.HTTPError:
                     pass
-                if self.process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("The server did not start:\n" + self.log.read_text()[-3000:])
+                status = self.process.poll()
+                if status is not None or time.monotonic() > deadline:
+                    end = "is silent" if status is None else f"ended with {status}"
+                    raise RuntimeError(f"The new server {end}:\n{self.log.read_text()[-5000:]}")
                 await asyncio.sleep(0.05)
 
     def _limit_files(self) -> None:

@@ -173,7 +173,12 @@ def leaks(before: Reading, after: Reading) -> list[str]:
 
 def judge_log(server: ServerProcess, ledger: Ledger) -> None:
     text = server.log.read_text(errors="replace")
-    for sign in ("Traceback (most recent call last)", "was never retrieved", "was never awaited"):
+    for sign in (
+        "Traceback (most recent call last)",
+        "Fatal Python error: Segmentation",
+        "was never retrieved",
+        "was never awaited",
+    ):
         if sign in text:
             place = text.index(sign)
             ledger.violation(f"in the log: {text[max(0, place - 300) : place + 1500]}")

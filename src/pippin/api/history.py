@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pippin.config.server_options import ServerOptions
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
 log = logging.getLogger(__name__)
@@ -247,7 +248,7 @@ class OwnedHistory:
         body = self._store.get(self._owner, id, kind)
         if body is None:
             raise not_found(kind, id)
-        return msgspec.json.decode(body, type=type)
+        return from_json(body, type)
 
 
 def open_store(options: ServerOptions) -> ResponseStore:

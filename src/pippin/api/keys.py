@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.limits import Allowance
 from pippin.config.server_options import ServerOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 KeyText = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -83,7 +84,7 @@ def read_key_file(path: Path) -> list[KeyEntry]:
         if isinstance(content, dict):
             content = [_named(name, entry) for name, entry in content.items()]
         entries = [{"key": entry} if isinstance(entry, str) else entry for entry in content or ()]
-        keys = msgspec.convert(entries, list[KeyEntry])
+        keys = convert(entries, list[KeyEntry])
     except OSError as error:
         raise _unreadable(path, error.strerror or "it can't be opened") from None
     except (yaml.YAMLError, UnicodeDecodeError):

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.core.errors import ErrorKind, ServerError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 Line = Progressed | Fetched | Refused
-_line: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
+_line: Final[JsonDecoder[Line]] = json_decoder(Line)
 
 
 async def download(wanted: Download, on_progress: Callable[[int, int, str], None]) -> str:

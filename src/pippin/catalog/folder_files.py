@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
 Json = dict[str, Any]
@@ -16,7 +17,7 @@ def find_json(path: Path) -> Json | None:
     try:
         if path.stat().st_size > LARGEST:
             raise broken(path, "is too large to be read")
-        document = msgspec.json.decode(path.read_bytes())
+        document = from_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -9,6 +9,7 @@ import msgspec
 from pippin.catalog.folder_files import Json, find_json, table, whole
 from pippin.config.accelerator import accelerator
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import from_json
 from pippin.core.models import ModelInfo
 
 AutoDtype = Literal["stored", "float32"]
@@ -95,7 +96,7 @@ def tensors(path: Path) -> dict[str, Any]:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > LARGEST_HEADER:
                 return {}
-            header = msgspec.json.decode(file.read(length), type=dict[str, Any])
+            header = from_json(file.read(length), dict[str, Any])
     except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     header.pop("__metadata__", None)

@@ -24,6 +24,7 @@ from pippin.catalog.download import Download, Fetched, Line, Progressed, Refused
 from pippin.catalog.folder_files import table, whole
 from pippin.catalog.hub_files import HubFiles, TransferError, safe_name
 from pippin.catalog.scan import hub_folder
+from pippin.core.decoding import from_json
 
 WANTED: Final = (
     "*.safetensors",
@@ -73,7 +74,7 @@ class Fetch:
         name = self._wanted.repository
         reply = client.get(f"{constants.ENDPOINT}/api/models/{name}", params={"blobs": "true"})
         reply.raise_for_status()
-        description = msgspec.json.decode(reply.content, type=dict[str, Any])
+        description = from_json(reply.content, dict[str, Any])
         commit, sizes = str(description.get("sha")), _sizes(description)
         if not commit.isalnum():
             return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
@@ -189,7 +190,7 @@ def _leave_with_parent() -> None:
 
 def main() -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    say(Fetch(msgspec.json.decode(sys.argv[1], type=Download)).run())
+    say(Fetch(from_json(sys.argv[1], Download)).run())
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from pippin.cli.running import LOAD_SECONDS, address, refusal, server_process
 from pippin.config import environment
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def _note(reply: Reply, line: str) -> None:
     data = line.removeprefix("data: ")
     if data == line or data == "[DONE]":
         return
-    chunk: dict[str, Any] = msgspec.json.decode(data)
+    chunk: dict[str, Any] = from_json(data)
     if "error" in chunk:
         raise ServerError("internal", str(chunk["error"]["message"]))
     pieces = [

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from pippin.cli.arguments import Parser
 from pippin.config import environment
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _living(path: Path) -> RunningServer | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return msgspec.json.decode(file.read(), type=RunningServer)
+                return from_json(file.read(), RunningServer)
     except (OSError, msgspec.DecodeError):
         pass
     return None

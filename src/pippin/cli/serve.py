@@ -1,6 +1,7 @@
 """`pippin serve`: starts the server, and tells the person who started it how it goes."""
 
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -36,6 +37,7 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
     parsed = option_parser(program, DESCRIPTION).parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
+    faulthandler.enable()  # a crash in a library says where it was
     settings = load(Sources(flags=tuple(parsed.given), compat=compat))
     try:
         configure_logging(settings.server)

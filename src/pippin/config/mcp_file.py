@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 from pippin.config import environment
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.yaml_file import load_document
+from pippin.core.decoding import convert
 
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Transport = Literal["stdio", "http", "sse"]
@@ -97,7 +98,7 @@ def load_mcp_file(path: str, variables: Mapping[str, str] | None = None) -> McpS
     """Raises `ConfigError` with one line that says what is wrong, and where."""
     _check_owner(path)
     try:
-        file = msgspec.convert(load_document(path), _File)
+        file = convert(load_document(path), _File)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}.") from None
     variables = environment.variables() if variables is None else variables
@@ -131,7 +132,7 @@ def _server(
             f"{where}: a server's name must be 1 to 32 letters, digits, underscores and dashes."
         )
     try:
-        entry = msgspec.convert(_expanded(given, variables, where), _Entry)
+        entry = convert(_expanded(given, variables, where), _Entry)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}.") from None
     if entry.disabled or not entry.enabled:

@@ -8,6 +8,7 @@ import msgspec
 
 from pippin.config.declaration import Option
 from pippin.config.errors import ConfigError, nearest
+from pippin.core import decoding
 
 TRUE = frozenset(("true", "yes", "on", "1"))
 FALSE = frozenset(("false", "no", "off", "0"))
@@ -33,7 +34,7 @@ def convert(option: Option, value: Any, where: str) -> Any:
     elif option.shape == "list" and value is not None and not isinstance(value, list | tuple):
         value = [value]
     try:
-        converted = msgspec.convert(value, option.type, strict=False)
+        converted = decoding.convert(value, option.type, strict=False)
     except msgspec.ValidationError:
         raise _refusal(option, value, where) from None
     if isinstance(converted, float) and not math.isfinite(converted):

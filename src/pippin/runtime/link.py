@@ -7,6 +7,7 @@ from typing import Final, cast
 
 import msgspec
 
+from pippin.core.decoding import message_decoder
 from pippin.core.frames import FrameBuffer, FrameError, header
 from pippin.core.link import Order, Report
 from pippin.core.models import WorkerSpec
@@ -27,7 +28,7 @@ class Link(asyncio.Protocol):
         self._on_report = on_report
         self._on_closed = on_closed
         self._buffer = FrameBuffer()
-        self._decode = msgspec.msgpack.Decoder(Report).decode
+        self._decode = message_decoder(Report).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._transport: asyncio.WriteTransport | None = None
         self._fault: Exception | None = None

@@ -11,6 +11,7 @@ import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.config.server_options import ServerOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, ModelState
 from pippin.runtime.changes import Changes
@@ -173,7 +174,7 @@ class Pool:
     async def reconfigure(self, name: str | None, changes: dict[str, Any]) -> None:
         """Change options of one model, or of all in use; what an engine can't change holds from its next load."""
         for slot in self._chosen(name):
-            slot.options = msgspec.convert(msgspec.to_builtins(slot.options) | changes, ModelOptions)
+            slot.options = convert(msgspec.to_builtins(slot.options) | changes, ModelOptions)
             if "pinned" in changes:
                 slot.pinned = slot.options.pinned
             if slot.worker is not None:

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from pippin.core.decoding import JsonDecoder, json_decoder
 from pippin.runtime.wire_ids import request_id
 
 log = logging.getLogger("pippin.worker")
@@ -26,7 +27,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 async def forward_log(output: asyncio.StreamReader, model: str) -> None:
     """Log each line until the worker closes its end."""
-    decoder = msgspec.json.Decoder(WorkerLine)
+    decoder = json_decoder(WorkerLine)
     while True:
         try:
             data = await output.readline()
@@ -37,7 +38,7 @@ async def forward_log(output: asyncio.StreamReader, model: str) -> None:
         log_line(data.rstrip(b"\r\n")[:LONGEST], model, decoder)
 
 
-def log_line(data: bytes, model: str, decoder: "msgspec.json.Decoder[WorkerLine]") -> None:
+def log_line(data: bytes, model: str, decoder: JsonDecoder[WorkerLine]) -> None:
     try:
         line = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from pippin.core.decoding import from_message, message_decoder
 from pippin.core.events import Event, merged
 from pippin.core.frames import FrameBuffer, FrameError, frame
 from pippin.core.link import Order, Output, Report
@@ -46,11 +47,11 @@ class WorkerLink:
     def receive_spec(self) -> WorkerSpec:
         """The first frame. Reads exactly it, so that orders behind it stay for `orders`."""
         length = int.from_bytes(self._receive_exactly(4), "big")
-        return msgspec.msgpack.decode(self._receive_exactly(length), type=WorkerSpec)
+        return from_message(self._receive_exactly(length), WorkerSpec)
 
     def orders(self) -> Iterator[Order]:
         """Orders until the API server closes its end. Raises `FrameError` for what is no order."""
-        decoder = msgspec.msgpack.Decoder(Order)
+        decoder = message_decoder(Order)
         buffer = FrameBuffer()
         while True:
             try:

@@ -1,5 +1,6 @@
 """The worker's life from its first frame to its exit: load in two stages, the second when told to, then loop."""
 
+import faulthandler
 import importlib
 import logging
 import socket
@@ -13,6 +14,7 @@ import msgspec
 import psutil
 
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
@@ -44,6 +46,7 @@ def main() -> None:
     except LinkLost:
         return
     configure_logging(spec)
+    faulthandler.enable()  # a crash in a library says where it was
     forbid_foreign_code(spec)
     end_now(run(spec, link))
 
@@ -87,7 +90,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
 def import_kind(spec: WorkerSpec) -> ModuleType:
     """The accelerated BLAS must be in the process before mlx, which the kind's module imports."""
     if spec.info.kind != "scripted":
-        accelerate_blas(msgspec.convert(spec.options, ModelOptions), spec.threads)
+        accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
 
 

@@ -11,6 +11,7 @@ from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.event_frames import COMMENT, event_frame
 from pippin.api.dialects.sealed_text import seal
 from pippin.core.completion import CompletedPart, Completion
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import (
     Accepted,
@@ -287,6 +288,6 @@ def arguments_of(text: str) -> Json:
     if not text.strip():
         return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return from_json(text, dict[str, Any])
     except msgspec.DecodeError:
         return {"partial_json": text}

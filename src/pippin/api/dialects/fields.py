@@ -11,6 +11,8 @@ from msgspec import Meta, inspect
 
 from pippin.api.dialects.allowed_values import allowed_values
 from pippin.api.dialects.unknown_keys import settings_of, unknown_keys
+from pippin.core import decoding
+from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -88,7 +90,7 @@ class Contract(Generic[Body]):
             if name in names_of(self.body) and any(texts)
         }
         try:
-            body = msgspec.convert(values, type=self.body, strict=False)
+            body = decoding.convert(values, type=self.body, strict=False)
         except msgspec.ValidationError as error:
             raise validation_error(str(error), self.body) from None
         for name, value in msgspec.structs.asdict(body).items():
@@ -165,7 +167,7 @@ def check_values(data: bytes) -> None:
 
 def _decode(data: bytes, type: type[Decodable]) -> Decodable:
     try:
-        return msgspec.json.decode(data, type=type)
+        return from_json(data, type)
     except msgspec.ValidationError as error:
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -177,7 +179,7 @@ def _decode(data: bytes, type: type[Decodable]) -> Decodable:
 def decode_raw(value: msgspec.Raw, name: str) -> Any:
     """A value of which nobody looks at all must still be JSON with numbers in range, at a depth that can be read."""
     try:
-        return msgspec.json.decode(value)
+        return from_json(value)
     except msgspec.ValidationError as error:
         raise validation_error(str(error), Any, name) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -200,7 +202,7 @@ def malformed(data: bytes, complaint: str) -> ServerError:
 def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
     """Convert a value that is already decoded; `path` is where it stands in the body."""
     try:
-        return msgspec.convert(value, type=type)
+        return decoding.convert(value, type=type)
     except msgspec.ValidationError as error:
         raise validation_error(str(error), type, path) from None
     except RecursionError:

@@ -8,6 +8,7 @@ import msgspec
 
 from pippin.api.dialects.openai_responses_tools import Origin, custom_input
 from pippin.api.dialects.sealed_text import seal
+from pippin.core.decoding import from_json
 from pippin.core.events import PartDelta, Token
 
 Json = dict[str, Any]
@@ -212,7 +213,7 @@ class ActionCallItem(CallItem):
 
     def _arguments(self) -> Json:
         try:
-            return msgspec.json.decode(self.text, type=dict[str, Any])
+            return from_json(self.text, dict[str, Any])
         except msgspec.DecodeError:
             return {}
 

@@ -15,6 +15,7 @@ from pippin.api.dialects.fields import Unused, check_depth, convert, invalid, lo
 from pippin.api.dialects.mcp_tools import McpTool, toolset_of
 from pippin.api.dialects.openai_responses_builtin_tools import BUILT_IN, CUSTOM_INPUT, CallKind
 from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.core.decoding import from_json
 
 SEPARATOR: Final = "__"
 MAX_TOOLS: Final = 1024
@@ -259,6 +260,6 @@ def custom_arguments(text: str) -> str:
 def custom_input(arguments: str) -> str:
     """The other way round; arguments that are not what the schema asks for are given as they are."""
     try:
-        return msgspec.json.decode(arguments, type=dict[str, str])["input"]
+        return from_json(arguments, dict[str, str])["input"]
     except (msgspec.DecodeError, KeyError):
         return arguments

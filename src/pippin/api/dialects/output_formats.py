@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.fields import check_depth, convert, invalid, unsupported
 from pippin.api.dialects.sampling_fields import SamplingFields
+from pippin.core.decoding import from_json
 from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
 
 MAX_PATTERN = 65_536
@@ -132,7 +133,7 @@ def schema_format(schema: Schema, param: str, name: str | None = None, strict: b
 
 def convert_schema_text(text: str, param: str) -> dict[str, Any] | bool:
     try:
-        value = msgspec.json.decode(text)
+        value = from_json(text)
     except (msgspec.DecodeError, RecursionError):
         raise invalid(param, "must be a JSON schema, or the JSON text of one.") from None
     check_depth(value, param)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Embedded, Event
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -39,7 +40,7 @@ class EmbeddingPreparer:
 
     def __init__(self, spec: WorkerSpec) -> None:
         folder = Path(spec.info.path or "")
-        options = msgspec.convert(spec.options, ModelOptions)
+        options = convert(spec.options, ModelOptions)
         self.folder = folder
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from pippin.core.decoding import from_json
 from pippin.engines.encoding import read_json
 
 
@@ -32,7 +31,7 @@ def read_pooling(folder: Path) -> Pooling | None:
     modules = folder / "modules.json"
     if not modules.exists():
         return None
-    listed = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, Any]])
+    listed = from_json(modules.read_bytes(), list[dict[str, Any]])
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in listed]
     paths = {kind: str(module.get("path", "")) for kind, module in zip(kinds, listed, strict=True)}
     config = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Progress, Usage
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -51,7 +52,7 @@ class ImagePreparer:
     """Checks what a request asks of this model, and decodes pictures to work from."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        options = msgspec.convert(spec.options, ModelOptions)
+        options = convert(spec.options, ModelOptions)
         self.info: ModelInfo = spec.info
         self.options = options
         self.preset = preset_of(Path(spec.info.path or ""), spec.info.id, options.config_name)

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
@@ -20,7 +21,7 @@ def changed(options: ModelOptions, changes: dict[str, Any]) -> ModelOptions:
             "unload the model and load it with the new value.",
         )
     try:
-        return msgspec.convert({**msgspec.to_builtins(options), **changes}, ModelOptions)
+        return convert({**msgspec.to_builtins(options), **changes}, ModelOptions)
     except msgspec.ValidationError as error:
         raise ServerError(
             "invalid_request", f"An option has a value that it cannot have: {error}."

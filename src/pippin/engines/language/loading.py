@@ -9,6 +9,7 @@ import mlx.nn as nn
 import msgspec
 
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
@@ -41,7 +42,7 @@ FEATURES_SHARE = 32  # of the memory, one part at most for features of media
 
 
 def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress) -> LanguageEngine:
-    options = msgspec.convert(spec.options, ModelOptions)
+    options = convert(spec.options, ModelOptions)
     plan = decide(find_facts(), options, spec.memory_bytes)
     configure(plan)
     trusted = options.trust_remote_code

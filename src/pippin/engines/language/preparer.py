@@ -13,6 +13,7 @@ import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.conversation import Tool
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
@@ -47,7 +48,7 @@ class LanguagePreparer:
     def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: "MediaProcessor | None" = None) -> None:
         """`tokenizer` as it was loaded, with the chat templates to use. Raises `ServerError` for a broken one. `media`
         is there for models that take more than text."""
-        self.options = msgspec.convert(spec.options, ModelOptions)
+        self.options = convert(spec.options, ModelOptions)
         sources = tokenizer.chat_templates
         source = sources.get("default", "")
         detected = formats.detect(source, spec.info.architecture)
@@ -260,7 +261,7 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
     """Read tokenizer and template. Raises `ServerError("load_failed")`."""
     if spec.info.path is None:
         raise ServerError("load_failed", f"The model {spec.info.id!r} has no folder.")
-    options = msgspec.convert(spec.options, ModelOptions)
+    options = convert(spec.options, ModelOptions)
     tokenizer = Tokenizer.load(Path(spec.info.path), trust_remote_code=options.trust_remote_code)
     if options.chat_template_file is not None:
         try:

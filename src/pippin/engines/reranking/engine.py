@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import msgspec
 import numpy as np
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.conversation import Text
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -41,7 +41,7 @@ class RerankingPreparer:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.folder = Path(spec.info.path or "")
-        options = msgspec.convert(spec.options, ModelOptions)
+        options = convert(spec.options, ModelOptions)
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
         self.options = options

@@ -8,6 +8,7 @@ import msgspec
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.conversation import Image, Message, Reasoning, Text, ToolCall, ToolResult
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -36,7 +37,7 @@ class ScriptedPreparer:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.script = load_script(spec.info.path)
-        self.options = msgspec.convert(spec.options, ModelOptions)
+        self.options = convert(spec.options, ModelOptions)
         self.tool_format = tool_format(self.options.tool_call_parser or self.script.tool_format)
         self.reasoning_format = reasoning_format(
             self.options.reasoning_parser or self.script.reasoning_format

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pippin.core.conversation import Reasoning, Text, ToolCall, ToolResult
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import Capabilities
 from pippin.core.requests import GenerationRequest
@@ -80,7 +81,7 @@ def load_script(path: str | None) -> Script:
     if path is None or not path.endswith(".script.json"):
         return Script()
     try:
-        script = msgspec.json.decode(Path(path).read_bytes(), type=Script)
+        script = from_json(Path(path).read_bytes(), Script)
         for rule in script.rules:
             _compile(rule.when)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, re.error) as error:

@@ -7,10 +7,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import msgspec
 import numpy as np
 
 from pippin.config.model_options import ModelOptions
+from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -49,7 +49,7 @@ def open_preparer(spec: WorkerSpec) -> TranscriptionPreparer:
 
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
     folder = Path(spec.info.path or "")
-    options = msgspec.convert(spec.options, ModelOptions)
+    options = convert(spec.options, ModelOptions)
 
     def load() -> nn.Module:
         from mlx_audio.stt.utils import load_model
