@@ -22,7 +22,7 @@ from pippin.core.events import Finished, PartDelta
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.engines.language import open_engine, open_preparer
+from pippin.engines.device import accelerate_blas
 from pippin.engines.language.prefix_tree import PrefixTree
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,6 +33,9 @@ class Asker:
     """One engine, asked one prompt at a time."""
 
     def __init__(self, model: Path, threads: int | None = None, **options: Any) -> None:
+        accelerate_blas(ModelOptions(), threads)
+        from pippin.engines.language import open_engine, open_preparer  # these import mlx
+
         info = ModelInfo(id="bench", kind="language", path=str(model))
         spec = WorkerSpec(info=info, options=msgspec.to_builtins(ModelOptions(**options)), threads=threads)
         self.preparer: Any = open_preparer(spec)

@@ -38,6 +38,7 @@ def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool
         ANTHROPIC_API_KEY="",
         ANTHROPIC_AUTH_TOKEN="none",
         API_TIMEOUT_MS="2000000",
+        CLAUDE_STREAM_IDLE_TIMEOUT_MS="2000000",
         DISABLE_TELEMETRY="1",
         DISABLE_AUTOUPDATER="1",
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",

@@ -1,6 +1,7 @@
 """A crowd that comes at once: begun in order, a few in a turn of the event loop, and `/health` before it."""
 
 import asyncio
+import socket
 from typing import Any
 
 import uvicorn
@@ -8,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from pippin.api.bounded_http import BoundedHttp
-from pippin.api.turns import IN_A_TURN, Turns
+from pippin.api.turns import DOOR_SECONDS, IN_A_TURN, Turns, door
 
 
 def test_what_comes_at_once_is_begun_in_order_a_few_in_a_turn() -> None:
@@ -34,6 +35,27 @@ def test_one_that_comes_while_others_wait_is_begun_too() -> None:
         turns.wait(lambda: begun.append("third"))
         await asyncio.sleep(0.01)
         assert begun == ["second", "third"]
+
+    asyncio.run(main())
+
+
+def test_those_at_the_door_go_first_but_not_for_ever() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            turns, begun = Turns(door(listener)), []
+            with socket.create_connection(listener.getsockname()):
+                turns.wait(lambda: begun.append("after the door was open"))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not begun
+                listener.accept()[0].close()
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert begun == ["after the door was open"]
+            with socket.create_connection(listener.getsockname()):
+                turns.wait(lambda: begun.append("after a while"))
+                await asyncio.sleep(5 * DOOR_SECONDS)
+                assert begun[1:] == ["after a while"]
 
     asyncio.run(main())
 

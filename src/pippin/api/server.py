@@ -20,7 +20,7 @@ from pippin.api.bounded_http import BoundedHttp
 from pippin.api.descriptors import allow_many
 from pippin.api.guards import OPEN_PATHS
 from pippin.api.live_settings import LiveSettings
-from pippin.api.turns import Turns
+from pippin.api.turns import Turns, door
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
@@ -93,7 +93,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 create_app(service, settings, self._live, self._tool_servers),
-                http=partial(BoundedHttp, turns=Turns(), prompt=OPEN_PATHS),  # type: ignore[arg-type]
+                http=partial(BoundedHttp, turns=Turns(door(listener)), prompt=OPEN_PATHS),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,20 +1,39 @@
 """Begins requests a few in each turn of the event loop, so that a crowd that comes at once holds up nobody else."""
 
 import asyncio
+import select
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 IN_A_TURN: Final = 4
 """Each takes up to a millisecond from its headers to its first wait."""
+DOOR_SECONDS: Final = 0.02
+"""For which those at the door go first; then there is a turn in any case."""
+
+
+def nobody_knocks() -> bool:
+    return False
+
+
+def door(listener: socket.socket) -> Callable[[], bool]:
+    """Whether connections wait to be accepted."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return lambda: bool(poll.poll(0))
 
 
 class Turns:
-    """First come, first begun."""
+    """First come, first begun. The event loop accepts one connection in each of its turns: these are kept short while
+    more wait at the door, or who came last, perhaps to ask for `/health`, would stay there until all others are
+    begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, knocking: Callable[[], bool] = nobody_knocks) -> None:
+        self._knocking = knocking
         self._waiting: deque[Callable[[], None]] = deque()
         self._next: asyncio.Handle | None = None
+        self._began = 0.0  # the last turn; by the loop's clock
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -23,9 +42,14 @@ class Turns:
         """`begin` is called when its turn has come; not in this turn of the loop."""
         self._waiting.append(begin)
         if self._next is None:
-            self._next = asyncio.get_running_loop().call_soon(self._turn)
+            loop = asyncio.get_running_loop()
+            self._began = loop.time()
+            self._next = loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        for _ in range(min(IN_A_TURN, len(self._waiting))):
-            self._waiting.popleft()()
-        self._next = asyncio.get_running_loop().call_soon(self._turn) if self._waiting else None
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._began > DOOR_SECONDS or not self._knocking():
+            for _ in range(min(IN_A_TURN, len(self._waiting))):
+                self._waiting.popleft()()
+            self._began = loop.time()
+        self._next = loop.call_soon(self._turn) if self._waiting else None
