@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pippin.engines import cpu_functions
+from pippin.engines import cpu_functions, cpu_in_place
 from pippin.engines.cpu_functions import (
     SMALL,
     TURNS,
@@ -43,6 +43,13 @@ def originals() -> Iterator[None]:
     fast.update(quick)
 
 
+@pytest.fixture(params=["operations", "in place"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways, whatever the number of numbers and the machine."""
+    monkeypatch.setattr(cpu_in_place, "pays", lambda numbers: request.param == "in place")
+    return str(request.param)
+
+
 def test_exp_is_right_wherever_float32_holds_it() -> None:
     x = WIDE[np.abs(WIDE) < 87]
     found = np.array(exp(mx.array(x)), np.float64)
@@ -51,6 +58,7 @@ def test_exp_is_right_wherever_float32_holds_it() -> None:
     assert (np.abs(found / np.exp(x.astype(np.float64)) - 1) < bound).all()
 
 
+@pytest.mark.usefixtures("way")
 def test_sigmoid_and_erf_are_right_to_six_digits_and_at_the_ends() -> None:
     x = WIDE.astype(np.float64)
     assert np.abs(np.array(sigmoid(mx.array(WIDE))) - 1 / (1 + np.exp(-x))).max() < 3e-7
@@ -60,18 +68,61 @@ def test_sigmoid_and_erf_are_right_to_six_digits_and_at_the_ends() -> None:
     assert erf(ends).tolist() == [-1, -1, 0, 1, 1]
 
 
+@pytest.mark.usefixtures("way")
 def test_what_is_no_number_stays_none() -> None:
     broken = mx.full((4,), math.nan)
     for function in (exp, sigmoid, erf, softmax):
         assert mx.isnan(function(broken)).all()
 
 
-def test_softmax_leaves_out_what_is_minus_infinity() -> None:
-    x = mx.array([[1.0, -math.inf, 3.0], [-200.0, -math.inf, -math.inf]])
-    np.testing.assert_allclose(softmax(x), mx.softmax(x, axis=-1), atol=1e-6)
+@pytest.mark.usefixtures("way", "originals")
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_softmax_leaves_out_what_is_minus_infinity(axis: int) -> None:
+    x = mx.array([[1.0, -math.inf, 3.0], [-200.0, -2.0, -math.inf]])
+    np.testing.assert_allclose(softmax(x, axis), mx.softmax(x, axis=axis), atol=1e-6)
 
 
-def masks(kind: str, rows: int, count: int, length: int) -> Any:
+@pytest.mark.usefixtures("way", "originals")
+def test_what_is_given_stays_as_it_is_and_may_lie_in_any_order() -> None:
+    numbers = mx.random.normal((6, 8))
+    row = mx.random.normal((8,))
+    for x in (
+        numbers,
+        numbers.T,
+        numbers[::2, 1:5],
+        mx.broadcast_to(row, (6, 8)),
+        mx.broadcast_to(row[:1], (6, 8)),
+    ):
+        before = np.array(x)
+        for ours, theirs in ((sigmoid, mx.sigmoid), (softmax, lambda x: mx.softmax(x, axis=-1))):
+            np.testing.assert_allclose(ours(x), theirs(x), atol=1e-6)
+            np.testing.assert_array_equal(np.array(x), before)
+
+
+def test_numbers_that_share_a_place_are_not_written_in_place() -> None:
+    shared = mx.broadcast_to(mx.ones((1,)), (4, 4))
+    assert cpu_in_place.opened(shared) is None
+    assert cpu_in_place.opened(mx.ones((4, 4)).T) is None
+    assert cpu_in_place.opened(mx.ones((4, 4))) is not None
+
+
+@pytest.mark.skipif(not cpu_in_place.QUICK, reason="numpy has no exp for this machine's vectors")
+def test_many_numbers_are_computed_in_place() -> None:
+    x = mx.random.normal((cpu_in_place.MANY // 64, 64))
+    found = sigmoid(x)
+    np.testing.assert_array_equal(found, cpu_in_place.sigmoid(x))
+    np.testing.assert_allclose(found[:8], sigmoid(x[:8]), atol=1e-6)
+
+
+def test_blocks_of_rows_are_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.random.default_rng(3).normal(size=(2, 3, 10, 7)).astype(np.float32) * 20
+    whole = [np.array(each) for each in cpu_in_place.softened(mx.array(scores), "causal", 5)]
+    monkeypatch.setattr(cpu_in_place, "BLOCK", 21)
+    for each, expected in zip(cpu_in_place.softened(mx.array(scores), "causal", 5), whole, strict=True):
+        np.testing.assert_array_equal(each, expected)
+
+
+def masks(kind: str, rows: int, heads: int, count: int, length: int) -> Any:
     seen = mx.arange(length) <= mx.arange(length - count, length)[:, None]
     match kind:
         case "none":
@@ -81,6 +132,9 @@ def masks(kind: str, rows: int, count: int, length: int) -> Any:
         case "rows":
             starts = mx.arange(rows)[:, None, None] % 2
             return (seen & (mx.arange(length) >= starts))[:, None]
+        case "heads":
+            slopes = mx.arange(1, heads + 1)[:, None, None] * 0.1
+            return mx.where(seen, 0.0, -math.inf) - slopes * mx.arange(length)
         case "added":
             return mx.where(seen, 0.0, -math.inf)
         case _:
@@ -89,7 +143,8 @@ def masks(kind: str, rows: int, count: int, length: int) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kind=st.sampled_from(["none", "causal", "rows", "added", "plain"]),
+    in_place=st.booleans(),
+    kind=st.sampled_from(["none", "causal", "rows", "added", "plain", "heads"]),
     rows=st.integers(1, 3),
     groups=st.integers(1, 3),
     share=st.integers(1, 3),
@@ -98,17 +153,20 @@ def masks(kind: str, rows: int, count: int, length: int) -> Any:
     sharp=st.sampled_from([0.1, 1.0, 30.0]),
 )
 def test_attention_is_the_librarys(
-    kind: str, rows: int, groups: int, share: int, count: int, before: int, sharp: float
+    in_place: bool, kind: str, rows: int, groups: int, share: int, count: int, before: int, sharp: float
 ) -> None:
     length = before + count
     mx.random.seed(rows * 1000 + count)
     queries = mx.random.normal((rows, groups * share, count, 16)) * sharp
     keys = mx.random.normal((rows, groups, length, 16))
     values = mx.random.normal((rows, groups, length, 8))
-    mask = masks(kind, rows, count, length)
+    mask = masks(kind, rows, groups * share, count, length)
     own = mx.fast.scaled_dot_product_attention
     expected = getattr(own, "own", own)(queries, keys, values, scale=0.25, mask=mask)
-    np.testing.assert_allclose(attention(queries, keys, values, 0.25, mask), expected, atol=2e-5, rtol=1e-5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_in_place, "pays", lambda numbers: in_place)
+        found = attention(queries, keys, values, 0.25, mask)
+    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,9 +1,10 @@
 """exp and its kin for float32 on a CPU, from operations that MLX's kernels for Linux compute many at a time.
 
-Those kernels take exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a prompt of
-256 tokens in SmolLM2. Here exp is a polynomial and an addition to the exponent's bits (the method of Cephes' `expf`),
-as exact as the library's. MLX also takes the angles of rotary positions anew in each layer; here they are taken once
-for a step. `install` puts these functions in place of `mlx.core`'s own, where models look them up.
+Those kernels take exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a prompt
+of 256 tokens in SmolLM2. Here exp is a polynomial and an addition to the exponent's bits (the method of Cephes'
+`expf`), as exact as the library's; for many numbers at once numpy's exp is quicker still (`cpu_in_place.py`). MLX
+also takes the angles of rotary positions anew in each layer; here they are taken once for a step. `install` puts
+these functions in place of `mlx.core`'s own, where models look them up.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
+
+from pippin.engines import cpu_in_place as in_place
 
 SMALL = 8192  # numbers: below, building the operations costs more than it saves
 TURNS = 8  # kept: models have one or two kinds of rotary positions, and a step asks for one place of each
@@ -59,6 +62,8 @@ def exp(x: mx.array) -> mx.array:
 
 
 def sigmoid(x: mx.array) -> mx.array:
+    if in_place.pays(x.size) and (found := in_place.sigmoid(x)) is not None:
+        return found
     return 1 / (1 + exp2(mx.clip(x * -TO_BASE_2, LEAST, MOST)))
 
 
@@ -76,6 +81,8 @@ def _polynomial(factors: tuple[float, ...], x: mx.array) -> mx.array:
 
 
 def softmax(x: mx.array, axis: int = -1) -> mx.array:
+    if in_place.pays(x.size) and (found := in_place.softmax(x, axis)) is not None:
+        return found
     powers = exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
 
@@ -86,14 +93,24 @@ def attention(
     """Scaled dot product attention of queries [B, H, T, D] over keys and values [B, G, L, D], H a multiple of G."""
     rows, heads, count, size = queries.shape
     groups, length = keys.shape[1:3]
-    folded = (queries * (scale * TO_BASE_2)).reshape(rows, groups, -1, size)
+    many = in_place.pays(rows * heads * count * length)
+    folded = (queries * (scale if many else scale * TO_BASE_2)).reshape(rows, groups, -1, size)
     scores = folded @ keys.swapaxes(-1, -2)
+    if many:
+        powers, sums = in_place.softened(scores, mask, count)
+    else:
+        powers, sums = _softened(scores, mask, count)
+    return (powers @ values / sums).reshape(rows, heads, count, values.shape[-1])
+
+
+def _softened(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple[mx.array, mx.array]:
+    """2 to the power of scores [B, G, R * T, L] less the greatest of their row, and the sums [B, G, R * T, 1]."""
+    rows, groups, _, length = scores.shape
     if mask is not None:
-        scores = scores.reshape(rows, heads, count, length) + _bias(mask, count, length)
-        scores = scores.reshape(rows, groups, -1, length)
+        heads = scores.reshape(rows, -1, count, length) + _bias(mask, count, length)
+        scores = heads.reshape(rows, groups, -1, length)
     powers = exp2(mx.maximum(scores - scores.max(-1, keepdims=True), LEAST))
-    found = (powers @ values) / powers.sum(-1, keepdims=True)
-    return found.reshape(rows, heads, count, values.shape[-1])
+    return powers, powers.sum(-1, keepdims=True)
 
 
 def _bias(mask: mx.array | str, count: int, length: int) -> mx.array:
