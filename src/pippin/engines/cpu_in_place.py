@@ -63,7 +63,7 @@ def _hide(scores: np.ndarray[Any, Any], mask: mx.array | str) -> None:
     if isinstance(mask, str):  # causal: only the last `count` places are hidden from anyone
         scores[..., length - count :] += np.where(np.tri(count, dtype=bool), np.float32(0), MASKED)
         return
-    given = np.asarray(mask)
+    given = np.asarray(mask if mask.dtype == mx.bool_ else mask.astype(mx.float32))
     if given.ndim > 2:  # heads [H] are groups of shares [G, R]; one for all is [1, 1]
         heads = given.shape[-3]
         shares = (1, 1) if heads == 1 else scores.shape[1:3]
