@@ -10,12 +10,16 @@ these functions in place of `mlx.core`'s own, where models look them up.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import log
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from pippin.engines import cpu_in_place as in_place
+
+Numbers = TypeVar("Numbers", mx.array, NDArray[np.float32])
 
 SMALL = 8192  # numbers: below, building the operations costs more than it saves
 TURNS = 8  # kept: models have one or two kinds of rotary positions, and a step asks for one place of each
@@ -69,11 +73,17 @@ def sigmoid(x: mx.array) -> mx.array:
 
 def erf(x: mx.array) -> mx.array:
     inside = mx.clip(x, -ERF_REACH, ERF_REACH)
+    if in_place.pays(x.size) and (found := in_place.in_blocks(inside, _erf)) is not None:
+        return found
+    return _erf(inside)
+
+
+def _erf(inside: Numbers) -> Numbers:
     square = inside * inside
     return inside * _polynomial(ERF_P, square) / _polynomial(ERF_Q, square)
 
 
-def _polynomial(factors: tuple[float, ...], x: mx.array) -> mx.array:
+def _polynomial(factors: tuple[float, ...], x: Numbers) -> Numbers:
     found = x * factors[-1] + factors[-2]
     for factor in factors[-3::-1]:
         found = found * x + factor

@@ -5,10 +5,12 @@ write each of their steps to memory. What is behind such an array in MLX's graph
 a tenth of a millisecond: worth it for many numbers.
 """
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 MANY: Final = 1 << 16  # numbers: from here on it pays
 BLOCK: Final = 1 << 16  # numbers that a core's cache holds from one pass to the next
@@ -30,7 +32,7 @@ def pays(numbers: int) -> bool:
     return QUICK and numbers >= MANY
 
 
-def opened(array: mx.array) -> np.ndarray[Any, np.dtype[np.float32]] | None:
+def opened(array: mx.array) -> NDArray[np.float32] | None:
     """The memory of an array that nobody else looks at, to be written in; None where several of its numbers share
     one place."""
     mx.eval(array)
@@ -57,7 +59,7 @@ def softened(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple
     return scores, mx.array(sums.reshape(*memory.shape[:-1], 1))
 
 
-def _hide(scores: np.ndarray[Any, Any], mask: mx.array | str) -> None:
+def _hide(scores: NDArray[np.float32], mask: mx.array | str) -> None:
     """`scores` [B, G, R, T, L] of what may not be looked at become so small that their exp is 0."""
     count, length = scores.shape[-2:]
     if isinstance(mask, str):  # causal: only the last `count` places are hidden from anyone
@@ -74,21 +76,30 @@ def _hide(scores: np.ndarray[Any, Any], mask: mx.array | str) -> None:
         scores += np.maximum(given, MASKED)
 
 
-def sigmoid(x: mx.array) -> mx.array | None:
-    """None where its memory can't be written in."""
-    found = -x
-    memory = opened(found)
+def in_blocks(
+    array: mx.array, function: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+) -> mx.array | None:
+    """An array that nobody else looks at, each number made another. None where its memory can't be written in."""
+    memory = opened(array)
     if memory is None:
         return None
-    with np.errstate(over="ignore"):  # 1 / infinity is right
-        np.exp(memory, out=memory)
-    memory += 1
-    np.reciprocal(memory, out=memory)
-    return found
+    flat = memory.reshape(-1)
+    with np.errstate(over="ignore"):
+        for start in range(0, flat.size, BLOCK):
+            block = flat[start : start + BLOCK]
+            block[:] = function(block)
+    return array
+
+
+def sigmoid(x: mx.array) -> mx.array | None:
+    return in_blocks(-x, _logistic)
+
+
+def _logistic(negative: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.reciprocal(np.exp(negative) + np.float32(1))  # exp may be infinite: 1 / infinity is right
 
 
 def softmax(x: mx.array, axis: int) -> mx.array | None:
-    """None where its memory can't be written in."""
     found = x - x.max(axis, keepdims=True)
     memory = opened(found)
     if memory is None:
