@@ -150,7 +150,8 @@ def test_a_stopped_worker_holds_up_nobody_else(tmp_path: Path) -> None:
             assert await processes.loop_stall(asyncio.create_task(others())) < 0.1
             assert not any(task.done() for task in stalled)
             stats = await service.pool.stats("stuck")
-            assert stats.running == 0  # nothing was known before
+            assert [each.id for each in stats.requests] == ["r1", *(f"s{number}" for number in range(20))]
+            assert (stats.running, stats.waiting) == (0, 21)  # nothing was known before
             processes.signal(pid, signal.SIGCONT)
             async with asyncio.timeout(20):
                 for task in stalled:

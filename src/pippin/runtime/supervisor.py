@@ -37,6 +37,7 @@ from pippin.core.link import (
 from pippin.core.models import EngineStats, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.death import Birth, death_report, died
+from pippin.runtime.late_stats import brought_up_to_date
 from pippin.runtime.link import Link, LinkFull
 from pippin.runtime.mailbox import Mailbox
 from pippin.runtime.wire_ids import SERIAL_MARK, request_id
@@ -50,7 +51,6 @@ STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
 ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
 SOCKET_BUFFER: Final = 1 << 20  # bytes
-
 
 T = TypeVar("T")
 
@@ -167,15 +167,14 @@ class WorkerProcess:
         self._try_to_send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
-        """A fresh snapshot; the last one known where the worker is inside a long step."""
+        """A fresh snapshot; what is known where the worker is inside a long step."""
         if self.died.done() or not self.weights_ready.done():
             return self._last_stats
         if self._stats_asked is None:
             self._stats_asked = asyncio.get_running_loop().create_future()
             self._try_to_send(AskStats())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._stats_asked), STATS_WAIT)
-        return self._last_stats
+        await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
+        return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._wire_ids)
 
     async def stop(self, deadline: float) -> None:
         """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
