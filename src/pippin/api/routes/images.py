@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.errors import not_found
 from pippin.api.forms import is_form
-from pippin.api.kinds import images
+from pippin.api.kinds import image_replies, images
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
 from pippin.core.tasks import GenerateImages
@@ -18,7 +18,7 @@ from pippin.core.tasks import GenerateImages
 
 def routes(api: Api) -> list[BaseRoute]:
     pictures = ImageRoutes(api)
-    reply = images.ImagesReply
+    reply = image_replies.ImagesReply
     return [
         *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
         *both("/images/edits", pictures.edit, "POST", body=images.ImageEditRequest, answer=reply, form=True),
@@ -82,7 +82,7 @@ class ImageRoutes:
     ) -> Response:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
-            events = images.ImageEvents(fields, task, edit=kind == "image_edits")
+            events = image_replies.ImageEvents(fields, task, edit=kind == "image_edits")
             return await handler.stream(request, task, events, model=model, kind=kind)
         found = await handler.perform(request, task, model=model, kind=kind, admitted=True)
         done = found[-1]
@@ -93,5 +93,5 @@ class ImageRoutes:
             return f"{base}{VERSION}/images/files/{self.api.pictures.put(data, task.format)}"
 
         shelve = address if fields.response_format == "url" else None
-        reply = await asyncio.to_thread(images.draw, task, found, done.usage.prompt_tokens, shelve)
+        reply = await asyncio.to_thread(image_replies.draw, task, found, done.usage.prompt_tokens, shelve)
         return await asyncio.to_thread(json_reply, reply)

@@ -12,11 +12,11 @@ from pippin.engines.language.arenas import (
     AttentionArena,
     BatchShape,
     SlidingArena,
-    StateArena,
     arena_for,
 )
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
 from pippin.engines.language.scheduler import CAPACITY_STEP, rounded
+from pippin.engines.language.state_arena import StateArena
 from pippin.engines.language.window import Window
 
 HOLLOW_STEPS = 8

@@ -1,0 +1,121 @@
+"""Replies of `/v1/images/generations` and `/v1/images/edits`, whole and streamed, as OpenAI has them."""
+
+import base64
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from pippin.api.kinds.images import SIDE_STEP, ImageFields
+from pippin.api.kinds.named_events import NamedEvents, named_event
+from pippin.core.events import Accepted, Event, Picture, Progress
+from pippin.core.tasks import GenerateImages
+
+
+class ImageItem(Struct, kw_only=True, omit_defaults=True):
+    b64_json: str | None = None
+    url: str | None = None
+    seed: int | None = None
+
+
+class InputDetails(Struct, kw_only=True):
+    image_tokens: int = 0
+    text_tokens: int
+
+
+class ImageUsage(Struct, kw_only=True):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: InputDetails
+
+
+class ImagesReply(Struct, kw_only=True):
+    created: int
+    data: list[ImageItem]
+    output_format: str
+    size: str
+    background: Literal["opaque"] = "opaque"
+    usage: ImageUsage
+
+
+def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
+    """Pictures count as one token for each 16 pixels square, which is what diffusion models work on."""
+    tokens = sum(
+        math.ceil(picture.width / SIDE_STEP) * math.ceil(picture.height / SIDE_STEP) for picture in pictures
+    )
+    return ImageUsage(
+        input_tokens=prompt_tokens,
+        output_tokens=tokens,
+        total_tokens=prompt_tokens + tokens,
+        input_tokens_details=InputDetails(text_tokens=prompt_tokens),
+    )
+
+
+def draw(
+    task: GenerateImages,
+    events: Sequence[Event],
+    prompt_tokens: int,
+    address: Callable[[bytes], str] | None,
+) -> ImagesReply:
+    """`address` shelves a picture and says where; None puts pictures into the reply."""
+    pictures = [event for event in events if isinstance(event, Picture) and event.partial is None]
+    pictures.sort(key=lambda picture: picture.index)
+    data = [
+        ImageItem(b64_json=base64.b64encode(picture.data).decode(), seed=picture.seed)
+        if address is None
+        else ImageItem(url=address(picture.data), seed=picture.seed)
+        for picture in pictures
+    ]
+    return ImagesReply(
+        created=int(time.time()),
+        data=data,
+        output_format=task.format,
+        size=f"{pictures[0].width}x{pictures[0].height}",
+        usage=usage_of(prompt_tokens, pictures),
+    )
+
+
+class ImageEvents(NamedEvents):
+    """OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
+
+    def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
+        self._prefix = "image_edit" if edit else "image_generation"
+        self._quality = fields.quality if fields.quality in ("low", "medium", "high") else "auto"
+        self._format = task.format
+        self._progress = bool(fields.progress)
+        self._prompt_tokens = 0
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        self._prompt_tokens = accepted[0].prompt_tokens
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case Picture(partial=None):
+                usage = usage_of(self._prompt_tokens, [event])
+                return self._frame("completed", {**self._body(event), "usage": usage})
+            case Picture(partial=partial):
+                return self._frame("partial_image", {**self._body(event), "partial_image_index": partial})
+            case Progress(done=done, total=total) if self._progress:
+                return self._frame("progress", {"step": done, "steps": total})
+            case Progress(done=done, total=total):
+                return b": step %d of %d\n\n" % (done, total)
+            case _:
+                return b""
+
+    def _body(self, picture: Picture) -> dict[str, Any]:
+        return {
+            "b64_json": base64.b64encode(picture.data).decode(),
+            "created_at": int(time.time()),
+            "size": f"{picture.width}x{picture.height}",
+            "quality": self._quality,
+            "background": "opaque",
+            "output_format": self._format,
+            "index": picture.index,
+        }
+
+    def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
+        return named_event(f"{self._prefix}.{name}", payload)
