@@ -15,7 +15,7 @@ from typing import IO
 import httpx
 import pytest
 
-from pippin.api import bounded_http
+from pippin.api import bounded_http, lingering
 from pippin.api.server import AddressError, listen
 from tests.api.live_server import MODEL, live_server
 
@@ -134,6 +134,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
+GREEDY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
 def talk(address: str, *pieces: bytes, wait: float = 5) -> bytes:
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=wait) as connection:
@@ -155,6 +158,18 @@ def test_endless_headers_are_431(address: str) -> None:
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
+def test_one_header_without_an_end_is_431(address: str) -> None:
+    answer = talk(address, b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: ", *[b"y" * 50_000] * 20)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_trailers_without_an_end_are_not_taken(address: str) -> None:
+    head = GREEDY + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-a: "
+    began = time.monotonic()
+    assert b"HTTP/1.1 200" not in talk(address, head, *[b"y" * 50_000] * 20)
+    assert time.monotonic() - began < lingering.LINGER_SECONDS + 1
+
+
 def test_a_great_many_headers_are_431(address: str) -> None:
     answer = talk(address, b"GET /health HTTP/1.1\r\nhost: localhost\r\n", b"a: b\r\n" * 5000)
     assert answer.startswith(b"HTTP/1.1 431 ")
@@ -162,6 +177,35 @@ def test_a_great_many_headers_are_431(address: str) -> None:
 
 def test_an_endless_address_is_431(address: str) -> None:
     assert talk(address, b"GET /", b"a" * 200_000).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nx-a: " + b"y" * 1_000_000, b"431"),
+        (b"\x16\x03\x01 hello\r\n\r\n", b"400"),
+        (GREEDY + b"connection: close\r\ncontent-length: 99999999999\r\n\r\n", b"413"),
+    ],
+)
+def test_who_still_sends_hears_the_answer(address: str, head: bytes, status: bytes) -> None:
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        for piece in (head, b"more", b"and more"):
+            connection.sendall(piece)
+            time.sleep(0.2)  # the answer is there, and not read yet
+        assert connection.recv(65536).startswith(b"HTTP/1.1 " + status)
+        assert connection.recv(65536) == b""
+
+
+def test_who_never_stops_sending_is_cut_off(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "LINGER_SECONDS", 0.2)
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"hello\r\n\r\n")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(50):
+                connection.sendall(b"more")
+                time.sleep(0.1)
 
 
 def test_what_is_no_http_is_400(address: str) -> None:

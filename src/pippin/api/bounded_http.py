@@ -2,10 +2,11 @@
 
 import asyncio
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from pippin.api.lingering import LingeringTransport
 from pippin.api.turns import Turns
 
 HEADER_BYTES: Final = 64 << 10  # of one request: address, names and values
@@ -36,6 +37,7 @@ class BoundedHttp(HttpToolsProtocol):
     """httptools itself takes headers without end, however slowly they come."""
 
     _head_bytes = 0
+    _untold = 0  # bytes since the parser last told of something
     _head_timer: asyncio.TimerHandle | None = None
     _over = False
     _reply = TOO_LARGE % (len(BODY), BODY)
@@ -48,25 +50,30 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._lingering = LingeringTransport(transport, self._expects_more)
+        self.transport = cast(asyncio.Transport, self._lingering)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._lingering.closed()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= IN_LINE:  # thousands fit into one read
             self._over, self._reply = True, b""
             raise TooManyInLineError
-        self._head_bytes = 0
+        self._head_bytes = self._untold = 0
         self._start_timer()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        self._untold = 0
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._untold = 0
         self._count(len(name) + len(value) + ENTRY_BYTES)
         if len(self.headers) >= HEADERS:
             self._count(HEADER_BYTES)
@@ -76,16 +83,30 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._untold = 0
+        super().on_body(body)
+
     def data_received(self, data: bytes) -> None:
-        """One piece of a header is at most one read; a head of many reads is counted as it comes."""
-        if not self._over:
-            super().data_received(data)
+        """The parser tells of a header when it has all of it, and holds what came before: so reads count too."""
+        if self.transport.is_closing():
+            return
+        self._untold += len(data)
+        super().data_received(data)
+        if self._untold > HEADER_BYTES and not self._over:
+            self._over = True
+            self.send_400_response("")
+
+    def _expects_more(self) -> bool:
+        return self._over or (self.cycle is not None and self.cycle.more_body)
 
     def send_400_response(self, msg: str) -> None:
         if not self._over:
+            self._over = True
             super().send_400_response(msg)
             return
-        self.transport.write(self._reply)
+        if self.cycle is None or self.cycle.response_complete:  # else this would be a part of that answer
+            self.transport.write(self._reply)
         self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
