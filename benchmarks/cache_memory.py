@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.growth import Asker, prompt_of
-from pippin.core.requests import GenerationRequest, Sampling
-from pippin.core.tasks import Generate
-from pippin.engines.language.prefix_blocks import bytes_of, snapshot_arrays
 
 MIB = 2**20
 
 
 def held_bytes(engine: Any) -> int:
     """The sizes of all arrays in the tree, summed up."""
+    from pippin.engines.language.prefix_blocks import bytes_of, snapshot_arrays  # imports mlx
+
     nodes = list(engine._prefixes.tree._nodes)
     states = [node.snapshot for node in nodes if node.snapshot is not None]
     return sum(bytes_of(node.block or ()) for node in nodes) + sum(
@@ -28,20 +27,12 @@ def held_bytes(engine: Any) -> int:
     )
 
 
-def submit(asker: Asker, name: str, prompt: list[int], tokens: int) -> None:
-    sampling = Sampling(temperature=0.0)
-    request = GenerationRequest(
-        model="bench", prompt=tuple(prompt), sampling=sampling, max_tokens=tokens, ignore_eos=True
-    )
-    asker.engine.submit(asker.preparer.prepare(name, Generate(request)))
-
-
 def share(asker: Asker, streams: int, tokens: int) -> None:
     prefix = prompt_of(tokens)
     asker.first_token(prefix)
     alone = asker.engine.stats().cache
     for stream in range(streams):
-        submit(asker, f"s{stream}", [*prefix, 50 + stream], 16 + 2 * streams)
+        asker.engine.submit(asker.job(f"s{stream}", [*prefix, 50 + stream], 16 + 2 * streams))
     together = asker.engine.stats()
     while asker.engine.busy:
         asker.engine.step()
@@ -67,7 +58,7 @@ def fill(asker: Asker, tokens: int) -> None:
     one = most = tree.bytes
     prompts = 1 + 3 * tree.limit // one
     for seed in range(1, prompts):
-        submit(asker, f"f{seed}", prompt_of(tokens, seed), 1)
+        asker.engine.submit(asker.job(f"f{seed}", prompt_of(tokens, seed), 1))
         while asker.engine.busy:
             asker.engine.step()
             most = max(most, tree.bytes)

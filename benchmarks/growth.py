@@ -42,17 +42,21 @@ class Asker:
         self.engine: Any = open_engine(spec, self.preparer, lambda *_: None)
         self.asked = 0
 
-    def first_token(self, prompt: Sequence[int]) -> tuple[float, int]:
-        """Seconds until the first token is there, and how much of the prompt was cached."""
-        self.asked += 1
+    def job(self, name: str, prompt: Sequence[int], tokens: int) -> Any:
+        """For an answer of so many tokens."""
         request = GenerationRequest(
             model="bench",
             prompt=tuple(prompt),
             sampling=Sampling(temperature=0.0),
-            max_tokens=2,
+            max_tokens=tokens,
             ignore_eos=True,
         )
-        job = self.preparer.prepare(f"r{self.asked}", Generate(request))
+        return self.preparer.prepare(name, Generate(request))
+
+    def first_token(self, prompt: Sequence[int]) -> tuple[float, int]:
+        """Seconds until the first token is there, and how much of the prompt was cached."""
+        self.asked += 1
+        job = self.job(f"r{self.asked}", prompt, 2)
         started = time.perf_counter()
         self.engine.submit(job)
         first, cached = 0.0, 0

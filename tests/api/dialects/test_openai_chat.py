@@ -13,7 +13,7 @@ from openai.types.completion_create_params import CompletionCreateParamsStreamin
 
 from pippin.api.dialects import openai_chat, openai_completions
 from pippin.api.dialects.base import AnyDialect, DecodeContext
-from pippin.api.dialects.engine_fields import parse_duration
+from pippin.api.dialects.durations import parse_duration
 from pippin.core.conversation import Image, Inline, Reasoning, Text, ToolCall, ToolResult, Url
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonObject, JsonSchema, Regex

@@ -39,6 +39,31 @@ def test_a_running_row_has_a_token_in_every_step_and_no_step_computes_more_than_
     assert steps >= len(LONG) // 32
 
 
+def test_the_first_chunk_of_a_known_prompt_is_sized_by_what_is_known(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its tokens looks back at all that is known, though nothing was computed of it yet."""
+    bench = Bench(folder, ModelOptions())
+    engine = bench.engine
+    contexts: list[int] = []
+    affordable = engine._scheduler.step_cost.affordable
+
+    def watched(seconds: float, context: int) -> int | None:
+        contexts.append(context)
+        return affordable(seconds, context)
+
+    engine.submit(bench.job("first", LONG[:800], 1))
+    while engine.busy:
+        engine.step()
+    engine.submit(bench.job("running", LONG[500:520], 50))
+    while engine.stats().batch_size < 1:
+        engine.step()
+    monkeypatch.setattr(engine._scheduler.step_cost, "affordable", watched)
+    engine.submit(bench.job("again", LONG[:900], 1))
+    engine.step()
+    assert contexts == [800]
+
+
 def test_short_prompts_behind_a_long_one_end_first_and_the_long_one_ends_too(folder: Path) -> None:
     bench = Bench(folder, ModelOptions())
     engine = bench.engine

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.engines.language.step_cost import StepCost
+from pippin.engines.language.step_cost import Step, StepCost
 
 SECONDS = st.floats(0.001, 5)
 
@@ -18,7 +18,7 @@ def seconds(rows: int, tokens: int, glances: float = 0.0) -> float:
 def measured(steps: list[tuple[int, int]]) -> StepCost:
     cost = StepCost()
     for rows, tokens in steps:
-        cost.observe(rows, tokens, 0.0, seconds(rows, tokens))
+        cost.observe(Step(rows, tokens, 0.0, 0, seconds(rows, tokens)))
     return cost
 
 
@@ -33,10 +33,23 @@ def test_chunks_shrink_as_their_prompt_grows() -> None:
         (4, 48, 2500),
     ):
         glances = float(tokens * context)
-        cost.observe(rows, tokens, glances, seconds(rows, tokens, glances))
+        cost.observe(Step(rows, tokens, glances, 0, seconds(rows, tokens, glances)))
     for context in (0, 1000, 4000):
         found = cost.affordable(0.07 + 40 * (0.0025 + 2e-6 * context), context)
         assert found == pytest.approx(40, abs=1)
+
+
+def test_what_copies_take_is_told_apart() -> None:
+    """Each turn of a conversation copies what is known of it, and becomes a row."""
+    cost = StepCost()
+    for turn in range(12):
+        copies = 5000 + 200 * turn
+        cost.observe(Step(2, 32, 32.0 * copies, copies, seconds(2, 32, 32.0 * copies) + copies / 1e4))
+        for tokens in (16, 48):
+            cost.observe(Step(2, tokens, tokens * 5000.0, 0, seconds(2, tokens, tokens * 5000.0)))
+        cost.observe(Step(2, 0, 0.0, 0, seconds(2, 0)))
+    assert cost.decoding(2) == pytest.approx(seconds(2, 0), rel=0.02)
+    assert cost.affordable(0.07 + 40 * (0.0025 + 2e-6 * 5000), 5000) == pytest.approx(40, abs=2)
 
 
 def test_all_parts_are_found() -> None:
@@ -67,31 +80,35 @@ def test_a_slower_machine_is_noticed() -> None:
     for rate in (1e-3, 1e-2):
         for _ in range(40):
             for tokens in (20, 60):
-                cost.observe(0, tokens, 0.0, 0.01 + rate * tokens)
+                cost.observe(Step(0, tokens, 0.0, 0, 0.01 + rate * tokens))
     assert cost.affordable(0.41, 0) == pytest.approx(40, abs=2)
 
 
 def test_a_step_that_was_held_up_is_not_believed() -> None:
     cost = measured([(1, 0), (8, 0)] * 8)
-    cost.observe(8, 0, 0.0, 30.0)
+    cost.observe(Step(8, 0, 0.0, 0, 30.0))
     assert cost.decoding(8) < 0.12
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 64), st.integers(0, 4096), st.integers(0, 9000), SECONDS),
+        st.tuples(
+            st.integers(0, 64), st.integers(0, 4096), st.integers(0, 9000), st.integers(0, 9000), SECONDS
+        ),
         min_size=1,
         max_size=80,
     ),
     SECONDS,
     st.integers(0, 9000),
 )
-def test_no_guess_runs_away(steps: list[tuple[int, int, int, float]], target: float, context: int) -> None:
+def test_no_guess_runs_away(
+    steps: list[tuple[int, int, int, int, float]], target: float, context: int
+) -> None:
     cost = StepCost()
-    for rows, tokens, before, taken in steps:
-        cost.observe(rows, tokens, float(tokens * before), taken)
+    for rows, tokens, before, copies, taken in steps:
+        cost.observe(Step(rows, tokens, float(tokens * before), copies, taken))
     found = cost.affordable(target, context)
-    most = max(tokens for _, tokens, _, _ in steps)
+    most = max(tokens for _, tokens, *_ in steps)
     assert (found is None) == (most == 0)
     assert 0 <= (found or 0) <= 2 * most
-    assert cost.decoding(1) <= cost.decoding(64) <= 64 * max(taken for _, _, _, taken in steps)
+    assert cost.decoding(1) <= cost.decoding(64) <= 64 * max(taken for *_, taken in steps)

@@ -1,11 +1,11 @@
 """The fields beyond sampling by which clients steer the engine, in the words of the replaced servers."""
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from pippin.api.dialects.durations import parse_duration
 from pippin.api.dialects.fields import check_depth, invalid, unsupported
 from pippin.api.dialects.output_formats import StructureFields
 from pippin.core.requests import GenerationRequest, OverflowPolicy, Thinking
@@ -293,17 +293,3 @@ def keep_alive_of(fields: EngineFields) -> float | None:
     if seconds is None:
         raise invalid("keep_alive", 'must be a number of seconds or a duration such as "5m" or "1h30m".')
     return seconds
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of `90`, `5m`, `1h30m` or `-1`; None for what is no duration."""
-    if re.fullmatch(r"-?\d{1,9}(\.\d{1,6})?", text):
-        return float(text)
-    if not re.fullmatch(r"-?(\d{1,9}(\.\d{1,6})?(ms|s|m|h|d))+", text):
-        return None
-    pieces = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in pieces)
-    return -seconds if text.startswith("-") else seconds

@@ -186,16 +186,19 @@ class LanguageEngine:
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
         self._prompts.release()
-        budget = self._scheduler.chunk() if len(self._prompts) else 0
+        prompt = (
+            self._prompts.next()
+        )  # which looks up how much of it is known: what a chunk costs depends on it
+        budget = self._scheduler.chunk() if prompt is not None else 0
         spent = 0
-        while spent < budget and (prompt := self._prompts.next()) is not None:
+        while spent < budget and prompt is not None:
             count, computed = self._prompts.compute(prompt, budget - spent, wait=wait)
             spent += count
             self.counters.prompt_tokens += count if computed else 0
             for each in computed:
                 self._requests.tell(each.request, progress_of(each))
-            if not wait:
-                break  # whoever decodes waits for one pass
+            # Whoever decodes waits for one pass.
+            prompt = self._prompts.next() if wait else None
         for prompt in self._prompts.done() if start else ():
             self._start_rows(prompt)
         return spent

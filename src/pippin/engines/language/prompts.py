@@ -83,7 +83,7 @@ class Prompts:
             if self._prefixes.leader(prompt, ahead) is not None or not self._prefixes.fetched(prompt):
                 ticket.held = True
                 return False
-            ticket.computed = self._prefixes.begin(prompt)
+            self._scheduler.begun(ticket, self._prefixes.begin(prompt))
             if request.computed is None:
                 request.cached = ticket.computed
         prompt.begun = True

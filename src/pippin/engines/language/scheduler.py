@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.step_cost import StepCost
+from pippin.engines.language.step_cost import Step, StepCost
 
 Phase = Literal["waiting", "prefill", "running"]
 
@@ -80,6 +80,7 @@ class Scheduler:
     tickets: list[Ticket] = field(default_factory=list)
     step_cost: StepCost = field(default_factory=StepCost)
     _glances: float = 0.0  # of this step's prompt tokens at earlier ones
+    _copies: int = 0  # tokens that this step copies
     _favoured: int = (
         0  # chunks in a row that went to a prompt because it had waited, though another had less left
     )
@@ -176,6 +177,11 @@ class Scheduler:
         """Whose prompts are computed, and whose rows do not run yet."""
         return [ticket for ticket in self.phase("prefill") if not ticket.remaining]
 
+    def begun(self, ticket: Ticket, known: int) -> None:
+        """So much of the prompt need not be computed."""
+        ticket.computed = known
+        self._copies += known
+
     def computed(self, ticket: Ticket, tokens: int) -> None:
         self._glances += tokens * (ticket.computed + tokens / 2)
         shorter = any(
@@ -206,6 +212,7 @@ class Scheduler:
             )
             for _ in range(ticket.rows)
         ]
+        self._copies += ticket.length * ticket.rows
         self.drop([ticket])
         self.tickets.extend(rows)
         return rows
@@ -248,8 +255,8 @@ class Scheduler:
     def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
         """Learn from a step that took so long, in which so many rows decoded."""
         if rows or prompt_tokens:
-            self.step_cost.observe(rows, prompt_tokens, self._glances, seconds)
-        self._glances = 0.0
+            self.step_cost.observe(Step(rows, prompt_tokens, self._glances, self._copies, seconds))
+        self._glances, self._copies = 0.0, 0
 
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
         """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.
