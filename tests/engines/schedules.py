@@ -118,6 +118,26 @@ CROWDED: Schedule = (
 KNOWN: Schedule = World(proposals="known"), [Ask()]
 """Schedules in which things happen for sure: hits of memory and disk; preemption and eviction; proposals of which some
 are accepted."""
+_TAIL = tuple(range(0, 137, 17)) * 2
+LOOKED_BACK: Schedule = (
+    World(chunk=1, preempt_every=5, tree=4, proposals="prompt_lookup"),
+    [
+        Ask(follows=True, count=76, tail=(96, 238), tokens=60, gap=25, salt=1, pinned=True, seed=2),
+        Ask(
+            follows=True,
+            trunk=2,
+            count=66,
+            tail=(8, 133, 222, 177, 146, 118, 181, 57, 31, 119, 49, 217),
+            tokens=0,
+            gap=25,
+            priority=1,
+            seed=4,
+        ),
+        Ask(trunk=1, count=22, tail=_TAIL, tokens=19, gap=None, priority=1, salt=1, seed=4, before="wipe"),
+    ],
+)
+"""A row is preempted before it has passed a block's border, whose window was dropped from the cache: of a window there
+is nothing before what its row began with."""
 
 
 def plan_of(draw: Random, manners: Sequence[str], adapters: Sequence[str | None]) -> list[Ask]:

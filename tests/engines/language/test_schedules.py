@@ -21,7 +21,16 @@ import pytest
 from mlx_lm.utils import load_adapters, load_model
 from tests.engines.reference import Reference
 from tests.engines.schedule_run import Subject, run_schedule
-from tests.engines.schedules import COMES_BACK, CROWDED, KNOWN, MANNERS, Schedule, plan_of, world_of
+from tests.engines.schedules import (
+    COMES_BACK,
+    CROWDED,
+    KNOWN,
+    LOOKED_BACK,
+    MANNERS,
+    Schedule,
+    plan_of,
+    world_of,
+)
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
@@ -113,7 +122,7 @@ def schedule_of(draw: Random, traits: list[dict[str, Any]]) -> Schedule:
 
 def certain_of(architecture: str) -> list[Schedule]:
     """Schedules in which everything happens that can happen to this architecture."""
-    return [COMES_BACK, CROWDED, *([KNOWN] if architecture in REWINDABLE else [])]
+    return [COMES_BACK, CROWDED, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
 
 
 def happened(tally: Counter[str], *, proposals: bool) -> None:

@@ -57,7 +57,7 @@ class Batch:
     def join(self, row: Row, cache: RowCache, logits: mx.array, *, coming: int = 0) -> None:
         """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again.
         `coming`: as many like it will follow."""
-        length = len(row.tokens)
+        length = row.joined = len(row.tokens)
         name = row.ticket.kind, length < self._plain_below
         room, coming = self._room(name, row, length, coming)
         row.group, row.slot = name, self._groups[name].join(cache, length, room, row.request.shift, coming)

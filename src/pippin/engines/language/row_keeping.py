@@ -28,6 +28,8 @@ class RowKeeping:
         stop = length // size * size
         if not stop or (self._prefixes.has_state and stop != length):
             return  # state is of the very end
+        if self._prefixes.has_snapshots and stop < row.joined:
+            return  # a window came with what it needs to go on from there, and cannot be had as of before
         job = row.request.job
         self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop)))
 

@@ -30,6 +30,7 @@ class Row:
     ticket: Ticket
     group: GroupName = (0, False)
     slot: int = -1
+    joined: int = 0  # tokens in its cache when it began to run
     fresh: int | None = None  # the next input, where it does not come from the sampler
     source: int = -1  # index of the next input in what was sampled last
     held: list[Event] = field(default_factory=list)  # events to send with the next ones
