@@ -271,6 +271,15 @@ def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: 
             assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
 
 
+def test_a_row_whose_window_has_moved_on_is_not_seen_as_of_an_earlier_position(tmp_path: Path) -> None:
+    model = Bench(tiny_model("gemma3_text", tmp_path / "gemma3"), ModelOptions()).model
+    group = SoloGroup(model, measure_rows(probe_row(model, 2)))
+    slot = group.join(probe_row(model, 6), 6, 0)
+    assert group.looks_back(slot)
+    group.forward(mx.array([list(range(60))]))
+    assert not group.looks_back(slot)
+
+
 def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(stream_interval=5))
     found = events_of(bench, bench.job("a", PROMPT, 20))

@@ -143,6 +143,9 @@ class Batch:
     def view(self, row: Row, stop: int) -> RowCache:
         return self._groups[row.group].view(row.slot, stop)
 
+    def looks_back(self, row: Row) -> bool:
+        return self._groups[row.group].looks_back(row.slot)
+
     def length(self, row: Row) -> int:
         """Tokens in the row's cache."""
         return self._groups[row.group].length(row.slot)

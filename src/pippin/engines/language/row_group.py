@@ -59,6 +59,10 @@ class RowGroup(Protocol):
         """Move rows into holes where it pays; (old slot, new slot) of each."""
         ...
 
+    def looks_back(self, slot: int) -> bool:
+        """Whether a row can be viewed as of a position before its end."""
+        ...
+
     def view(self, slot: int, stop: int) -> RowCache:
         """A row as a cache of its own, as of position `stop`; good until the next step. Windows can look back by the
         slack, recurrent state is the row's newest."""
@@ -233,6 +237,9 @@ class ArenaGroup:
         window = self._window
         reach = max(window.lengths, default=0) + count
         return window.capacity + (CAPACITY_STEP if reach > window.capacity else 0)
+
+    def looks_back(self, slot: int) -> bool:
+        return True
 
     def view(self, slot: int, stop: int) -> RowCache:
         cache = new_row_cache(self._model)

@@ -28,6 +28,8 @@ class RowKeeping:
         stop = length // size * size
         if not stop or (self._prefixes.has_state and stop != length):
             return  # state is of the very end
+        if stop < length and not self._batch.looks_back(row):
+            return
         if self._prefixes.has_snapshots and stop < row.joined:
             return  # a window came with what it needs to go on from there, and cannot be had as of before
         job = row.request.job

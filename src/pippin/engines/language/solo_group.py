@@ -90,6 +90,9 @@ class SoloGroup:
     def pack(self) -> dict[int, int]:
         return {}
 
+    def looks_back(self, slot: int) -> bool:
+        return all(part.is_trimmable() for part in self._caches[slot] or ())
+
     def view(self, slot: int, stop: int) -> RowCache:
         cache = copy_row(self._caches[slot] or [])
         if stop < self._lengths[slot]:
