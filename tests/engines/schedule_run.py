@@ -89,7 +89,12 @@ class Subject:
             quantized_kv_start=world.quantised_start,
         )
         model = self.load() if world.adapted else self.model
-        plan = msgspec.structs.replace(PLAN, prefill_chunk=world.chunk, overlaps=world.overlaps)
+        plan = msgspec.structs.replace(
+            PLAN,
+            prefill_chunk=world.chunk,
+            overlaps=world.overlaps,
+            writes_in_place=not world.overlaps,
+        )
         engine = build_engine(model, self.tokenizer, options, plan, folder=self.folder)
         if world.proposals == "known":
             assert engine._speculation is not None

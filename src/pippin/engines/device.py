@@ -49,6 +49,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # bytes for weights, rows and prefix cache together
     overlaps: bool = True  # what is handed to the device is computed while the host goes on
+    writes_in_place: bool = False  # arrays lie in the host's memory, where it can write into them
     compiles: bool = True  # let MLX compile kernels as it goes
     slow_functions: bool = False  # exp and its kin are computed one number at a time
     sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
@@ -78,6 +79,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
+        writes_in_place=on_cpu,
         # On a CPU that means calling g++, for seconds, and loading what lies under /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",

@@ -59,6 +59,42 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     assert caught.value.report.kind == "context_length_exceeded"
 
 
+def alone_in(queue: Scheduler, **changes: object) -> Ticket:
+    queue.add(ticket("alone", 0, length=100, growth=600, **changes))
+    [found] = queue.admit()
+    queue.allot(found)
+    return found
+
+
+def test_the_cache_of_a_prompt_has_the_places_of_its_row_where_that_can_take_it_over() -> None:
+    assert alone_in(scheduler()).places == 100
+    queue = scheduler(takes_over=True)
+    assert alone_in(queue).places == 512  # 100 tokens, a step to grow by, rounded up
+    queue.add(ticket("beside", 1, length=100, growth=600))
+    [other] = queue.admit()
+    queue.allot(other)
+    assert other.places == 100
+    assert alone_in(scheduler(takes_over=True), rows=2).places == 100
+    assert alone_in(scheduler(takes_over=True, prompt_bytes=lambda tokens: tokens * 2000)).places == 100
+
+
+def test_places_to_spare_are_charged_and_given_up_where_the_memory_shrinks() -> None:
+    queue = scheduler(
+        takes_over=True, row_bytes=lambda tokens: tokens, prompt_bytes=lambda tokens: tokens * 10
+    )
+    alone = alone_in(queue)
+    assert queue.for_rows() == queue.limits.memory - 512 * 10
+    queue.limits.memory = 400 * 10  # enough for 100 tokens and a step
+    assert queue.hopeless() == []
+    assert queue.victim() is alone
+    queue.drop([alone])
+    queue.requeue(alone)
+    [again] = queue.admit()
+    queue.allot(again)
+    assert again.places == 100
+    assert queue.victim() is None
+
+
 def test_what_does_not_fit_now_waits_until_it_does() -> None:
     queue = scheduler(memory=256 * 10 * 2)
     for place in range(3):

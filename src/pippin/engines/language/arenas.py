@@ -32,6 +32,7 @@ class AttentionArena:
     def __init__(self, window: Window) -> None:
         self.window = window
         self.parts: list[mx.array] = []  # keys and values, [slots, heads, capacity, dim] each
+        self._before: list[mx.array] = []  # these as they are until the step that was built ahead is started
         self._tick = 0
 
     @property
@@ -50,6 +51,8 @@ class AttentionArena:
         self._tick = self.window.tick
         new = self._encoded(keys, values)
         self._allot(new)
+        # Not the same objects: an assignment to places of one changes it.
+        self._before = [part[:] for part in self.parts] if self.window.ahead else []
         self.parts = [self._written(part, added) for part, added in zip(self.parts, new, strict=True)]
         return self.keys_and_values()
 
@@ -121,10 +124,22 @@ class AttentionArena:
         kept = mx.array(slots)
         self.parts = [part[:, :, : self._room(capacity)][kept] for part in self.parts]
 
+    def start(self) -> None:
+        """The step that was built ahead starts: whoever held the parts as they were would have it copy them."""
+        self._before = []
+
     def store(self, slot: int, cache: Any) -> None:
-        """Copy a row's private cache into its slot."""
-        if cache.keys is not None:
+        """Copy a row's private cache into its slot, or take it over as the arena of this one row."""
+        if cache.keys is not None and self._is_like(cache):
+            self.parts = [cache.keys, cache.values]
+        elif cache.keys is not None:
             self._place(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
+
+    def _is_like(self, cache: Any) -> bool:
+        """Whether a row's private cache is what this arena would be with this row alone."""
+        window = self.window
+        alone = not self.parts and len(window.lengths) == 1
+        return alone and cache.keys.shape[2] == self._room(window.capacity)
 
     def _place(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
         self._put(slot, self._encoded(keys, values), start)
@@ -145,7 +160,7 @@ class AttentionArena:
 
     def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a row up to position `stop`, [1, heads, n, dim], as views."""
-        return self._decoded([part[slot : slot + 1, :, :stop] for part in self.parts])
+        return self._decoded([part[slot : slot + 1, :, :stop] for part in self._before or self.parts])
 
     def arrays(self) -> list[mx.array]:
         return self.parts
@@ -161,6 +176,9 @@ class QuantizedArena(AttentionArena):
         super().__init__(window)
         self.bits = bits
         self.group_size = group_size
+
+    def _is_like(self, cache: Any) -> bool:
+        return False
 
     def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         return [
@@ -234,7 +252,7 @@ class SlidingArena(AttentionArena):
     def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
         """What position `stop` of a row attends to, oldest first; `stop` may lie back from its end by the slack."""
         places = mx.arange(max(stop - self.size, 0), stop) % self.ring
-        keys, values = (part[slot : slot + 1][:, :, places] for part in self.parts)
+        keys, values = (part[slot : slot + 1][:, :, places] for part in self._before or self.parts)
         return keys, values
 
 

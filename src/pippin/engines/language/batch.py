@@ -50,7 +50,7 @@ class Batch:
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
         self._overlaps = overlaps
-        self.built = False  # the next step
+        self.built = False  # the next step; on a device that does not overlap it is started later
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
@@ -150,6 +150,15 @@ class Batch:
         """Tokens in the row's cache."""
         return self._groups[row.group].length(row.slot)
 
+    def computed(self, row: Row) -> int:
+        """Of these, what can be viewed."""
+        return self._groups[row.group].computed(row.slot)
+
+    @property
+    def started(self) -> bool:
+        """Whether the next step is under way."""
+        return self.built and self._overlaps
+
     def forward(self) -> None:
         """Build the next step of all rows, and start it if that does not hold up the host."""
         self._compact()
@@ -168,7 +177,8 @@ class Batch:
             mine = {row.slot: row for row in self.rows if row.group == name}
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, mine)
-            results.append(group.forward(_pick(source, picked)[:, None])[:, -1])
+            logits = group.forward(_pick(source, picked)[:, None], ahead=not self._overlaps)
+            results.append(logits[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results
@@ -181,6 +191,8 @@ class Batch:
         if not self.built:
             self.forward()
         if not self._overlaps:
+            for group in self._groups.values():
+                group.start()
             mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:

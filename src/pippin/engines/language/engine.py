@@ -96,7 +96,7 @@ class LanguageEngine:
         self.counters.steps += 1
         self._requests.expire(started, self._options.queue_timeout)
         admitted = self._admit(started)
-        if not self._batch.built:
+        if not self._batch.started:
             self._keeping.settle()
         if admitted or not self._batch.built:
             self._fit()
@@ -186,9 +186,8 @@ class LanguageEngine:
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `start`: rows may join now."""
         self._prompts.release()
-        prompt = (
-            self._prompts.next()
-        )  # which looks up how much of it is known: what a chunk costs depends on it
+        # Which looks up how much of it is known: what a chunk costs depends on it.
+        prompt = self._prompts.next()
         budget = self._scheduler.chunk() if prompt is not None else 0
         spent = 0
         while spent < budget and prompt is not None:

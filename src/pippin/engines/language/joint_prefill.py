@@ -80,7 +80,7 @@ def compute_together(
     """As `compute_chunk`, with the next `counts` tokens of each prompt."""
     for prompt in prompts:
         if prompt.cache is None:
-            prompt.cache = new_row_cache(model, len(prompt.tokens))
+            prompt.cache = new_row_cache(model, prompt.ticket.places)
     rows = [prompt.cache or [] for prompt in prompts]
     width = max(counts)
     tokens = []

@@ -99,6 +99,7 @@ def build_engine(
             draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
             memory=shares.rows,
             slack=batching.slack,
+            takes_over=batching.shape is not None and batching.shape.kv_bits is None,
         ),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
@@ -138,7 +139,9 @@ def _open_prefixes(
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     if options.quantized_kv_start:
         shape = replace(shape, kv_bits=None)  # short rows must find what they left
-    layout = BlockLayout(probe_row(model, 2), lambda: new_row_cache(model), shape)
+    layout = BlockLayout(
+        probe_row(model, 2), lambda: new_row_cache(model), shape, writes_in_place=plan.writes_in_place
+    )
     disk = None
     if options.cache_dir is not None and folder is not None:
         details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"

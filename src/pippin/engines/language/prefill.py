@@ -18,7 +18,7 @@ def compute_chunk(model: nn.Module, head: Head, prompt: Prompt, tokens: int, *, 
     device has filled the cache."""
     start = prompt.ticket.computed
     if prompt.cache is None:
-        prompt.cache = new_row_cache(model, len(prompt.tokens))
+        prompt.cache = new_row_cache(model, prompt.ticket.places)
     with head.only([tokens - 1]):
         logits = head.last(_run(model, prompt, start, tokens), [tokens - 1])
     note_logits(prompt, tokens, logits)
@@ -49,7 +49,7 @@ def score_chunk(
     """As `compute_chunk`, and note the logprob of each token that follows one of these."""
     start = prompt.ticket.computed
     if prompt.cache is None:
-        prompt.cache = new_row_cache(model, len(prompt.tokens))
+        prompt.cache = new_row_cache(model, prompt.ticket.places)
     if not prompt.scores:
         prompt.scores.append(Token(prompt.tokens[0], tokenizer.raw(prompt.tokens[0]), None))
     while tokens > 0:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+from numpy.typing import NDArray
 
 from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.row_caches import RowCache, leaves
@@ -23,9 +25,18 @@ Snapshot = tuple[tuple[mx.array | None, ...], ...]
 class BlockLayout:
     """How a model's rows are cut, learnt from a row that has run."""
 
-    def __init__(self, probe: RowCache, new_row: Callable[[], RowCache], shape: BatchShape) -> None:
+    def __init__(
+        self,
+        probe: RowCache,
+        new_row: Callable[[], RowCache],
+        shape: BatchShape,
+        *,
+        writes_in_place: bool = False,
+    ) -> None:
+        """`writes_in_place`: the host can write into arrays."""
         self._new_row = new_row
         self._shape = shape
+        self._writes_in_place = writes_in_place
         groups: dict[tuple[int, int, mx.Dtype], list[int]] = {}
         for index, array in enumerate(_keys_and_values(probe)):
             groups.setdefault((array.shape[1], array.shape[3], array.dtype), []).append(index)
@@ -77,11 +88,15 @@ class BlockLayout:
     def _arrays(self, blocks: Sequence[Block], room: int) -> dict[int, mx.array]:
         """Keys and values of each layer, put together from the blocks and allotted with `room`.
 
-        All layers are put together first: a copy for each block and layer, thousands of them, takes twice as long
-        as these two. Then each gets an array of its own, which can be written into in place.
+        By MLX all layers are put together first: a copy for each block and layer, thousands of them, takes twice as
+        long as these two. Then each gets an array of its own, which can be written into in place.
         """
+        found: dict[int, mx.array] = {}
+        if self._writes_in_place and self._shape.kv_bits is None:
+            for parts, group in zip(zip(*blocks, strict=True), self._groups, strict=True):
+                found.update(zip(group, _gathered(parts, room), strict=True))
+            return found
         empty = tuple(_zeros(part, room) for part in blocks[0])
-        found = {}
         if self._shape.kv_bits is not None:
             stacks = _joined([*blocks, empty])
             for number, group in enumerate(self._groups):
@@ -103,6 +118,23 @@ class BlockLayout:
 def _joined(blocks: Sequence[Block]) -> Block:
     """One block, of all their tokens."""
     return tuple(mx.concatenate(list(parts), axis=2) for parts in zip(*blocks, strict=True))
+
+
+def _gathered(parts: Sequence[mx.array], room: int) -> list[mx.array]:
+    """The arrays of a stack that lies in parts, each [1, heads, tokens + room, dim], written by the host."""
+    count, heads, _, dim = parts[0].shape
+    tokens = sum(part.shape[2] for part in parts)
+    arrays = [mx.zeros((1, heads, tokens + room, dim), parts[0].dtype) for _ in range(count)]
+    mx.eval(arrays)
+    sources = [_memory(part) for part in parts]
+    for place, array in enumerate(arrays):
+        np.concatenate([source[place] for source in sources], axis=1, out=_memory(array)[0, :, :tokens])
+    return arrays
+
+
+def _memory(array: mx.array) -> NDArray[Any]:
+    """What an array lies in, seen as numbers of a kind that numpy has."""
+    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
 
 
 def _zeros(part: mx.array, tokens: int) -> mx.array:

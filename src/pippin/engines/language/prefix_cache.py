@@ -96,7 +96,7 @@ class PrefixCache:
         self._hit_tokens += known
         snapshot = usable[-1].snapshot if self.has_snapshots else None
         blocks = [node.block for node in usable]
-        prompt.cache = self._layout.restore(blocks, snapshot, known, len(prompt.tokens) - known)
+        prompt.cache = self._layout.restore(blocks, snapshot, known, prompt.ticket.places - known)
         return known
 
     def _usable(self, path: list[Node]) -> list[Node]:

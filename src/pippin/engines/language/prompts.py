@@ -74,16 +74,19 @@ class Prompts:
     def _begin(self, prompt: Prompt) -> bool:
         """Start from what the prefix cache has; False if the prompt had better wait for one that is under way."""
         request, ticket = prompt.request, prompt.ticket
-        if self._prefixes is not None and not _scores(prompt):
+        prefixes = None if _scores(prompt) else self._prefixes
+        if prefixes is not None:
             ahead = [
                 other
                 for other in self._prompts.values()
                 if (other.begun or other.loading) and other.ticket.priority >= ticket.priority
             ]
-            if self._prefixes.leader(prompt, ahead) is not None or not self._prefixes.fetched(prompt):
+            if prefixes.leader(prompt, ahead) is not None or not prefixes.fetched(prompt):
                 ticket.held = True
                 return False
-            self._scheduler.begun(ticket, self._prefixes.begin(prompt))
+        self._scheduler.allot(ticket)
+        if prefixes is not None:
+            self._scheduler.begun(ticket, prefixes.begin(prompt))
             if request.computed is None:
                 request.cached = ticket.computed
         prompt.begun = True

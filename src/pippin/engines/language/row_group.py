@@ -15,7 +15,7 @@ from pippin.engines.language.arenas import (
     arena_for,
 )
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
-from pippin.engines.language.scheduler import CAPACITY_STEP, rounded
+from pippin.engines.language.scheduler import CAPACITY_STEP, rounded, row_places
 from pippin.engines.language.state_arena import StateArena
 from pippin.engines.language.window import Window
 
@@ -47,12 +47,21 @@ class RowGroup(Protocol):
 
     def length(self, slot: int) -> int: ...
 
+    def computed(self, slot: int) -> int:
+        """Tokens of a row, less those of a step that was built ahead and not started."""
+        ...
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Forget the last tokens of a row."""
         ...
 
-    def forward(self, tokens: mx.array) -> mx.array:
-        """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
+    def forward(self, tokens: mx.array, *, ahead: bool = False) -> mx.array:
+        """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]. `ahead`: it will be
+        started later, until which rows can be viewed as they were before."""
+        ...
+
+    def start(self) -> None:
+        """The step that was built ahead starts."""
         ...
 
     def compact(self) -> list[tuple[int, int]]:
@@ -64,8 +73,8 @@ class RowGroup(Protocol):
         ...
 
     def view(self, slot: int, stop: int) -> RowCache:
-        """A row as a cache of its own, as of position `stop`; good until the next step. Windows can look back by the
-        slack, recurrent state is the row's newest."""
+        """A row as a cache of its own, as of position `stop` of what is computed; good until the next step. Windows can
+        look back by the slack, recurrent state is the row's newest."""
         ...
 
     @property
@@ -124,6 +133,10 @@ class ArenaGroup:
     def length(self, slot: int) -> int:
         return self._window.lengths[slot]
 
+    def computed(self, slot: int) -> int:
+        window = self._window
+        return window.lengths[slot] - (window.count if window.ahead else 0)
+
     def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
         slot = self._open(length, room, shift, coming)
         for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
@@ -139,6 +152,7 @@ class ArenaGroup:
 
     def _open(self, length: int, room: int, shift: int, coming: int = 0) -> int:
         """A slot for such a row."""
+        self.start()
         window = self._window
         slot = self._free_slot()
         self._grow(*self._with(slot, length, room, coming))
@@ -157,8 +171,7 @@ class ArenaGroup:
         slots = max(held, slot + 1)
         if room and slots > held:
             slots = max(slots, len(self._live) + 1 + coming, min(held * 2, held + SPARE_SLOTS))
-        places = rounded(length + min(room, CAPACITY_STEP) + self._shape.slack + 1)
-        return slots, max(self._window.capacity, places)
+        return slots, max(self._window.capacity, row_places(length, room, self._shape.slack))
 
     def _free_slot(self) -> int:
         holes = [slot for slot in range(len(self._window.lengths)) if slot not in self._live]
@@ -179,16 +192,21 @@ class ArenaGroup:
     def rewind(self, slot: int, tokens: int) -> None:
         self._window.lengths[slot] -= tokens
 
-    def forward(self, tokens: mx.array) -> mx.array:
+    def forward(self, tokens: mx.array, *, ahead: bool = False) -> mx.array:
         window = self._window
         count = tokens.shape[1]
         if (places := self._places_after(count)) > window.capacity:
             self._grow(len(window.lengths), places)
-        window.begin(count)
+        window.begin(count, ahead=ahead)
         logits: mx.array = self._model(tokens, cache=self._arenas)
         for slot in self._live:
             window.lengths[slot] += count
         return logits
+
+    def start(self) -> None:
+        self._window.ahead = False
+        for arena in flat(self._arenas):
+            arena.start()
 
     def compact(self) -> list[tuple[int, int]]:
         """One row for each call, once a quarter of the computed slots are holes that nobody came to fill.
@@ -223,6 +241,7 @@ class ArenaGroup:
         capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
         if len(kept) == len(window.lengths) and capacity == window.capacity:
             return {}
+        self.start()
         window.capacity = capacity
         for arena in flat(self._arenas):
             arena.pack(kept, capacity)
@@ -262,6 +281,7 @@ class ArenaGroup:
             window.lengths.extend([0] * (slots - held))
             window.shifts.extend([0] * (slots - held))
         if slots > held or capacity > window.capacity:
+            self.start()
             window.capacity = max(capacity, window.capacity)
             for arena in flat(self._arenas):
                 arena.grow(len(window.lengths), window.capacity)

@@ -24,7 +24,7 @@ class RowKeeping:
         if self._prefixes is None:
             return
         size = self._prefixes.tree.block_tokens
-        length = min(self._batch.length(row), len(row.tokens))
+        length = min(self._batch.computed(row), len(row.tokens))
         stop = length // size * size
         if not stop or (self._prefixes.has_state and stop != length):
             return  # state is of the very end

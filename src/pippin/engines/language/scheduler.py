@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pippin.core.errors import ServerError
@@ -40,6 +40,7 @@ class Ticket:
     held: bool = False  # waits for another ticket to compute the prefix that they share
     kind: int = 0  # class of lengths whose rows it lies beside, from its admission on; never lower again
     passed: int = 0  # prompt tokens that were computed for others since this one was admitted
+    places: int = 0  # in its prompt's own cache, once there is one
 
     @property
     def remaining(self) -> int:
@@ -71,6 +72,7 @@ class Limits:
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
     memory: int  # bytes for live rows and prompts under way
     slack: int = 0  # places that a row has beyond its tokens
+    takes_over: bool = False  # a row by itself can go on in the cache that its prompt was computed in
     draft_bytes: Callable[[int], int] = no_bytes  # of what a draft model keeps for a row
 
 
@@ -117,7 +119,7 @@ class Scheduler:
     def requeue(self, ticket: Ticket) -> None:
         """Put a preempted row back; never refused."""
         ticket.phase, ticket.computed, ticket.held, ticket.passed = "waiting", 0, False, 0
-        ticket.kind = 0
+        ticket.kind = ticket.places = 0
         self.tickets.append(ticket)
 
     def drop(self, gone: Iterable[Ticket]) -> None:
@@ -177,6 +179,16 @@ class Scheduler:
         """Whose prompts are computed, and whose rows do not run yet."""
         return [ticket for ticket in self.phase("prefill") if not ticket.remaining]
 
+    def allot(self, ticket: Ticket) -> None:
+        """Places for a prompt's cache. Of one that is alone they are as many as its row will have, so that it can take
+        the cache over."""
+        ticket.places = ticket.length
+        active = [each for each in self.tickets if each.phase != "waiting"]
+        if self.limits.takes_over and active == [ticket] and ticket.rows == 1:
+            places = row_places(ticket.length, ticket.growth, self.limits.slack)
+            if self.limits.prompt_bytes(places) <= self.limits.memory:
+                ticket.places = places
+
     def begun(self, ticket: Ticket, known: int) -> None:
         """So much of the prompt need not be computed."""
         ticket.computed = known
@@ -221,8 +233,10 @@ class Scheduler:
         """Who is to be preempted, if the live rows outgrow the memory: lowest priority, then youngest. Rows before
         prompts under way, whose work would be lost; these only where the memory itself has shrunk."""
         active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        if len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
+        if self._charge(active, growth=1) <= self.limits.memory:
             return None
+        if len(active) < 2:  # it was alone, and its prompt got places to spare
+            return next((each for each in active if each.places > each.length), None)
         running = [ticket for ticket in active if ticket.phase == "running"]
         return min(
             running or active, key=lambda each: (not self.can_wait(each), each.priority, -each.arrival)
@@ -230,7 +244,8 @@ class Scheduler:
 
     def can_wait(self, ticket: Ticket) -> bool:
         """Whether it can be computed anew, if need be alone: as a prompt it may be larger than the row that it is."""
-        return max(self._charge([ticket], growth=1), self._prompt_bytes(ticket)) <= self.limits.memory
+        bare = replace(ticket, places=0)
+        return max(self._charge([bare], growth=1), self._prompt_bytes(bare)) <= self.limits.memory
 
     def hopeless(self) -> list[Ticket]:
         """Prompts that do not fit any more, even alone, since the memory has shrunk."""
@@ -283,9 +298,14 @@ class Scheduler:
 
     def _prompt_bytes(self, ticket: Ticket) -> int:
         # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
-        return self.limits.prompt_bytes(ticket.length + CAPACITY_STEP)
+        return self.limits.prompt_bytes(max(ticket.length + CAPACITY_STEP, ticket.places))
 
 
 def rounded(tokens: int) -> int:
     """Places that are allotted for so many tokens."""
     return -(-tokens // CAPACITY_STEP) * CAPACITY_STEP
+
+
+def row_places(length: int, growth: int, slack: int) -> int:
+    """Places of the arena in which a row of so many tokens begins, which will grow by up to `growth`."""
+    return rounded(length + min(growth, CAPACITY_STEP) + slack + 1)

@@ -36,6 +36,9 @@ class SoloGroup:
     def length(self, slot: int) -> int:
         return self._lengths[slot]
 
+    def computed(self, slot: int) -> int:
+        return self._lengths[slot]
+
     def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
         return self._append(copy_row(cache), length, shift)
 
@@ -62,7 +65,7 @@ class SoloGroup:
             cache.trim(tokens)
         self._lengths[slot] -= tokens
 
-    def forward(self, tokens: mx.array) -> mx.array:
+    def forward(self, tokens: mx.array, *, ahead: bool = False) -> mx.array:
         results: list[mx.array | None] = []
         for slot, cache in enumerate(self._caches):
             shifted = {"shift": self._shifts[slot]} if self._shifts[slot] else {}
@@ -72,6 +75,9 @@ class SoloGroup:
             self._lengths[slot] += tokens.shape[1]
         filled = next(result for result in results if result is not None)
         return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])
+
+    def start(self) -> None:
+        pass
 
     def compact(self) -> list[tuple[int, int]]:
         return []

@@ -18,12 +18,23 @@ class StateArena:
     def __init__(self, window: Window, count: int) -> None:
         self.window = window
         self.cache: list[mx.array | None] = [None] * count
+        self._before: list[
+            mx.array | None
+        ] = []  # this as it is until the step that was built ahead is started
+        self._tick = 0
 
     def __getitem__(self, index: int) -> mx.array | None:
         return self.cache[index]
 
     def __setitem__(self, index: int, value: mx.array) -> None:
+        if self._tick != self.window.tick:
+            self._tick = self.window.tick
+            self._before = list(self.cache) if self.window.ahead else []
         self.cache[index] = value
+
+    def start(self) -> None:
+        """The step that was built ahead starts."""
+        self._before = []
 
     def make_mask(self, N: int) -> None:
         return None
@@ -33,15 +44,10 @@ class StateArena:
 
     def resize(self, before: tuple[int, int], after: tuple[int, int]) -> None:
         """The window went from slots `before` to `after`."""
-        for index, state in enumerate(self.cache):
-            if state is None:
-                continue
-            kept = state[max(after[0] - before[0], 0) : min(after[1], before[1]) - before[0]]
-            parts = [kept]
-            for place, size in ((0, before[0] - after[0]), (len(parts) + 1, after[1] - before[1])):
-                if size > 0:
-                    parts.insert(place, mx.zeros((size, *state.shape[1:]), dtype=state.dtype))
-            self.cache[index] = mx.concatenate(parts) if len(parts) > 1 else kept
+        for states in (self.cache, self._before):
+            for index, state in enumerate(states):
+                if state is not None:
+                    states[index] = _resized(state, before, after)
 
     def store(self, slot: int, cache: ArraysCache) -> None:
         self._put(slot, cache.cache)
@@ -72,7 +78,16 @@ class StateArena:
     def take(self, slot: int) -> list[mx.array | None]:
         """A row's state, as views."""
         place = slot - self.window.low
-        return [None if state is None else state[place : place + 1] for state in self.cache]
+        return [None if state is None else state[place : place + 1] for state in self._before or self.cache]
 
     def arrays(self) -> list[mx.array]:
         return [state for state in self.cache if state is not None]
+
+
+def _resized(state: mx.array, before: tuple[int, int], after: tuple[int, int]) -> mx.array:
+    """The state of slots `after`, of which it has those of `before`; zeros for the others."""
+    parts = [state[max(after[0] - before[0], 0) : min(after[1], before[1]) - before[0]]]
+    for place, size in ((0, before[0] - after[0]), (2, after[1] - before[1])):
+        if size > 0:
+            parts.insert(place, mx.zeros((size, *state.shape[1:]), dtype=state.dtype))
+    return mx.concatenate(parts) if len(parts) > 1 else parts[0]

@@ -15,6 +15,7 @@ class Window:
         self.low = 0
         self.high = 0
         self.count = 1  # tokens for each row in this step
+        self.ahead = False  # this step is built, and not started yet
         self.tick = 0
         self.capacity = 0
         self.lengths: list[int] = []  # of each slot, before this step
@@ -27,10 +28,10 @@ class Window:
             [], dtype=mx.int32
         )  # [slots, 1, 1, 1], of each next token; only where not level
 
-    def begin(self, count: int) -> None:
-        """Start a step of `count` tokens for each row."""
+    def begin(self, count: int, *, ahead: bool) -> None:
+        """A step of `count` tokens for each row; `ahead`: it will be started later."""
         self.tick += 1
-        self.count = count
+        self.count, self.ahead = count, ahead
         lengths = self.lengths[self.low : self.high]
         self.level = min(lengths) == max(lengths)
         self.longest = max(lengths)
