@@ -27,15 +27,16 @@ class Head:
         self.works = self._try(model)
 
     def _narrow(self, module: nn.Module, method: str) -> None:
-        """Give the module a class of its own: its parameters keep their names."""
-        base = type(module)
+        """Give the module a class of its own, in place of one that it has from a `Head` before: its parameters keep
+        their names."""
+        base = getattr(type(module), "whole", type(module))
         project = getattr(base, method)
 
         def narrowed(self_: nn.Module, x: mx.array) -> mx.array:
             found: mx.array = project(self_, self._picked(x))
             return found
 
-        module.__class__ = type(base.__name__, (base,), {method: narrowed})
+        module.__class__ = type(base.__name__, (base,), {method: narrowed, "whole": base})
 
     def _try(self, model: nn.Module) -> bool:
         tokens = mx.array([[1, 2, 3]])
