@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from pippin.core.link import (
 from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task, Tokenize
 from pippin.engines.base import Emission
+from pippin.worker import loop
 from pippin.worker.link import WorkerLink
 from pippin.worker.loop import StepLoop
 from pippin.worker.preparation import Preparation
@@ -207,6 +209,54 @@ def test_a_running_request_is_cancelled_between_two_steps(bench: Bench) -> None:
     bench.loop.receive(Cancel("endless"))
     bench.leave()
     assert bench.probe.log == ["submit endless", "cancel endless", "close"]
+
+
+def finished_together(bench: Bench) -> list[str]:
+    """The requests that the first step finished."""
+    for report in iter(bench.next, None):
+        assert isinstance(report, Output)
+        if ends := [request for request, event in report.events if isinstance(event, Finished)]:
+            return ends
+    raise AssertionError
+
+
+@pytest.fixture
+def patient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Its steps have taken so long that it waits for 0.3 seconds, and for 1.2 at most."""
+    monkeypatch.setattr(loop, "MOST_GATHERED", 0.3)
+    bench.loop._step_seconds = 60.0
+    return bench
+
+
+def test_who_comes_just_after_the_first_is_in_its_step(patient: Bench) -> None:
+    patient.submit("a")
+    time.sleep(0.05)
+    patient.submit("b")
+    assert finished_together(patient) == ["a", "b"]
+
+
+def test_the_first_waits_for_what_is_being_prepared(patient: Bench) -> None:
+    patient.submit("b", "wait")
+    patient.submit("a")
+    time.sleep(0.5)
+    patient.probe.gate.set()
+    assert sorted(finished_together(patient)) == ["a", "b"]
+
+
+def test_the_first_does_not_wait_long(patient: Bench) -> None:
+    patient.submit("b", "wait")
+    patient.submit("a")
+    assert finished_together(patient) == ["a"]
+    patient.probe.gate.set()
+
+
+def test_where_steps_are_short_nobody_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MOST_GATHERED", 1.0)
+    started = time.monotonic()
+    for number in range(20):
+        bench.submit(f"r{number}")
+        assert finished_together(bench) == [f"r{number}"]
+    assert time.monotonic() - started < 10
 
 
 def test_the_engine_is_touched_by_one_thread_alone(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
@@ -30,6 +30,12 @@ from pippin.worker.preparation import Answer, Preparation
 
 log = logging.getLogger(__name__)
 
+# Who comes just after an idle engine has begun waits for a whole step, and is not computed along with the first. So the
+# first waits for this much of a step, and on as long as others come, up to four times as much: of 16 that come at once
+# all start together, and have their first token in two thirds of the time (measured).
+GATHERED: Final = 0.05  # of a step
+MOST_GATHERED: Final = 0.01  # seconds
+
 Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
 
 
@@ -40,6 +46,7 @@ class StepLoop:
         self._arrived = threading.Condition()
         self._inbox: deque[Arrival] = deque()
         self._in_preparation: dict[str, bool] = {}  # id: whether it was cancelled meanwhile
+        self._step_seconds = 0.0  # of late
         self._leave_at: float | None = None
         self._admission: LoadWeights | Shutdown | None = None
 
@@ -83,7 +90,10 @@ class StepLoop:
             for arrival in self._take(wait=not engine.busy):
                 self._handle(engine, arrival)
             if engine.busy:
-                self._link.send_events(engine.step())
+                started = time.monotonic()
+                emissions = engine.step()
+                self._step_seconds += (time.monotonic() - started - self._step_seconds) / 8
+                self._link.send_events(emissions)
         engine.close()
 
     def _admit(self, order: LoadWeights | Shutdown) -> None:
@@ -99,9 +109,19 @@ class StepLoop:
         with self._arrived:
             if wait and not self._inbox:
                 self._arrived.wait(timeout=self._seconds_left())
+                self._gather(min(GATHERED * self._step_seconds, MOST_GATHERED))
             arrivals = list(self._inbox)
             self._inbox.clear()
         return arrivals
+
+    def _gather(self, quiet: float) -> None:
+        """Wait until nobody has come for so many seconds, and nobody's prompt is being prepared."""
+        end = time.monotonic() + 4 * quiet
+        while (left := min(quiet, end - time.monotonic())) > 0:
+            came = len(self._inbox)
+            self._arrived.wait(timeout=left)
+            if len(self._inbox) == came and not self._in_preparation:
+                return
 
     def _seconds_left(self) -> float | None:
         return None if self._leave_at is None else max(0.0, self._leave_at - time.monotonic())
