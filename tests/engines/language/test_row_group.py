@@ -10,6 +10,7 @@ from tests.engines.bench import Bench
 from tests.engines.tiny_models import tiny_model
 
 from pippin.config.model_options import ModelOptions
+from pippin.engines.cpu_in_place import opened
 from pippin.engines.language.arenas import AttentionArena, BatchShape
 from pippin.engines.language.batching import probe_row
 from pippin.engines.language.row_caches import RowCache, arrays_of, measure_rows, new_row_cache
@@ -100,3 +101,28 @@ def test_a_row_beside_others_or_in_few_bits_is_copied(
     assert not taken(group, cache)
     mx.eval(group.forward(mx.array([[1]] * group.high)))
     assert numbers(cache) == kept
+
+
+class Eager:
+    """A model that has part of its work done while its graph is built."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        logits: mx.array = self._model(tokens, cache=cache)
+        opened(logits)
+        return logits
+
+
+def test_what_is_computed_while_a_step_is_built_copies_no_arena(tmp_path: Path) -> None:
+    model = model_of("llama", tmp_path)
+    group = group_of(model)
+    slots = [group.join(filled(model, 20 + place, 20 + place), 20 + place, 2000) for place in range(2)]
+    mx.eval(group.forward(mx.array([[3], [4]])))
+    group._model = Eager(model)  # type: ignore[assignment]
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    group.forward(mx.array([[5], [6]]), ahead=True)
+    assert mx.get_peak_memory() - before < group.bytes / 4
+    assert [group.computed(slot) for slot in slots] == [22, 23]

@@ -6,6 +6,7 @@ from typing import Protocol, Self
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.cpu_in_place import letting_go
 from pippin.engines.language.arenas import (
     Arena,
     ArenaList,
@@ -198,12 +199,15 @@ class ArenaGroup:
         if (places := self._places_after(count)) > window.capacity:
             self._grow(len(window.lengths), places)
         window.begin(count, ahead=ahead)
-        logits: mx.array = self._model(tokens, cache=self._arenas)
+        with letting_go(self.start):
+            logits: mx.array = self._model(tokens, cache=self._arenas)
         for slot in self._live:
             window.lengths[slot] += count
         return logits
 
     def start(self) -> None:
+        if not self._window.ahead:
+            return
         self._window.ahead = False
         for arena in flat(self._arenas):
             arena.start()
