@@ -1,5 +1,7 @@
 """Which slots of the arenas a step computes, and where their rows stand."""
 
+from itertools import groupby
+
 import mlx.core as mx
 
 from pippin.engines.cpu_functions import steady
@@ -24,6 +26,9 @@ class Window:
         self.after: int | mx.array = 0
         self.longest = 0
         self.level = True  # all rows stand at the same position
+        self.runs: list[
+            tuple[int, int, int]
+        ] = []  # slots side by side, from and to, that stand at one position
         self.places = mx.array(
             [], dtype=mx.int32
         )  # [slots, 1, 1, 1], of each next token; only where not level
@@ -35,6 +40,11 @@ class Window:
         lengths = self.lengths[self.low : self.high]
         self.level = min(lengths) == max(lengths)
         self.longest = max(lengths)
+        self.runs, start = [], self.low
+        for length, run in groupby(lengths):
+            stop = start + len(list(run))
+            self.runs.append((start, stop, length))
+            start = stop
         if self.level:
             self.before = lengths[0]
         else:
