@@ -33,9 +33,8 @@ async def answers(port: int, prompt: str, times: int) -> list[Reply]:
     """A short request, then the prompt so many times."""
     url = f"http://127.0.0.1:{port}"
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1800)) as session:
-        known = Turn(
-            user(prompt), 4, extra=(("min_tokens", 4),)
-        )  # it is nonsense that a model may not answer
+        # It is nonsense that a model may not answer.
+        known = Turn(user(prompt), 4, extra=(("min_tokens", 4),))
         turns = [Turn(user("Hello."), 2), *[known] * times]
         replies = [await ask(session, url, body("bench", [turn.message], turn)) for turn in turns]
     for reply in replies:

@@ -15,7 +15,7 @@ HEAD_SECONDS: Final = 30.0  # from the connection, or the first byte of a reques
 ENTRY_BYTES: Final = 32  # that a header costs beside its text
 IN_LINE: Final = 64  # requests of one connection behind the one that is answered
 
-TOO_LARGE: Final = (
+HEAD: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
 )
@@ -23,6 +23,7 @@ BODY: Final = (
     b'{"error":{"message":"The request headers are too large.","type":"invalid_request_error",'
     b'"param":null,"code":"header_too_large"}}'
 )
+TOO_LARGE: Final = HEAD % (len(BODY), BODY)
 
 
 class HeadTooLargeError(Exception):
@@ -39,8 +40,7 @@ class BoundedHttp(HttpToolsProtocol):
     _head_bytes = 0
     _untold = 0  # bytes since the parser last told of something
     _head_timer: asyncio.TimerHandle | None = None
-    _over = False
-    _reply = TOO_LARGE % (len(BODY), BODY)
+    _refusal: bytes | None = None  # what to answer to bytes that are not taken; may be nothing
 
     def __init__(self, *args: Any, turns: Turns, prompt: frozenset[str], **named: Any) -> None:
         """`prompt`: paths that don't wait for their turn."""
@@ -61,7 +61,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= IN_LINE:  # thousands fit into one read
-            self._over, self._reply = True, b""
+            self._refusal = b""
             raise TooManyInLineError
         self._head_bytes = self._untold = 0
         self._start_timer()
@@ -93,20 +93,24 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._untold += len(data)
         super().data_received(data)
-        if self._untold > HEADER_BYTES and not self._over:
-            self._over = True
-            self.send_400_response("")
+        if self._untold > HEADER_BYTES and self._refusal is None:
+            self._refuse(TOO_LARGE)
 
     def _expects_more(self) -> bool:
-        return self._over or (self.cycle is not None and self.cycle.more_body)
+        return self._refusal is not None or (self.cycle is not None and self.cycle.more_body)
 
     def send_400_response(self, msg: str) -> None:
-        if not self._over:
-            self._over = True
+        """uvicorn calls it for whatever the parser raises, which may be our own."""
+        if self._refusal is None:
+            self._refusal = b""
             super().send_400_response(msg)
-            return
+        else:
+            self._refuse(self._refusal)
+
+    def _refuse(self, refusal: bytes) -> None:
+        self._refusal = refusal
         if self.cycle is None or self.cycle.response_complete:  # else this would be a part of that answer
-            self.transport.write(self._reply)
+            self.transport.write(refusal)
         self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -122,7 +126,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > HEADER_BYTES:
-            self._over = True
+            self._refusal = TOO_LARGE
             raise HeadTooLargeError
 
     def _start_timer(self) -> None:

@@ -23,17 +23,20 @@ class RowKeeping:
         """Remember a row that is about to leave: a conversation goes on from its end."""
         if self._prefixes is None:
             return
-        size = self._prefixes.tree.block_tokens
         length = min(self._batch.computed(row), len(row.tokens))
-        stop = length // size * size
-        if not stop or (self._prefixes.has_state and stop != length):
-            return  # state is of the very end
-        if stop < length and not self._batch.looks_back(row):
-            return
-        if self._prefixes.has_snapshots and stop < row.joined:
-            return  # a window came with what it needs to go on from there, and cannot be had as of before
-        job = row.request.job
-        self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop)))
+        stop = length // self._prefixes.tree.block_tokens * self._prefixes.tree.block_tokens
+        if stop and self._earliest(row, length) <= stop:
+            job = row.request.job
+            self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop)))
+
+    def _earliest(self, row: Row, length: int) -> int:
+        """The first position as of which a row of this length can be had."""
+        assert self._prefixes is not None
+        if self._prefixes.has_state or not self._batch.looks_back(row):
+            return length  # state is of the very end
+        if self._prefixes.has_snapshots:
+            return row.joined  # a window came with what it needs to go on from there
+        return 0
 
     def settle(self) -> None:
         """Copy what was noted; before the next step is built, which would have to copy whole rows otherwise."""
