@@ -19,7 +19,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Failed, PromptEcho
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
-from pippin.engines.language import batch, row_group, scheduler, speculation
+from pippin.engines.language import arena_group, sizes, speculation
 from pippin.engines.language.constraints import GrammarCompiler
 from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.job import LanguageJob
@@ -44,10 +44,9 @@ def small_steps(world: World) -> Iterator[None]:
     """What else happens after hundreds of tokens happens after a few; proposals are made in every step."""
     with ExitStack() as stack:
         stack.enter_context(
-            patch.multiple(scheduler, CAPACITY_STEP=16, GROWTH_CHARGED=4, LENGTH_CLASSES=(40, 90))
+            patch.multiple(sizes, CAPACITY_STEP=16, GROWTH_CHARGED=4, LENGTH_CLASSES=(40, 90))
         )
-        stack.enter_context(patch.multiple(batch, GROWTH_CHARGED=4))
-        stack.enter_context(patch.multiple(row_group, CAPACITY_STEP=16, HOLLOW_STEPS=1))
+        stack.enter_context(patch.multiple(arena_group, HOLLOW_STEPS=1))
         if world.interval == 1:
             stack.enter_context(patch.multiple(speculation, UNPROPOSED=0, PATIENCE=1 << 30))
         yield

@@ -138,6 +138,14 @@ LOOKED_BACK: Schedule = (
 )
 """A row is preempted before it has passed a block's border, whose window was dropped from the cache: of a window there
 is nothing before what its row began with."""
+GREW: Schedule = (
+    World(chunk=1, preempt_every=5, room=40, tree=20, interval=3, overlaps=False),
+    [
+        Ask(count=72, tail=PHRASE, tokens=60, gap=None, choices=2, seed=2),
+        Ask(trunk=2, count=49, tail=PHRASE * 3, tokens=19, gap=25, choices=2, cancel=9, seed=2),
+    ],
+)
+"""A row grows into another class of lengths while the next step is built and not started."""
 
 
 def plan_of(draw: Random, manners: Sequence[str], adapters: Sequence[str | None]) -> list[Ask]:

@@ -10,9 +10,9 @@ from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language import scheduler
+from pippin.engines.language import sizes
+from pippin.engines.language.arena_group import ArenaGroup, flat
 from pippin.engines.language.arenas import QuantizedArena
-from pippin.engines.language.row_group import ArenaGroup, flat
 from pippin.engines.language.rows import GroupName
 
 WIDE = {"head_dim": 32}
@@ -89,8 +89,8 @@ def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
     folders: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was in few bits once is not the same after it was unpacked and packed again."""
-    monkeypatch.setattr(scheduler, "LENGTH_CLASSES", (40, 60))
-    monkeypatch.setattr(scheduler, "GROWTH_CHARGED", 4)
+    monkeypatch.setattr(sizes, "LENGTH_CLASSES", (40, 60))
+    monkeypatch.setattr(sizes, "GROWTH_CHARGED", 4)
     bench = Bench(folders[architecture], options(4, prefix_cache=False))
     engine = bench.engine
     engine.submit(bench.job("a", PROMPTS["r0"][0] + PROMPTS["r4"][0][:14], 40, n=2))

@@ -16,9 +16,10 @@ from tests.engines.tiny_models import tiny_model
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
-from pippin.engines.language import batching, row_group, scheduler, solo_group, speculation
+from pippin.engines.language import batching, sizes, speculation
 from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.row_caches import leaves
+from pippin.engines.language.scheduler import Ticket
 from pippin.engines.language.speculation import DraftModel
 
 SMALL = ModelOptions(max_num_seqs=6, cache_block_tokens=4)
@@ -38,11 +39,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def small_steps() -> Any:
     """Everything that is counted in hundreds of tokens is counted in dozens here."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (scheduler, row_group, batching, solo_group):
-            patch.setattr(module, "CAPACITY_STEP", 16)
-        patch.setattr(scheduler, "LENGTH_CLASSES", (64, 160))
-        patch.setattr(scheduler, "GROWTH_CHARGED", 32)
-        patch.setattr("pippin.engines.language.batch.GROWTH_CHARGED", 32)
+        patch.setattr(sizes, "CAPACITY_STEP", 16)
+        patch.setattr(sizes, "LENGTH_CLASSES", (64, 160))
+        patch.setattr(sizes, "GROWTH_CHARGED", 32)
         patch.setattr(KVCache, "step", 16)
         patch.setattr(speculation, "UNPROPOSED", 0)
         patch.setattr(speculation, "PATIENCE", 1 << 30)
@@ -156,7 +155,7 @@ def test_no_mix_of_requests_takes_more_than_the_memory(
             end = ended.get((owner, 0)) if isinstance(ended.get((owner, 0)), Failed) else ended[owner, choice]
             if isinstance(end, Finished):
                 made = len(seen[owner, choice])
-                longer = scheduler.Ticket(id="", priority=0, arrival=0, length=len(prompt) + made, growth=1)
+                longer = Ticket(id="", priority=0, arrival=0, length=len(prompt) + made, growth=1)
                 assert made == tokens or not engine._scheduler.can_wait(longer), "it was cut without need"
                 if bench.options.kv_bits is None and choice == 0:
                     bench.judge(prompt, seen[owner, choice])

@@ -7,13 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.scheduler import (
-    CAPACITY_STEP,
-    Limits,
-    Scheduler,
-    Ticket,
-    length_class,
-)
+from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
+from pippin.engines.language.sizes import CAPACITY_STEP, length_class
 
 
 def scheduler(**changes: object) -> Scheduler:

@@ -24,6 +24,7 @@ from tests.engines.schedule_run import Subject, run_schedule
 from tests.engines.schedules import (
     COMES_BACK,
     CROWDED,
+    GREW,
     KNOWN,
     LOOKED_BACK,
     MANNERS,
@@ -122,7 +123,7 @@ def schedule_of(draw: Random, traits: list[dict[str, Any]]) -> Schedule:
 
 def certain_of(architecture: str) -> list[Schedule]:
     """Schedules in which everything happens that can happen to this architecture."""
-    return [COMES_BACK, CROWDED, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
+    return [COMES_BACK, CROWDED, GREW, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
 
 
 def happened(tally: Counter[str], *, proposals: bool) -> None:

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from pippin.engines.language import sizes
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.random_numbers import choice_seed
 from pippin.engines.language.row_caches import RowCache
@@ -14,7 +15,6 @@ from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import GroupName, Row
 from pippin.engines.language.sampled import Choice, Sampled
 from pippin.engines.language.sampling import BatchSampler
-from pippin.engines.language.scheduler import GROWTH_CHARGED
 from pippin.engines.language.tokenizer import Tokenizer
 
 
@@ -78,7 +78,7 @@ class Batch:
         spare."""
         if name not in self._groups:
             self._groups[name] = self._new_group(length)
-        room = min(row.ticket.growth, GROWTH_CHARGED)
+        room = min(row.ticket.growth, sizes.GROWTH_CHARGED)
         needed = self._groups[name].bytes_with(length, room, coming)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != name)
         if others + needed <= self.limit:

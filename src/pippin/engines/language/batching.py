@@ -11,6 +11,8 @@ from mlx_lm.models.cache import KVCache
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.engines.language import sizes
+from pippin.engines.language.arena_group import ArenaGroup
 from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.row_caches import (
     RowCache,
@@ -21,8 +23,8 @@ from pippin.engines.language.row_caches import (
     measure_rows,
     new_row_cache,
 )
-from pippin.engines.language.row_group import ArenaGroup, RowGroup
-from pippin.engines.language.scheduler import CAPACITY_STEP, rounded
+from pippin.engines.language.row_group import RowGroup
+from pippin.engines.language.sizes import rounded
 from pippin.engines.language.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
             new_group=lambda _: SoloGroup(model, row_bytes),
             vocabulary=vocabulary,
             shape=None,
-            slack=CAPACITY_STEP,
+            slack=sizes.CAPACITY_STEP,
             row_bytes=row_bytes,
             can_rewind=False,
         )

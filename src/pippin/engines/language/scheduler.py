@@ -1,28 +1,20 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pippin.core.errors import ServerError
+from pippin.engines.language import sizes
+from pippin.engines.language.sizes import length_class, rounded, row_places
 from pippin.engines.language.step_cost import Step, StepCost
 
 Phase = Literal["waiting", "prefill", "running"]
 
-LENGTH_CLASSES = (2048, 16384)  # rows of a class share arrays, so a long row does not pad short ones
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # beside decoding, before anything was measured
-CAPACITY_STEP = 256  # tokens by which a class's arrays grow
-GROWTH_CHARGED = (
-    512  # tokens of its coming output that a row is charged for at admission; more is preemption's matter
-)
 MOST_STEPS = 8  # that a chunk may take the time of
 MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
-
-
-def length_class(tokens: int) -> int:
-    return bisect_left(LENGTH_CLASSES, tokens)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,7 +47,7 @@ class Ticket:
     @property
     def charged(self) -> int:
         """Tokens that a row of this ticket is charged for."""
-        return self.length + min(self.growth, GROWTH_CHARGED)
+        return self.length + min(self.growth, sizes.GROWTH_CHARGED)
 
 
 def no_bytes(places: int) -> int:
@@ -294,18 +286,8 @@ class Scheduler:
         return size
 
     def _draft_bytes(self, tokens: int) -> int:
-        return self.limits.draft_bytes(tokens + self.limits.slack + CAPACITY_STEP)
+        return self.limits.draft_bytes(tokens + self.limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, ticket: Ticket) -> int:
         # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
-        return self.limits.prompt_bytes(max(ticket.length + CAPACITY_STEP, ticket.places))
-
-
-def rounded(tokens: int) -> int:
-    """Places that are allotted for so many tokens."""
-    return -(-tokens // CAPACITY_STEP) * CAPACITY_STEP
-
-
-def row_places(length: int, growth: int, slack: int) -> int:
-    """Places of the arena in which a row of so many tokens begins, which will grow by up to `growth`."""
-    return rounded(length + min(growth, CAPACITY_STEP) + slack + 1)
+        return self.limits.prompt_bytes(max(ticket.length + sizes.CAPACITY_STEP, ticket.places))

@@ -6,8 +6,8 @@ from typing import Any, Self
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.language import sizes
 from pippin.engines.language.row_caches import RowCache
-from pippin.engines.language.scheduler import CAPACITY_STEP
 
 
 class SoloGroup:
@@ -83,12 +83,12 @@ class SoloGroup:
         return []
 
     def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
-        return self.bytes_after(0) + self._row_bytes(length + CAPACITY_STEP)
+        return self.bytes_after(0) + self._row_bytes(length + sizes.CAPACITY_STEP)
 
     def bytes_after(self, count: int) -> int:
         # A cache allots whole steps, from wherever it stands.
         return sum(
-            self._row_bytes(length + count + CAPACITY_STEP)
+            self._row_bytes(length + count + sizes.CAPACITY_STEP)
             for length, cache in zip(self._lengths, self._caches, strict=True)
             if cache is not None
         )

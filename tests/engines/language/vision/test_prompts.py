@@ -13,7 +13,7 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
 from pippin.engines.language import rendering
-from pippin.engines.language.row_group import ArenaGroup
+from pippin.engines.language.arena_group import ArenaGroup
 from pippin.engines.language.vision.sight import FeatureCache
 
 WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)

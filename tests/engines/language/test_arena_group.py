@@ -11,11 +11,11 @@ from tests.engines.tiny_models import tiny_model
 
 from pippin.config.model_options import ModelOptions
 from pippin.engines.cpu_in_place import opened
+from pippin.engines.language.arena_group import ArenaGroup
 from pippin.engines.language.arenas import AttentionArena, BatchShape
 from pippin.engines.language.batching import probe_row
 from pippin.engines.language.row_caches import RowCache, arrays_of, measure_rows, new_row_cache
-from pippin.engines.language.row_group import ArenaGroup
-from pippin.engines.language.scheduler import row_places
+from pippin.engines.language.sizes import row_places
 
 SLACK = 4
 
