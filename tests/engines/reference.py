@@ -1,7 +1,7 @@
 """The judge of schedules: each answer beside a plain run of the model alone, one row at a time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
@@ -57,6 +57,9 @@ class Reference:
     tokenizer: Tokenizer
     quantised: Quantised | None = None
     tolerance: float = ROUNDING
+    some_quantised: Quantised | None = (
+        None  # of some keys and values, by chance: it may be as without or as with all
+    )
 
     def judge(self, job: LanguageJob, choice: int, answer: Answer) -> None:
         """Raises AssertionError unless every token, logprob and text is the model's own."""
@@ -76,7 +79,8 @@ class Reference:
         expected = self._draw(job, choice, answer.tokens, logits, places, masks)
         for place, (token, drawn) in enumerate(zip(answer.tokens, expected, strict=True)):
             if token != drawn:
-                self._dispute(job, choice, answer.tokens, logits, place, masks)
+                for_it = [each[place] for each in self._ways(job, answer.tokens, logits)]
+                self._dispute(job, choice, answer.tokens, for_it, place, masks)
         self._judge_scores(job, answer, logits)
         self._judge_end(decoder, events, answer)
 
@@ -92,6 +96,13 @@ class Reference:
                 cache = [self._packed(layer) for layer in cache]
             found.append(self.model(mx.array([[token]]), cache=cache)[0])
         return mx.concatenate(found).astype(mx.float32)
+
+    def _ways(self, job: LanguageJob, answer: Sequence[int], logits: mx.array) -> list[mx.array]:
+        """These logits, and what else they could be: where experts are chosen, a little makes them quite different."""
+        if self.some_quantised is None:
+            return [logits]
+        other = replace(self, quantised=self.some_quantised)
+        return [logits, other._logits(job.prompt, answer)]
 
     def _packed(self, layer: Any) -> Any:
         if type(layer) is not KVCache or self.quantised is None or layer.keys is None:
@@ -127,14 +138,14 @@ class Reference:
         job: LanguageJob,
         choice: int,
         answer: Sequence[int],
-        logits: mx.array,
+        ways: list[mx.array],
         place: int,
         masks: dict[int, np.ndarray],
     ) -> None:
-        """Another token may only stand where rounding decides."""
-        nudges = mx.random.uniform(-1, 1, (NUDGES, logits.shape[-1]), key=mx.random.key(place))
-        moved = logits[place] + nudges * self.tolerance
-        drawn = self._draw(job, choice, answer, moved, [place] * NUDGES, masks)
+        """Another token than the likeliest of these logits [vocabulary] may only stand where rounding decides."""
+        nudges = mx.random.uniform(-1, 1, (NUDGES, ways[0].size), key=mx.random.key(place))
+        moved = mx.concatenate([logits + nudges * self.tolerance for logits in ways])
+        drawn = self._draw(job, choice, answer, moved, [place] * len(moved), masks)
         assert answer[place] in drawn, (
             f"{job.id}/{choice}: token {place} of {len(answer)} is {answer[place]}, and alone "
             f"{max(set(drawn), key=drawn.count)} ({job.request.sampling}, {len(job.prompt)} prompt tokens)"
@@ -144,14 +155,17 @@ class Reference:
         wanted = job.request.logprobs
         if wanted is None:
             return
-        logprobs = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+        ways = self._ways(job, answer.tokens, logits)
+        logprobs = [np.array(each - mx.logsumexp(each, axis=-1, keepdims=True)) for each in ways]
         for place, choice in enumerate(answer.chosen):
             assert choice.logprob is not None
-            assert abs(choice.logprob - logprobs[place, choice.token]) < self.tolerance
-            best = np.sort(logprobs[place])[::-1][:wanted]
-            told = np.array([each.logprob for each in choice.top])
-            assert told.shape == best.shape
-            assert (np.abs(told - best) < self.tolerance).all()
+            assert len(choice.top) == wanted
+            told = np.array([choice.logprob, *(each.logprob for each in choice.top)])
+            due = [
+                np.array([each[place, choice.token], *np.sort(each[place])[::-1][:wanted]])
+                for each in logprobs
+            ]
+            assert any((np.abs(told - each) < self.tolerance).all() for each in due)
 
     def _judge_end(self, decoder: RowDecoder, events: list[Event], answer: Answer) -> None:
         if answer.finished is None:  # cancelled

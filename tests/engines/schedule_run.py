@@ -109,9 +109,9 @@ class Subject:
         found = self.references.get(adapter) or Reference(self.model, self.tokenizer)
         if world.kv_bits is None:
             return found
-        if not world.exact:
-            return replace(found, tolerance=LOOSE)
         quantised = Quantised(world.kv_bits, 32, world.quantised_start)
+        if not world.exact:
+            return replace(found, tolerance=LOOSE, some_quantised=quantised)
         return replace(found, quantised=quantised, tolerance=FLIPPED[world.kv_bits])
 
     def job(self, name: str, ask: Ask, prompt: tuple[int, ...]) -> LanguageJob:
