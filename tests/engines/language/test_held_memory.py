@@ -87,7 +87,7 @@ def test_a_chunk_copies_only_itself(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_hit_is_copied_into_a_cache_that_becomes_its_row(bench: Bench, in_place: bool) -> None:
+def test_a_hit_is_copied_where_its_row_will_lie(bench: Bench, in_place: bool) -> None:
     """Every copy needs memory for what it writes, which tells how many there are."""
     engine = bench.engine = bench.new_engine(msgspec.structs.replace(bench.plan, writes_in_place=in_place))
     run_all(bench, {"a": (LONG, 1)})
@@ -118,13 +118,15 @@ def test_a_hit_is_copied_into_a_cache_that_becomes_its_row(bench: Bench, in_plac
     del prompt
     for _ in range(4):
         engine.step()
-    assert peak() - held < 0.2 * size, "the batch takes the cache over"
+    assert peak() - held < 0.2 * size, "its row begins where it is"
     assert active() - before < whole + 0.1 * size, "beside the tree it is in the batch alone"
 
 
-def test_a_hit_beside_a_running_row_is_copied_into_its_slot(bench: Bench) -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_hit_beside_a_running_row_is_copied_into_its_slot(bench: Bench, in_place: bool) -> None:
+    engine = bench.engine = bench.new_engine(msgspec.structs.replace(bench.plan, writes_in_place=in_place))
     run_all(bench, {"a": (LONG, 1)})
-    engine, size = bench.engine, prefix_bytes(bench)
+    size = prefix_bytes(bench)
     engine.submit(bench.job("first", (*LONG, 7), 200))
     engine.submit(bench.job("second", (*LONG, 8), 200))
     while len(engine._batch.rows) < 2:
@@ -132,7 +134,8 @@ def test_a_hit_beside_a_running_row_is_copied_into_its_slot(bench: Bench) -> Non
     held = active()
     engine.cancel("second")
     engine.submit(bench.job("third", (*LONG, 1, 2, 3), 200))
-    assert max(step_peak(bench) for _ in range(4)) < 2.2 * size, "its own cache, out of what is side by side"
+    aside = 0 if in_place else size  # all layers side by side for a moment
+    assert max(step_peak(bench) for _ in range(4)) < aside + 0.2 * size
     assert len(engine._batch.rows) == 2
     assert active() - held < 0.1 * size, "and the slot that was there"
 
@@ -148,7 +151,7 @@ def test_a_row_that_joins_where_another_left_copies_nobody_elses_cache(bench: Be
     for row in range(12, 14):
         engine.cancel(f"r{row - 8}")
         engine.submit(bench.job(f"r{row}", (*LONG[:900], row), 100))
-        assert max(step_peak(bench) for _ in range(4)) < 3.5 * own < slots / 3
+        assert max(step_peak(bench) for _ in range(4)) < 1.5 * own < slots / 3
     assert len(engine._batch.rows) == 12
     assert engine.stats().kv_bytes == slots
 
@@ -187,7 +190,7 @@ def test_a_row_that_leaves_copies_its_new_text_alone(
 def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_row_or_for_its_tokens_alone(
     bench: Bench, choices: int, expected: int
 ) -> None:
-    """Two rows cannot both take the cache over."""
+    """Two rows cannot both lie where it was computed."""
     run_all(bench, {"a": (LONG[:320], 1)})
     prompt = (*LONG[:320], *range(200))
     engine = bench.engine

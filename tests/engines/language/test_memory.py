@@ -20,6 +20,7 @@ from pippin.engines.language import batching, sizes, speculation
 from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.row_caches import leaves
 from pippin.engines.language.scheduler import Ticket
+from pippin.engines.language.slot_cache import SlotCache
 from pippin.engines.language.speculation import DraftModel
 
 SMALL = ModelOptions(max_num_seqs=6, cache_block_tokens=4)
@@ -82,6 +83,8 @@ def held(engine: LanguageEngine) -> int:
     arrays: list[mx.array | None] = []
     for cache in caches:
         for layer in leaves(cache):
+            if isinstance(layer, SlotCache):
+                continue  # which lies in the batch
             arrays += layer.cache if type(layer) is ArraysCache else [layer.keys, layer.values]
     return engine._batch.bytes + sum(array.nbytes for array in arrays if array is not None)
 

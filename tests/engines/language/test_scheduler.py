@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.scheduler import Limits, Scheduler, Ticket
-from pippin.engines.language.sizes import CAPACITY_STEP, length_class
+from pippin.engines.language.sizes import CAPACITY_STEP, GROWTH_CHARGED, length_class, rounded
 
 
 def scheduler(**changes: object) -> Scheduler:
@@ -54,40 +54,38 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     assert caught.value.report.kind == "context_length_exceeded"
 
 
-def alone_in(queue: Scheduler, **changes: object) -> Ticket:
-    queue.add(ticket("alone", 0, length=100, growth=600, **changes))
-    [found] = queue.admit()
-    queue.allot(found)
-    return found
-
-
-def test_the_cache_of_a_prompt_has_the_places_of_its_row_where_that_can_take_it_over() -> None:
-    assert alone_in(scheduler()).places == 100
-    queue = scheduler(takes_over=True)
-    assert alone_in(queue).places == 512  # 100 tokens, a step to grow by, rounded up
-    queue.add(ticket("beside", 1, length=100, growth=600))
-    [other] = queue.admit()
-    queue.allot(other)
-    assert other.places == 100
-    assert alone_in(scheduler(takes_over=True), rows=2).places == 100
-    assert alone_in(scheduler(takes_over=True, prompt_bytes=lambda tokens: tokens * 2000)).places == 100
-
-
-def test_places_to_spare_are_charged_and_given_up_where_the_memory_shrinks() -> None:
+def test_a_prompt_in_the_slot_of_its_row_is_charged_for_that_and_for_what_it_has_beside_it() -> None:
     queue = scheduler(
-        takes_over=True, row_bytes=lambda tokens: tokens, prompt_bytes=lambda tokens: tokens * 10
+        prompts_in_slots=True,
+        row_bytes=lambda places: places,
+        prompt_bytes=lambda places: 10 * places,
+        aside_bytes=lambda places: 7,
     )
-    alone = alone_in(queue)
-    assert queue.for_rows() == queue.limits.memory - 512 * 10
-    queue.limits.memory = 400 * 10  # enough for 100 tokens and a step
+    one, two = ticket("one", 0, length=100, growth=600), ticket("two", 1, length=100, growth=600, rows=2)
+    row = rounded(100 + GROWTH_CHARGED)
+    assert queue._charge([one]) == row + 7
+    assert queue._charge([two]) == 10 * (100 + CAPACITY_STEP), "which are copied out of a cache beside them"
+    queue.add(one)
+    queue.admit()
+    assert queue.for_rows() == queue.limits.memory - 7
+    queue.add(two)
+    queue.admit()
+    assert queue.for_rows() == queue.limits.memory - 7 - 10 * (100 + CAPACITY_STEP)
+    assert queue.coming(one) == 2
+    assert queue.coming(two) == 1
+    one.reserved = True
+    assert queue.coming(two) == 0
+
+
+def test_a_prompt_that_is_alone_ends_where_the_memory_shrinks_below_its_row_and_not_before() -> None:
+    queue = scheduler(prompts_in_slots=True, row_bytes=lambda places: places, aside_bytes=lambda places: 7)
+    queue.add(ticket("alone", 0, length=100, growth=600))
+    [alone] = queue.admit()
+    queue.limits.memory = 256 + 7
     assert queue.hopeless() == []
-    assert queue.victim() is alone
-    queue.drop([alone])
-    queue.requeue(alone)
-    [again] = queue.admit()
-    queue.allot(again)
-    assert again.places == 100
     assert queue.victim() is None
+    queue.limits.memory -= 1
+    assert queue.hopeless() == [alone]
 
 
 def test_what_does_not_fit_now_waits_until_it_does() -> None:
@@ -120,8 +118,8 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
     for tokens in (100, 300):
         queue.observe(0.05 + 0.03 + tokens / 1000, tokens, 1)
     assert queue.chunk() == pytest.approx(120, abs=1)  # 0.15 s are left of the gap
-    queue.limits.target_gap = 0.01
-    assert queue.chunk() == pytest.approx(70, abs=1)  # twice the time of a step
+    queue.limits.target_gap = 0.14
+    assert queue.chunk() == pytest.approx(170, abs=1)  # less than two steps are left: the time of four
     queue.drop([running])
     assert queue.chunk() == 512
 

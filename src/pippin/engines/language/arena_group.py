@@ -7,7 +7,6 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.cpu_in_place import letting_go
-from pippin.engines.language import sizes
 from pippin.engines.language.arenas import (
     Arena,
     ArenaList,
@@ -18,6 +17,7 @@ from pippin.engines.language.arenas import (
 )
 from pippin.engines.language.row_caches import RowCache, leaves, new_row_cache
 from pippin.engines.language.sizes import rounded, row_places
+from pippin.engines.language.slot_cache import Reservation, SlotCache, in_slot
 from pippin.engines.language.state_arena import StateArena
 from pippin.engines.language.window import Window
 
@@ -35,6 +35,7 @@ class ArenaGroup:
         self._shape = shape
         self._row_bytes = row_bytes
         self._live: set[int] = set()
+        self._reserved: dict[int, Reservation] = {}  # by slot
         self._hollow = 0  # steps since a quarter of the slots are holes
         self._arenas: list[Arena] = []
         self._reset()
@@ -43,7 +44,7 @@ class ArenaGroup:
         """Let go of all memory."""
         window = self._window
         window.low = window.high = window.capacity = 0
-        window.lengths, window.shifts = [], []
+        window.lengths, window.shifts, window.ahead = [], [], False
         self._arenas = [arena_for(cache, window, self._shape) for cache in new_row_cache(self._model)]
 
     @property
@@ -55,8 +56,8 @@ class ArenaGroup:
         return self._window.high
 
     @property
-    def rows(self) -> int:
-        return len(self._live)
+    def empty(self) -> bool:
+        return not self._live and not self._reserved
 
     def length(self, slot: int) -> int:
         return self._window.lengths[slot]
@@ -65,33 +66,64 @@ class ArenaGroup:
         window = self._window
         return window.lengths[slot] - (window.count if window.ahead else 0)
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
-        slot = self._open(length, room, shift, coming)
-        for arena, row in zip(flat(self._arenas), leaves(cache), strict=True):
-            arena.store(slot, row)
+    def reserve(self, length: int, room: int, coming: int = 0) -> Reservation | None:
+        if not self._shape.prompts_in_slots:
+            return None
+        slot = self._open(length, room, coming)
+        cache = in_slot(new_row_cache(self._model, length), self._arenas, slot)
+        self._reserved[slot] = Reservation(slot=slot, length=length, cache=cache)
+        return self._reserved[slot]
+
+    def join(
+        self,
+        cache: RowCache,
+        length: int,
+        room: int,
+        shift: int = 0,
+        coming: int = 0,
+        reservation: Reservation | None = None,
+    ) -> int:
+        if reservation is None:
+            slot = self._open(length, room, coming)
+        else:
+            slot = reservation.slot
+            del self._reserved[slot]
+        self._go_live(slot, length, shift)
+        for arena, layer in zip(flat(self._arenas), leaves(cache), strict=True):
+            if not isinstance(layer, SlotCache):
+                arena.store(slot, layer)
         return slot
+
+    def release(self, reservation: Reservation) -> None:
+        del self._reserved[reservation.slot]
+        self._close(reservation.slot)
 
     def adopt(self, other: Self, slot: int, room: int) -> int:
         other.start()
-        mine = self._open(other.length(slot), room, other._window.shifts[slot])
+        length, shift = other.length(slot), other._window.shifts[slot]
+        mine = self._open(length, room)
+        self._go_live(mine, length, shift)
         for arena, theirs in zip(flat(self._arenas), flat(other._arenas), strict=True):
             arena.adopt(mine, theirs, slot)  # type: ignore[arg-type] # the same layer has the same kind
         other.leave(slot)
         return mine
 
-    def _open(self, length: int, room: int, shift: int, coming: int = 0) -> int:
-        """A slot for such a row."""
+    def _open(self, length: int, room: int, coming: int = 0) -> int:
+        """A slot with places for such a row."""
         self.start()
-        window = self._window
         slot = self._free_slot()
         self._grow(*self._with(slot, length, room, coming))
+        return slot
+
+    def _go_live(self, slot: int, length: int, shift: int) -> None:
+        """Steps compute this slot from now on."""
+        window = self._window
         if self._live:
             self._resize(min(window.low, slot), max(window.high, slot + 1))
         else:
             self._resize(slot, slot + 1)
         self._live.add(slot)
         window.lengths[slot], window.shifts[slot] = length, shift
-        return slot
 
     def _with(self, slot: int, length: int, room: int, coming: int = 0) -> tuple[int, int]:
         """Slots and places once such a row lies in this slot. Growing copies all rows, so more slots are made than
@@ -99,24 +131,42 @@ class ArenaGroup:
         held = len(self._window.lengths)
         slots = max(held, slot + 1)
         if room and slots > held:
-            slots = max(slots, len(self._live) + 1 + coming, min(held * 2, held + SPARE_SLOTS))
+            taken = len(self._live) + len(self._reserved)
+            slots = max(slots, taken + 1 + coming, min(held * 2, held + SPARE_SLOTS))
         return slots, max(self._window.capacity, row_places(length, room, self._shape.slack))
 
     def _free_slot(self) -> int:
-        holes = [slot for slot in range(len(self._window.lengths)) if slot not in self._live]
+        holes = self._holes(0, len(self._window.lengths))
         inside = [slot for slot in holes if self.low <= slot < self.high]
         if inside or not holes:
             return inside[0] if inside else len(self._window.lengths)
         return min(holes, key=lambda slot: abs(slot - self.high) if slot >= self.high else self.low - slot)
 
+    def _holes(self, low: int, high: int) -> list[int]:
+        return [slot for slot in range(low, high) if slot not in self._live and slot not in self._reserved]
+
     def leave(self, slot: int) -> None:
         self._live.discard(slot)
+        self._close(slot)
+
+    def _close(self, slot: int) -> None:
+        """Nothing lies in this slot any more."""
         window = self._window
         window.lengths[slot] = window.shifts[slot] = 0
-        if not self._live:
+        if self.empty:
             self._reset()
+        elif not self._live:
+            self._forget_step()
+            self._resize(0, 0)
         elif slot in (window.low, window.high - 1):
             self._resize(min(self._live), max(self._live) + 1)
+
+    def _forget_step(self) -> None:
+        """Nobody is left for whom to compute what was built ahead."""
+        self._window.ahead = False
+        for arena in flat(self._arenas):
+            if isinstance(arena, AttentionArena):
+                arena.forget_step()
 
     def rewind(self, slot: int, tokens: int) -> None:
         self._window.lengths[slot] -= tokens
@@ -146,8 +196,8 @@ class ArenaGroup:
         This alone ever copies a row that did not just join: a hole costs a row's work in every step.
         """
         window = self._window
-        holes = [slot for slot in range(window.low, window.high) if slot not in self._live]
-        self._hollow = self._hollow + 1 if len(holes) * 4 >= window.rows else 0
+        holes = self._holes(window.low, window.high)
+        self._hollow = self._hollow + 1 if holes and len(holes) * 4 >= window.rows else 0
         if self._hollow <= HOLLOW_STEPS:
             return []
         source, target = window.high - 1, holes[0]
@@ -168,26 +218,33 @@ class ArenaGroup:
         return len(self._window.lengths) * self._row_bytes(self._places_after(count))
 
     def pack(self) -> dict[int, int]:
-        window, kept = self._window, sorted(self._live)
-        longest = max(window.lengths[slot] for slot in kept)
+        window, kept = self._window, sorted({*self._live, *self._reserved})
+        longest = max(
+            self._reserved[slot].length if slot in self._reserved else window.lengths[slot] for slot in kept
+        )
         capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
         if len(kept) == len(window.lengths) and capacity == window.capacity:
             return {}
         self.start()
         window.capacity = capacity
+        computed = [slot for slot in kept if window.low <= slot < window.high]
         for arena in flat(self._arenas):
-            arena.pack(kept, capacity)
+            arena.pack(computed if isinstance(arena, StateArena) else kept, capacity)
             mx.eval(arena.arrays())  # so that no more than one layer lies there twice
         window.lengths = [window.lengths[slot] for slot in kept]
         window.shifts = [window.shifts[slot] for slot in kept]
-        window.low, window.high = 0, len(kept)
-        self._live = set(range(len(kept)))
-        return {old: new for new, old in enumerate(kept)}
+        moved = {old: new for new, old in enumerate(kept)}
+        self._live = {moved[slot] for slot in self._live}
+        for reservation in self._reserved.values():
+            reservation.move(moved[reservation.slot])
+        self._reserved = {each.slot: each for each in self._reserved.values()}
+        window.low, window.high = min(self._live, default=0), max(self._live, default=-1) + 1
+        return moved
 
     def _places_after(self, count: int) -> int:
         window = self._window
         reach = max(window.lengths, default=0) + count
-        return window.capacity + (sizes.CAPACITY_STEP if reach > window.capacity else 0)
+        return rounded(reach) if reach > window.capacity else window.capacity
 
     def looks_back(self, slot: int) -> bool:
         return True

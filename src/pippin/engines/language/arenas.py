@@ -24,6 +24,7 @@ class BatchShape:
     """How the arenas of a model are made."""
 
     slack: int = 0  # tokens that a row may be taken back by
+    prompts_in_slots: bool = False  # prompts are computed where their rows will lie
     kv_bits: int | None = None  # of full attention, None to keep it as it comes
     kv_group_size: int = 64
 
@@ -52,7 +53,7 @@ class AttentionArena:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         self._tick = self.window.tick
         new = self._encoded(keys, values)
-        self._allot(new)
+        self.allot(new)
         # Not the same objects: an assignment to places of one changes it.
         self._before = [part[:] for part in self.parts] if self.window.ahead else []
         self.parts = [self._written(part, added) for part, added in zip(self.parts, new, strict=True)]
@@ -89,7 +90,8 @@ class AttentionArena:
     def _room(self, capacity: int) -> int:
         return capacity
 
-    def _allot(self, new: list[mx.array]) -> None:
+    def allot(self, new: list[mx.array]) -> None:
+        """Make the parts, if there are none yet, for such arrays [any, heads, any, dim]."""
         if not self.parts:
             slots, capacity = len(self.window.lengths), self._room(self.window.capacity)
             self.parts = [
@@ -131,24 +133,21 @@ class AttentionArena:
         """The step that was built ahead starts: whoever held the parts as they were would have it copy them."""
         self._before = []
 
+    def forget_step(self) -> None:
+        """The step that was built ahead will never be started."""
+        self.parts, self._before = self._before or self.parts, []
+
     def store(self, slot: int, cache: Any) -> None:
-        """Copy a row's private cache into its slot, or take it over as the arena of this one row."""
-        if cache.keys is not None and self._is_like(cache):
-            self.parts = [cache.keys, cache.values]
-        elif cache.keys is not None:
-            self._place(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
+        """Copy a row's private cache into its slot."""
+        if cache.keys is not None:
+            self.write(slot, cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :], 0)
 
-    def _is_like(self, cache: Any) -> bool:
-        """Whether a row's private cache is what this arena would be with this row alone."""
-        window = self.window
-        alone = not self.parts and len(window.lengths) == 1
-        return alone and cache.keys.shape[2] == self._room(window.capacity)
-
-    def _place(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
+    def write(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
+        """Keys and values [1, heads, n, dim] of a row, from place `start` on."""
         self._put(slot, self._encoded(keys, values), start)
 
     def _put(self, slot: int, new: list[mx.array], start: int) -> None:
-        self._allot(new)
+        self.allot(new)
         for part, added in zip(self.parts, new, strict=True):
             part[slot : slot + 1, :, start : start + added.shape[2]] = added
 
@@ -179,9 +178,6 @@ class QuantizedArena(AttentionArena):
         super().__init__(window)
         self.bits = bits
         self.group_size = group_size
-
-    def _is_like(self, cache: Any) -> bool:
-        return False
 
     def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         return [
@@ -248,9 +244,9 @@ class SlidingArena(AttentionArena):
         keys, values = keys[:, :, keys.shape[2] - kept :], values[:, :, values.shape[2] - kept :]
         start = (cache.offset - kept) % self.ring
         head = min(kept, self.ring - start)
-        self._place(slot, keys[:, :, :head], values[:, :, :head], start)
+        self.write(slot, keys[:, :, :head], values[:, :, :head], start)
         if head < kept:
-            self._place(slot, keys[:, :, head:], values[:, :, head:], 0)
+            self.write(slot, keys[:, :, head:], values[:, :, head:], 0)
 
     def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
         """What position `stop` of a row attends to, oldest first; `stop` may lie back from its end by the slack."""
@@ -288,9 +284,9 @@ def arena_for(cache: Any, window: Window, shape: "BatchShape") -> Arena:
 
 
 def _enlarged(part: mx.array, slots: int, capacity: int) -> mx.array:
-    if part.shape[0] >= slots and part.shape[2] >= capacity:
-        return part
-    shape = (max(slots, part.shape[0]), part.shape[1], max(capacity, part.shape[2]), part.shape[3])
-    larger = mx.zeros(shape, dtype=part.dtype)
-    larger[: part.shape[0], :, : part.shape[2]] = part
-    return larger
+    for axis, more in ((2, capacity - part.shape[2]), (0, slots - part.shape[0])):
+        if more > 0:
+            shape = list(part.shape)
+            shape[axis] = more
+            part = mx.concatenate([part, mx.broadcast_to(mx.zeros((), part.dtype), shape)], axis=axis)
+    return part

@@ -15,6 +15,8 @@ from pippin.engines.language.row_group import RowGroup
 from pippin.engines.language.rows import GroupName, Row
 from pippin.engines.language.sampled import Choice, Sampled
 from pippin.engines.language.sampling import BatchSampler
+from pippin.engines.language.scheduler import Ticket
+from pippin.engines.language.slot_cache import Reservation
 from pippin.engines.language.tokenizer import Tokenizer
 
 
@@ -54,13 +56,37 @@ class Batch:
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
-    def join(self, row: Row, cache: RowCache, logits: mx.array, *, coming: int = 0) -> None:
-        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again.
-        `coming`: as many like it will follow."""
+    def reserve(self, ticket: Ticket, *, coming: int = 0) -> Reservation | None:
+        """A slot in which to compute the prompt of this row, if it can be. `coming`: as many like it will follow."""
+        name = self._name(ticket, ticket.length)
+        room, coming = self._room(name, ticket, ticket.length, coming)
+        return self._groups[name].reserve(ticket.length, room, coming)
+
+    def release(self, ticket: Ticket, reservation: Reservation) -> None:
+        """The row will not come."""
+        self._groups[self._name(ticket, ticket.length)].release(reservation)
+        self._forget_empty()
+
+    def _name(self, ticket: Ticket, length: int) -> GroupName:
+        return ticket.kind, length < self._plain_below
+
+    def join(
+        self,
+        row: Row,
+        cache: RowCache,
+        logits: mx.array,
+        *,
+        reservation: Reservation | None = None,
+        coming: int = 0,
+    ) -> None:
+        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again, if
+        it does not lie in a slot that was reserved. `coming`: as many like it will follow."""
         length = row.joined = len(row.tokens)
-        name = row.ticket.kind, length < self._plain_below
-        room, coming = self._room(name, row, length, coming)
-        row.group, row.slot = name, self._groups[name].join(cache, length, room, row.request.shift, coming)
+        row.group = name = self._name(row.ticket, length)
+        room = 0
+        if reservation is None:
+            room, coming = self._room(name, row.ticket, length, coming)
+        row.slot = self._groups[name].join(cache, length, room, row.request.shift, coming, reservation)
         self._places[row] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = row.request.job
@@ -73,12 +99,12 @@ class Batch:
         )
         self.rows.append(row)
 
-    def _room(self, name: GroupName, row: Row, length: int, coming: int = 0) -> tuple[int, int]:
+    def _room(self, name: GroupName, ticket: Ticket, length: int, coming: int = 0) -> tuple[int, int]:
         """For how many tokens more of such a row, and for how many of the rows that are coming, its group has places to
         spare."""
         if name not in self._groups:
             self._groups[name] = self._new_group(length)
-        room = min(row.ticket.growth, sizes.GROWTH_CHARGED)
+        room = min(ticket.growth, sizes.GROWTH_CHARGED)
         needed = self._groups[name].bytes_with(length, room, coming)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != name)
         if others + needed <= self.limit:
@@ -93,8 +119,8 @@ class Batch:
             if kind == row.ticket.kind and not (plain and self.length(row) >= self._plain_below):
                 continue
             length = self.length(row)
-            name = row.ticket.kind, length < self._plain_below
-            room, _ = self._room(name, row, length)
+            name = self._name(row.ticket, length)
+            room, _ = self._room(name, row.ticket, length)
             source, slot = self._groups[row.group], row.slot
             row.group, row.slot = name, self._groups[name].adopt(source, slot, room)
         self._forget_empty()
@@ -115,14 +141,14 @@ class Batch:
 
     def _pack(self) -> None:
         for name, group in self._groups.items():
-            moved = group.pack() if group.rows else {}
+            moved = {} if group.empty else group.pack()
             if moved:
                 for row in self.rows:
                     if row.group == name:
                         row.slot = moved[row.slot]
 
     def _forget_empty(self) -> None:
-        for name in [name for name, group in self._groups.items() if not group.rows]:
+        for name in [name for name, group in self._groups.items() if group.empty]:
             del self._groups[name]
 
     def leave(self, gone: list[Row]) -> None:
@@ -173,7 +199,7 @@ class Batch:
         results = []
         self._places = {}
         start = 0
-        for name, group in self._groups.items():
+        for name, group in self._running():
             mine = {row.slot: row for row in self.rows if row.group == name}
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, mine)
@@ -194,6 +220,10 @@ class Batch:
             for group in self._groups.values():
                 group.start()
             mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
+
+    def _running(self) -> list[tuple[GroupName, RowGroup]]:
+        """Groups that have more than slots that are reserved."""
+        return [(name, group) for name, group in self._groups.items() if group.low < group.high]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):
@@ -246,7 +276,7 @@ class Batch:
             tokens[place, : len(proposed) + 1] = [row.tokens[-1], *proposed]
         results, places = [], {}
         start = 0
-        for name, group in self._groups.items():
+        for name, group in self._running():
             inputs = np.zeros((group.high - group.low, width), np.int32)
             for place, row in enumerate(self.rows):
                 if row.group == name:

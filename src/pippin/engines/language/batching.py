@@ -60,9 +60,9 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
             "load_failed", f"The model does not run: {type(error).__name__}: {error}"
         ) from error
     slack = options.cache_block_tokens + options.num_draft_tokens
-    plain = BatchShape(slack=slack)
     vocabulary = alone.shape[-1]
-    if not can_batch(caches[0]) or not _agree(model, plain, caches, alone, tolerance(alone.dtype)):
+    plain = _plain(model, slack, caches, alone, may_be_in_slots=options.kv_bits is None)
+    if plain is None:
         if options.kv_bits is not None:
             raise _no_quantization("its caches are of a kind of their own")
         log.warning(
@@ -100,6 +100,21 @@ def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
         ),
         can_rewind=can_rewind(caches[0]),
     )
+
+
+def _plain(
+    model: nn.Module, slack: int, caches: list[RowCache], alone: mx.array, *, may_be_in_slots: bool
+) -> BatchShape | None:
+    """How rows run together, unquantised; None if they cannot."""
+    if not can_batch(caches[0]):
+        return None
+    attends = any(type(layer) is KVCache for layer in leaves(caches[0]))
+    # A model may do more with a prompt's cache than with an arena, so that it can have the one there and not the other.
+    for in_slots in (True, False) if attends and may_be_in_slots else (False,):
+        shape = BatchShape(slack=slack, prompts_in_slots=in_slots)
+        if _agree(model, shape, caches, alone, tolerance(alone.dtype)):
+            return shape
+    return None
 
 
 def tolerance(dtype: mx.Dtype) -> float:
@@ -146,11 +161,16 @@ def probe_row(model: nn.Module, length: int) -> RowCache:
 def _agree(
     model: nn.Module, shape: BatchShape, caches: list[RowCache], alone: mx.array, tolerance: float
 ) -> bool:
-    """Whether two rows of different length give in a batch what they give alone."""
+    """Whether two rows of different length give in a batch what they give alone, the second of them computed in its
+    slot where prompts are to be."""
     group = ArenaGroup(model, shape, measure_rows(caches[0], shape.kv_bits, shape.kv_group_size, shape.slack))
     try:
         for cache, length in zip(caches, PROBE_LENGTHS, strict=True):
-            group.join(cache, length, 1)
+            reservation = group.reserve(length, 1) if not group.empty else None
+            if reservation is not None:
+                cache = reservation.cache
+                mx.eval(model(mx.arange(1, length + 1)[None], cache=cache))
+            group.join(cache, length, 1, reservation=reservation)
         together = group.forward(mx.array([[1]] * len(caches)))
         mx.eval(together)
     except FAILURES as error:

@@ -59,7 +59,7 @@ class LanguageEngine:
         self._batch = batch
         self._prefixes = prefixes
         self._prompts = Prompts(
-            model, tokenizer, self._scheduler, prefixes, adapters, head=head, joint=joint_prompts
+            model, tokenizer, self._scheduler, batch, prefixes, adapters, head=head, joint=joint_prompts
         )
         self._keeping = RowKeeping(batch, prefixes)
         self._requests = Requests(
@@ -210,7 +210,7 @@ class LanguageEngine:
             if request.job.request.echo or request.scores_prompt:
                 echo = PromptEcho(request.job.prompt_text, tuple(prompt.scores))
                 self._requests.tell(request, [echo])
-        self._prompts.drop(prompt)
+        self._prompts.remove(prompt)
         if request.viewing is not None and not request.prompts:
             request.viewing.release()
         assert prompt.cache is not None
@@ -222,8 +222,10 @@ class LanguageEngine:
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._requests.finish(row)
                 continue
-            self._batch.join(row, prompt.cache, prompt.logits, coming=self._scheduler.coming(ticket))
-        prompt.cache = prompt.logits = None
+            coming = self._scheduler.coming(ticket)
+            self._batch.join(row, prompt.cache, prompt.logits, reservation=prompt.reservation, coming=coming)
+            prompt.reservation = None
+        self._prompts.forget(prompt)
 
     def stats(self) -> EngineStats:
         cache = CacheStats() if self._prefixes is None else self._prefixes.stats()

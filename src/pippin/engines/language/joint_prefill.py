@@ -11,8 +11,8 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from pippin.engines.language.head import Head
-from pippin.engines.language.prefill import note_logits
-from pippin.engines.language.row_caches import RowCache, arrays_of, new_row_cache
+from pippin.engines.language.prefill import note_logits, start_computing
+from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.rows import Prompt
 
 MOST_PADDING = 1.5  # padded tokens for each real one
@@ -37,10 +37,11 @@ class JoinedCache:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Give each cache its own tokens; all keys and values, [prompts, heads, longest, dim]."""
         self._written = True
-        found: list[tuple[mx.array, mx.array]] = []
         for row, (cache, count) in enumerate(zip(self._caches, self._counts, strict=True)):
             own = slice(row, row + 1)
-            found.append(cache.update_and_fetch(keys[own, :, :count], values[own, :, :count]))
+            cache.update_and_fetch(keys[own, :, :count], values[own, :, :count])
+        # All written before any is looked at: they may lie in one array, which would be copied otherwise.
+        found = [cache.keys_and_values() for cache in self._caches]
         return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
             [pair[1] for pair in found]
         )
@@ -78,9 +79,6 @@ def compute_together(
     model: nn.Module, head: Head, prompts: Sequence[Prompt], counts: Sequence[int], *, wait: bool
 ) -> None:
     """As `compute_chunk`, with the next `counts` tokens of each prompt."""
-    for prompt in prompts:
-        if prompt.cache is None:
-            prompt.cache = new_row_cache(model, prompt.ticket.places)
     rows = [prompt.cache or [] for prompt in prompts]
     width = max(counts)
     tokens = []
@@ -93,8 +91,4 @@ def compute_together(
         logits = head.last(model(mx.array(tokens), cache=layers), places)
     for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
         note_logits(prompt, count, logits[row : row + 1])
-    arrays = [array for row in rows for array in arrays_of(row)]
-    if wait:
-        mx.eval(arrays)
-    else:
-        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+    start_computing(prompts, wait=wait)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mlx.nn as nn
 import msgspec
+from mlx_lm.models.cache import KVCache
 
 from pippin.config.model_options import ModelOptions
 from pippin.core.decoding import convert
@@ -26,7 +27,7 @@ from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.prefix_tree import PrefixTree
 from pippin.engines.language.preparer import LanguagePreparer
 from pippin.engines.language.prompts import MOST_STRETCH
-from pippin.engines.language.row_caches import can_trim, measure_rows, new_row_cache
+from pippin.engines.language.row_caches import can_trim, leaves, measure_rows
 from pippin.engines.language.scheduler import Limits, no_bytes
 from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
 from pippin.engines.language.tokenizer import Tokenizer
@@ -84,6 +85,8 @@ def build_engine(
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
+    probe, stretch = probe_row(model, 2), int(plan.prefill_chunk * MOST_STRETCH)
+    uncut = [layer for layer in leaves(probe) if type(layer) is not KVCache]
     engine = LanguageEngine(
         model,
         tokenizer,
@@ -95,11 +98,12 @@ def build_engine(
             target_gap=options.target_gap_ms / 1e3,
             row_bytes=batching.row_bytes,
             # A window's cache holds the newest chunk beside it.
-            prompt_bytes=measure_rows(probe_row(model, 2), slack=int(plan.prefill_chunk * MOST_STRETCH)),
+            prompt_bytes=measure_rows(probe, slack=stretch),
             draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
             memory=shares.rows,
             slack=batching.slack,
-            takes_over=batching.shape is not None and batching.shape.kv_bits is None,
+            prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
+            aside_bytes=measure_rows(uncut, slack=stretch),
         ),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
@@ -139,9 +143,7 @@ def _open_prefixes(
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
     if options.quantized_kv_start:
         shape = replace(shape, kv_bits=None)  # short rows must find what they left
-    layout = BlockLayout(
-        probe_row(model, 2), lambda: new_row_cache(model), shape, writes_in_place=plan.writes_in_place
-    )
+    layout = BlockLayout(probe_row(model, 2), shape, writes_in_place=plan.writes_in_place)
     disk = None
     if options.cache_dir is not None and folder is not None:
         details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"

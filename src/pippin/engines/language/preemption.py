@@ -66,9 +66,9 @@ class Preemption:
 
     def _put_back(self, prompt: Prompt) -> None:
         """Compute it anew later."""
+        self._prompts.forget(prompt)
         self._scheduler.drop([prompt.ticket])
         self._scheduler.requeue(prompt.ticket)
-        prompt.forget()
         self._counters.preemptions += 1
 
     def _give_up(self, prompt: Prompt) -> None:

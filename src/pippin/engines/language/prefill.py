@@ -1,12 +1,14 @@
 """Computing prompts: a chunk at a time, each in a cache of its own."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
 from pippin.core.events import Token, TopToken
 from pippin.engines.language.head import Head
-from pippin.engines.language.row_caches import arrays_of, new_row_cache
+from pippin.engines.language.row_caches import arrays_of
 from pippin.engines.language.rows import Prompt
 from pippin.engines.language.tokenizer import Tokenizer
 
@@ -17,15 +19,21 @@ def compute_chunk(model: nn.Module, head: Head, prompt: Prompt, tokens: int, *, 
     """Add the next `tokens` of the prompt to its cache, and note the logits after its last one; `wait` until the
     device has filled the cache."""
     start = prompt.ticket.computed
-    if prompt.cache is None:
-        prompt.cache = new_row_cache(model, prompt.ticket.places)
     with head.only([tokens - 1]):
         logits = head.last(_run(model, prompt, start, tokens), [tokens - 1])
     note_logits(prompt, tokens, logits)
+    start_computing([prompt], wait=wait)
+
+
+def start_computing(prompts: Sequence[Prompt], *, wait: bool) -> None:
+    """Hand chunks to the device. Logits with them: they look at the cache, and a look that waits would have what is
+    next written there copy all of it."""
+    arrays = [array for prompt in prompts for array in arrays_of(prompt.cache or [])]
+    arrays += [prompt.logits for prompt in prompts if prompt.logits is not None]
     if wait:
-        mx.eval(arrays_of(prompt.cache))
+        mx.eval(arrays)
     else:
-        mx.async_eval(*arrays_of(prompt.cache))  # type: ignore[no-untyped-call]
+        mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
 
 def note_logits(prompt: Prompt, count: int, logits: mx.array) -> None:
@@ -47,9 +55,8 @@ def score_chunk(
     model: nn.Module, prompt: Prompt, tokens: int, tokenizer: Tokenizer, alternatives: int
 ) -> None:
     """As `compute_chunk`, and note the logprob of each token that follows one of these."""
+    assert prompt.cache is not None
     start = prompt.ticket.computed
-    if prompt.cache is None:
-        prompt.cache = new_row_cache(model, prompt.ticket.places)
     if not prompt.scores:
         prompt.scores.append(Token(prompt.tokens[0], tokenizer.raw(prompt.tokens[0]), None))
     while tokens > 0:
@@ -57,6 +64,7 @@ def score_chunk(
         logits = _run(model, prompt, start, count)[0].astype(mx.float32)
         if start + count == len(prompt.tokens):
             prompt.logits = logits[-1:]
+            mx.eval(prompt.logits)
             logits = logits[:-1]
             if not logits.size:
                 break

@@ -4,7 +4,7 @@ Layers of full attention are cut along their tokens; their arrays of one shape a
 arrays and not two for each layer. Layers that cannot be cut are kept whole, as they stand after a block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pippin.engines.language.arenas import BatchShape
 from pippin.engines.language.row_caches import RowCache, leaves
+from pippin.engines.language.slot_cache import allot, stand_at
 
 Block = tuple[mx.array, ...]
 """[arrays of this shape, heads, tokens, dim], one for each shape."""
@@ -25,16 +26,8 @@ Snapshot = tuple[tuple[mx.array | None, ...], ...]
 class BlockLayout:
     """How a model's rows are cut, learnt from a row that has run."""
 
-    def __init__(
-        self,
-        probe: RowCache,
-        new_row: Callable[[], RowCache],
-        shape: BatchShape,
-        *,
-        writes_in_place: bool = False,
-    ) -> None:
+    def __init__(self, probe: RowCache, shape: BatchShape, *, writes_in_place: bool = False) -> None:
         """`writes_in_place`: the host can write into arrays."""
-        self._new_row = new_row
         self._shape = shape
         self._writes_in_place = writes_in_place
         groups: dict[tuple[int, int, mx.Dtype], list[int]] = {}
@@ -68,78 +61,67 @@ class BlockLayout:
 
     def snapshot(self, cache: RowCache) -> Snapshot:
         """The state of the layers that cannot be cut, copied, on its way on the device."""
-        snapshot = tuple(_state(layer) for layer in leaves(cache) if type(layer) is not KVCache)
+        snapshot = tuple(_state(layer) for layer in leaves(cache) if not isinstance(layer, KVCache))
         mx.async_eval(*snapshot_arrays(snapshot))  # type: ignore[no-untyped-call]
         return snapshot
 
-    def restore(self, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int, room: int) -> RowCache:
-        """A new row's cache, filled with what was kept of `tokens` tokens, which will come to hold `room` more."""
-        cache = self._new_row()
-        arrays = self._arrays(blocks, room)
-        cut = [layer for layer in leaves(cache) if type(layer) is KVCache]
-        for index, layer in enumerate(cut):
-            layer.keys, layer.values, layer.offset = arrays[2 * index], arrays[2 * index + 1], tokens
+    def restore(
+        self, cache: RowCache, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int
+    ) -> None:
+        """Fill a row's new cache with what was kept of `tokens` tokens."""
+        self._fill([layer for layer in leaves(cache) if isinstance(layer, KVCache)], blocks, tokens)
         states = iter(snapshot or ())
         for layer in leaves(cache):
-            if type(layer) is not KVCache:
+            if not isinstance(layer, KVCache):
                 _set_state(layer, next(states), tokens)
-        return cache
 
-    def _arrays(self, blocks: Sequence[Block], room: int) -> dict[int, mx.array]:
-        """Keys and values of each layer, put together from the blocks and allotted with `room`.
+    def _fill(self, layers: Sequence[KVCache], blocks: Sequence[Block], tokens: int) -> None:
+        """Keys and values of each layer, put together from the blocks.
 
-        By MLX all layers are put together first: a copy for each block and layer, thousands of them, takes twice as
-        long as these two. Then each gets an array of its own, which can be written into in place.
+        The host gathers each right where it belongs. By MLX all layers are put together first: a copy for each block
+        and layer, thousands of them, takes twice as long as these two.
         """
-        found: dict[int, mx.array] = {}
+        stacks = list(zip(*blocks, strict=True))
         if self._writes_in_place and self._shape.kv_bits is None:
-            for parts, group in zip(zip(*blocks, strict=True), self._groups, strict=True):
-                found.update(zip(group, _gathered(parts, room), strict=True))
-            return found
-        empty = tuple(_zeros(part, room) for part in blocks[0])
-        if self._shape.kv_bits is not None:
-            stacks = _joined([*blocks, empty])
-            for number, group in enumerate(self._groups):
-                parts = stacks[3 * number : 3 * number + 3]
-                found.update({index: self._unpacked(parts, place) for place, index in enumerate(group)})
-            return found
-        for stack, rest, group in zip(_joined(blocks), empty, self._groups, strict=True):
+            self._gather(layers, stacks, tokens)
+            return
+        joined = [mx.concatenate(list(parts), axis=2) for parts in stacks]
+        found: dict[int, mx.array] = {}
+        for number, group in enumerate(self._groups):
             for place, index in enumerate(group):
-                own = slice(place, place + 1)
-                found[index] = mx.concatenate([stack[own], rest[own]], axis=2)
-        return found
+                found[index] = self._unpacked(joined, number, place)
+        for index, layer in enumerate(layers):
+            layer.update_and_fetch(found[2 * index], found[2 * index + 1])
 
-    def _unpacked(self, parts: Sequence[mx.array], place: int) -> mx.array:
-        """One array out of a stack that is kept in few bits."""
-        packed, scales, biases = (part[place : place + 1] for part in parts)
+    def _gather(self, layers: Sequence[KVCache], stacks: Sequence[Sequence[mx.array]], tokens: int) -> None:
+        """As `_fill`, by the host."""
+        grouped = list(zip(stacks, self._groups, strict=True))
+        like = {index: parts[0] for parts, group in grouped for index in group}
+        for number, layer in enumerate(layers):
+            allot(layer, like[2 * number], like[2 * number + 1])
+        places = [array for layer in layers for array in (layer.keys, layer.values)]
+        mx.eval(places)
+        mx.synchronize()  # what lay in the slot before may be on its way into the tree
+        for parts, group in grouped:
+            sources = [_memory(part) for part in parts]
+            for number, index in enumerate(group):
+                own = _memory(places[index])[0, :, :tokens]
+                np.concatenate([source[number] for source in sources], axis=1, out=own)
+        for layer in layers:
+            stand_at(layer, tokens)
+
+    def _unpacked(self, stacks: Sequence[mx.array], number: int, place: int) -> mx.array:
+        """One array [1, heads, tokens, dim] out of the stacks of all."""
+        own = slice(place, place + 1)
+        if self._shape.kv_bits is None:
+            return stacks[number][own]
+        packed, scales, biases = (stack[own] for stack in stacks[3 * number : 3 * number + 3])
         return mx.dequantize(packed, scales, biases, self._shape.kv_group_size, self._shape.kv_bits)
-
-
-def _joined(blocks: Sequence[Block]) -> Block:
-    """One block, of all their tokens."""
-    return tuple(mx.concatenate(list(parts), axis=2) for parts in zip(*blocks, strict=True))
-
-
-def _gathered(parts: Sequence[mx.array], room: int) -> list[mx.array]:
-    """The arrays of a stack that lies in parts, each [1, heads, tokens + room, dim], written by the host."""
-    count, heads, _, dim = parts[0].shape
-    tokens = sum(part.shape[2] for part in parts)
-    arrays = [mx.zeros((1, heads, tokens + room, dim), parts[0].dtype) for _ in range(count)]
-    mx.eval(arrays)
-    sources = [_memory(part) for part in parts]
-    for place, array in enumerate(arrays):
-        np.concatenate([source[place] for source in sources], axis=1, out=_memory(array)[0, :, :tokens])
-    return arrays
 
 
 def _memory(array: mx.array) -> NDArray[Any]:
     """What an array lies in, seen as numbers of a kind that numpy has."""
     return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
-
-
-def _zeros(part: mx.array, tokens: int) -> mx.array:
-    """As an array of a block, but of `tokens` tokens; takes no memory."""
-    return mx.broadcast_to(mx.zeros((), part.dtype), (*part.shape[:2], tokens, part.shape[3]))
 
 
 def bytes_of(arrays: Sequence[mx.array]) -> int:
@@ -153,7 +135,7 @@ def snapshot_arrays(snapshot: Snapshot) -> list[mx.array]:
 def _keys_and_values(cache: RowCache) -> list[mx.array]:
     found = []
     for layer in leaves(cache):
-        if type(layer) is KVCache:
+        if isinstance(layer, KVCache):
             found += [layer.keys, layer.values]
     return found
 

@@ -79,7 +79,7 @@ class PrefixCache:
             self._disk.close()
 
     def begin(self, prompt: Prompt) -> int:
-        """Look the prompt up, and fill its cache with what is known; gives how many tokens that is."""
+        """Look the prompt up, and fill its cache, which is new, with what is known; gives how many tokens that is."""
         size, tokens = self.tree.block_tokens, prompt.identity[:-1]  # what is sampled from must be computed
         path = self.tree.path(prompt.request.job.key, tokens)
         usable = self._usable(path)
@@ -95,8 +95,8 @@ class PrefixCache:
         known = len(usable) * size
         self._hit_tokens += known
         snapshot = usable[-1].snapshot if self.has_snapshots else None
-        blocks = [node.block for node in usable]
-        prompt.cache = self._layout.restore(blocks, snapshot, known, prompt.ticket.places - known)
+        assert prompt.cache is not None
+        self._layout.restore(prompt.cache, [node.block for node in usable], snapshot, known)
         return known
 
     def _usable(self, path: list[Node]) -> list[Node]:

@@ -5,6 +5,7 @@ from collections.abc import Container
 import mlx.nn as nn
 
 from pippin.core.events import Event, Progress
+from pippin.engines.language.batch import Batch
 from pippin.engines.language.head import Head
 from pippin.engines.language.joint_prefill import can_join, compute_together, fits
 from pippin.engines.language.lora import Adapters
@@ -24,6 +25,7 @@ class Prompts:
         model: nn.Module,
         tokenizer: Tokenizer,
         scheduler: Scheduler,
+        batch: Batch,
         prefixes: PrefixCache | None,
         adapters: Adapters,
         *,
@@ -32,6 +34,7 @@ class Prompts:
     ) -> None:
         """`joint`: the model was found to compute rows of different lengths together."""
         self._model = model
+        self._batch = batch
         self._head = head
         self._tokenizer = tokenizer
         self._scheduler = scheduler
@@ -48,6 +51,17 @@ class Prompts:
         self._prompts[prompt.ticket] = prompt
 
     def drop(self, prompt: Prompt) -> None:
+        self.forget(prompt)
+        self.remove(prompt)
+
+    def forget(self, prompt: Prompt) -> None:
+        """Let go of what was computed."""
+        if prompt.reservation is not None:
+            self._batch.release(prompt.ticket, prompt.reservation)
+        prompt.forget()
+
+    def remove(self, prompt: Prompt) -> None:
+        """It is none any more, but rows."""
         prompt.request.prompts.remove(prompt)
         del self._prompts[prompt.ticket]
 
@@ -84,13 +98,26 @@ class Prompts:
             if prefixes.leader(prompt, ahead) is not None or not prefixes.fetched(prompt):
                 ticket.held = True
                 return False
-        self._scheduler.allot(ticket)
+        self._open(prompt)
         if prefixes is not None:
             self._scheduler.begun(ticket, prefixes.begin(prompt))
             if request.computed is None:
                 request.cached = ticket.computed
         prompt.begun = True
         return True
+
+    def _open(self, prompt: Prompt) -> None:
+        """Give the prompt a cache, in the slot of its row if it becomes one."""
+        ticket = prompt.ticket
+        if self._scheduler.reserves(ticket):
+            self._batch.limit = self._scheduler.for_rows()
+            prompt.reservation = self._batch.reserve(ticket, coming=self._scheduler.coming(ticket))
+        ticket.reserved = prompt.reservation is not None
+        prompt.cache = (
+            new_row_cache(self._model, ticket.length)
+            if prompt.reservation is None
+            else prompt.reservation.cache
+        )
 
     def compute(self, prompt: Prompt, most: int, *, wait: bool) -> tuple[int, list[Prompt]]:
         """Add up to `most` tokens to this prompt, and to others that are best computed along with it, or compute

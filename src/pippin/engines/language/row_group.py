@@ -5,6 +5,7 @@ from typing import Protocol, Self
 import mlx.core as mx
 
 from pippin.engines.language.row_caches import RowCache
+from pippin.engines.language.slot_cache import Reservation
 
 
 class RowGroup(Protocol):
@@ -17,14 +18,31 @@ class RowGroup(Protocol):
     def high(self) -> int: ...
 
     @property
-    def rows(self) -> int:
-        """Live rows."""
+    def empty(self) -> bool:
+        """Whether it has no rows, and none to come."""
         ...
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
-        """Copy a row of `length` tokens in, which will grow by up to `room`; gives its slot. `shift` is what rotary
-        positions differ by from the tokens' places. As many rows as are `coming` will join soon. A row without room has
+    def reserve(self, length: int, room: int, coming: int = 0) -> Reservation | None:
+        """A slot in which to compute the prompt of a row of `length` tokens, which will grow by up to `room`; None
+        where prompts cannot be computed in slots. As many rows as are `coming` will follow soon. A row without room has
         nothing made to spare for it."""
+        ...
+
+    def join(
+        self,
+        cache: RowCache,
+        length: int,
+        room: int,
+        shift: int = 0,
+        coming: int = 0,
+        reservation: Reservation | None = None,
+    ) -> int:
+        """Take a row, and copy what of it does not lie in its slot yet; gives its slot. `shift` is what rotary
+        positions differ by from the tokens' places."""
+        ...
+
+    def release(self, reservation: Reservation) -> None:
+        """The row will not come."""
         ...
 
     def leave(self, slot: int) -> None: ...
@@ -73,7 +91,8 @@ class RowGroup(Protocol):
         ...
 
     def pack(self) -> dict[int, int]:
-        """Give up all places to spare; the new slot of each row by its old one, nothing if there are none."""
+        """Give up all places to spare; the new slot of each row by its old one, nothing if there are none.
+        Reservations learn theirs."""
         ...
 
     def adopt(self, other: Self, slot: int, room: int) -> int:

@@ -13,6 +13,7 @@ from pippin.engines.language.prefix_tree import Node
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_decoder import RowDecoder
 from pippin.engines.language.scheduler import Ticket
+from pippin.engines.language.slot_cache import Reservation
 from pippin.engines.language.vision.sight import Viewing
 
 GroupName = tuple[int, bool]
@@ -59,6 +60,7 @@ class Prompt:
     tokens: tuple[int, ...]
     ticket: Ticket
     cache: RowCache | None = None
+    reservation: Reservation | None = None  # of the slot where its row will lie, and `cache` with it
     begun: bool = False  # looked up in the prefix cache
     fetched: bool = False  # looked up on the disk
     loading: Loading | None = None  # from the disk
@@ -69,7 +71,7 @@ class Prompt:
 
     def forget(self) -> None:
         """Let go of what was computed."""
-        self.cache = self.logits = None
+        self.cache = self.logits = self.reservation = None
         self.begun, self.chunks = False, 0
         self.borders.clear()
         self.scores.clear()

@@ -6,14 +6,15 @@ from typing import Literal
 
 from pippin.core.errors import ServerError
 from pippin.engines.language import sizes
-from pippin.engines.language.sizes import length_class, rounded, row_places
+from pippin.engines.language.sizes import length_class, rounded
 from pippin.engines.language.step_cost import Step, StepCost
 
 Phase = Literal["waiting", "prefill", "running"]
 
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # beside decoding, before anything was measured
-MOST_STEPS = 8  # that a chunk may take the time of
+TOO_FEW_STEPS = 2  # of whose time a chunk could make nothing
+LEAST_STEPS, MOST_STEPS = 4, 8  # that a chunk may take the time of, where the target leaves too little
 MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
 
 
@@ -32,7 +33,7 @@ class Ticket:
     held: bool = False  # waits for another ticket to compute the prefix that they share
     kind: int = 0  # class of lengths whose rows it lies beside, from its admission on; never lower again
     passed: int = 0  # prompt tokens that were computed for others since this one was admitted
-    places: int = 0  # in its prompt's own cache, once there is one
+    reserved: bool = False  # its row has a slot already
 
     @property
     def remaining(self) -> int:
@@ -64,7 +65,8 @@ class Limits:
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
     memory: int  # bytes for live rows and prompts under way
     slack: int = 0  # places that a row has beyond its tokens
-    takes_over: bool = False  # a row by itself can go on in the cache that its prompt was computed in
+    prompts_in_slots: bool = False  # a prompt that becomes one row is computed where that will lie
+    aside_bytes: Callable[[int], int] = no_bytes  # of what such a prompt has beside its slot
     draft_bytes: Callable[[int], int] = no_bytes  # of what a draft model keeps for a row
 
 
@@ -111,7 +113,7 @@ class Scheduler:
     def requeue(self, ticket: Ticket) -> None:
         """Put a preempted row back; never refused."""
         ticket.phase, ticket.computed, ticket.held, ticket.passed = "waiting", 0, False, 0
-        ticket.kind = ticket.places = 0
+        ticket.kind, ticket.reserved = 0, False
         self.tickets.append(ticket)
 
     def drop(self, gone: Iterable[Ticket]) -> None:
@@ -126,12 +128,16 @@ class Scheduler:
             together = [*active, *admitted, ticket]
             if sum(each.rows for each in together) > self.limits.max_rows:
                 break
-            if (active or admitted) and self._charge(together) > self.limits.memory:
+            if (active or admitted) and not self._fit(together):
                 break
             ticket.phase = "prefill"
             ticket.kind = length_class(ticket.charged)
             admitted.append(ticket)
         return admitted
+
+    def _fit(self, tickets: list[Ticket]) -> bool:
+        """Both as they will be, when some may have gone over to another class, and as they are."""
+        return max(self._charge(tickets), self._charge(tickets, growth=1)) <= self.limits.memory
 
     def chunk(self) -> int:
         """Prompt tokens that this step may compute."""
@@ -139,13 +145,16 @@ class Scheduler:
         running, waiting = len(self.phase("running")), len(self.phase("prefill"))
         if not running:
             return limits.prefill_chunk
-        # Where decoding alone takes up the gap, prompts get the time of two steps, and of more where many wait for few:
-        # whoever joins sooner shares more steps with the others, so that all are done sooner.
-        steps = min(max(2.0, 2 * waiting / running), MOST_STEPS)
         decoding = self.step_cost.decoding(running)
+        seconds = limits.target_gap - decoding
+        if seconds < TOO_FEW_STEPS * decoding:
+            # The gap cannot be kept, and what begins a chunk, reading the weights, takes most of a step: prompts get
+            # the time of a few, and of more where many wait for few. Whoever joins sooner shares more steps with the
+            # others, so that all are done sooner.
+            seconds = min(max(LEAST_STEPS, 2 * waiting / running), MOST_STEPS) * decoding
         ticket = self.next_prompt()
         context = ticket.computed if ticket is not None else 0
-        tokens = self.step_cost.affordable(max(limits.target_gap - decoding, steps * decoding), context)
+        tokens = self.step_cost.affordable(seconds, context)
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
     def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
@@ -171,15 +180,9 @@ class Scheduler:
         """Whose prompts are computed, and whose rows do not run yet."""
         return [ticket for ticket in self.phase("prefill") if not ticket.remaining]
 
-    def allot(self, ticket: Ticket) -> None:
-        """Places for a prompt's cache. Of one that is alone they are as many as its row will have, so that it can take
-        the cache over."""
-        ticket.places = ticket.length
-        active = [each for each in self.tickets if each.phase != "waiting"]
-        if self.limits.takes_over and active == [ticket] and ticket.rows == 1:
-            places = row_places(ticket.length, ticket.growth, self.limits.slack)
-            if self.limits.prompt_bytes(places) <= self.limits.memory:
-                ticket.places = places
+    def reserves(self, ticket: Ticket) -> bool:
+        """Whether its prompt is computed in the slot of its row."""
+        return self.limits.prompts_in_slots and ticket.rows == 1
 
     def begun(self, ticket: Ticket, known: int) -> None:
         """So much of the prompt need not be computed."""
@@ -198,8 +201,9 @@ class Scheduler:
                 other.passed += tokens
 
     def coming(self, ticket: Ticket) -> int:
-        """Rows of its length class that are on their way."""
-        return sum(each.rows for each in self.phase("prefill") if each.kind == ticket.kind)
+        """Rows of its length class that are on their way besides, without a slot yet."""
+        others = [each for each in self.phase("prefill") if each is not ticket and not each.reserved]
+        return sum(each.rows for each in others if each.kind == ticket.kind)
 
     def split(self, ticket: Ticket) -> list[Ticket]:
         """The prompt is computed: its rows run, with a ticket each."""
@@ -216,7 +220,8 @@ class Scheduler:
             )
             for _ in range(ticket.rows)
         ]
-        self._copies += ticket.length * ticket.rows
+        if not ticket.reserved:
+            self._copies += ticket.length * ticket.rows
         self.drop([ticket])
         self.tickets.extend(rows)
         return rows
@@ -227,8 +232,8 @@ class Scheduler:
         active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
         if self._charge(active, growth=1) <= self.limits.memory:
             return None
-        if len(active) < 2:  # it was alone, and its prompt got places to spare
-            return next((each for each in active if each.places > each.length), None)
+        if len(active) < 2:
+            return None
         running = [ticket for ticket in active if ticket.phase == "running"]
         return min(
             running or active, key=lambda each: (not self.can_wait(each), each.priority, -each.arrival)
@@ -236,8 +241,7 @@ class Scheduler:
 
     def can_wait(self, ticket: Ticket) -> bool:
         """Whether it can be computed anew, if need be alone: as a prompt it may be larger than the row that it is."""
-        bare = replace(ticket, places=0)
-        return max(self._charge([bare], growth=1), self._prompt_bytes(bare)) <= self.limits.memory
+        return self._charge([replace(ticket, phase="prefill")], growth=1) <= self.limits.memory
 
     def hopeless(self) -> list[Ticket]:
         """Prompts that do not fit any more, even alone, since the memory has shrunk."""
@@ -268,7 +272,7 @@ class Scheduler:
     def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
         """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.
 
-        A prompt under way has a cache of its own, which may be larger than the rows that it becomes.
+        A prompt under way that has no slot has a cache of its own, which may be larger than the rows that it becomes.
         """
         row_bytes, slack = self.limits.row_bytes, self.limits.slack
         longest: dict[int, int] = {}
@@ -282,12 +286,19 @@ class Scheduler:
         size = 0
         for each, tokens, kind in charged:
             rows = each.rows * (one[kind] + self._draft_bytes(tokens))
-            size += rows if each.phase == "running" else max(rows, self._prompt_bytes(each))
+            if each.phase == "running":
+                size += rows
+            elif self.reserves(each):
+                size += rows + self._prompt_bytes(each)
+            else:
+                size += max(rows, self._prompt_bytes(each))
         return size
 
     def _draft_bytes(self, tokens: int) -> int:
         return self.limits.draft_bytes(tokens + self.limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, ticket: Ticket) -> int:
+        """Of what a prompt has beside the slots of its rows."""
         # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
-        return self.limits.prompt_bytes(max(ticket.length + sizes.CAPACITY_STEP, ticket.places))
+        size = self.limits.aside_bytes if self.reserves(ticket) else self.limits.prompt_bytes
+        return size(ticket.length + sizes.CAPACITY_STEP)

@@ -8,6 +8,7 @@ import mlx.nn as nn
 
 from pippin.engines.language import sizes
 from pippin.engines.language.row_caches import RowCache
+from pippin.engines.language.slot_cache import Reservation
 
 
 class SoloGroup:
@@ -30,8 +31,8 @@ class SoloGroup:
         return len(self._caches)
 
     @property
-    def rows(self) -> int:
-        return sum(cache is not None for cache in self._caches)
+    def empty(self) -> bool:
+        return all(cache is None for cache in self._caches)
 
     def length(self, slot: int) -> int:
         return self._lengths[slot]
@@ -39,8 +40,22 @@ class SoloGroup:
     def computed(self, slot: int) -> int:
         return self._lengths[slot]
 
-    def join(self, cache: RowCache, length: int, room: int, shift: int = 0, coming: int = 0) -> int:
+    def join(
+        self,
+        cache: RowCache,
+        length: int,
+        room: int,
+        shift: int = 0,
+        coming: int = 0,
+        reservation: Reservation | None = None,
+    ) -> int:
         return self._append(copy_row(cache), length, shift)
+
+    def reserve(self, length: int, room: int, coming: int = 0) -> None:
+        return None
+
+    def release(self, reservation: Reservation) -> None:
+        pass
 
     def adopt(self, other: Self, slot: int, room: int) -> int:
         mine = self._append(other._caches[slot], other._lengths[slot], other._shifts[slot])

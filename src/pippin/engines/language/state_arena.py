@@ -18,9 +18,8 @@ class StateArena:
     def __init__(self, window: Window, count: int) -> None:
         self.window = window
         self.cache: list[mx.array | None] = [None] * count
-        self._before: list[
-            mx.array | None
-        ] = []  # this as it is until the step that was built ahead is started
+        # As it is until the step that was built ahead is started.
+        self._before: list[mx.array | None] = []
         self._tick = 0
 
     def __getitem__(self, index: int) -> mx.array | None:
@@ -44,6 +43,9 @@ class StateArena:
 
     def resize(self, before: tuple[int, int], after: tuple[int, int]) -> None:
         """The window went from slots `before` to `after`."""
+        if after[0] == after[1]:
+            self.cache, self._before = [None] * len(self.cache), []
+            return
         for states in (self.cache, self._before):
             for index, state in enumerate(states):
                 if state is not None:

@@ -26,25 +26,23 @@ class Window:
         self.after: int | mx.array = 0
         self.longest = 0
         self.level = True  # all rows stand at the same position
-        self.runs: list[
-            tuple[int, int, int]
-        ] = []  # slots side by side, from and to, that stand at one position
-        self.places = mx.array(
-            [], dtype=mx.int32
-        )  # [slots, 1, 1, 1], of each next token; only where not level
+        # Slots side by side that stand at one position: from, to, and where.
+        self.runs: list[tuple[int, int, int]] = []
+        # Of each slot's next token, [slots, 1, 1, 1]; only where not level.
+        self.places = mx.array([], dtype=mx.int32)
 
     def begin(self, count: int, *, ahead: bool) -> None:
         """A step of `count` tokens for each row; `ahead`: it will be started later."""
         self.tick += 1
         self.count, self.ahead = count, ahead
         lengths = self.lengths[self.low : self.high]
-        self.level = min(lengths) == max(lengths)
         self.longest = max(lengths)
         self.runs, start = [], self.low
         for length, run in groupby(lengths):
             stop = start + len(list(run))
             self.runs.append((start, stop, length))
             start = stop
+        self.level = len(self.runs) == 1
         if self.level:
             self.before = lengths[0]
         else:
