@@ -272,7 +272,7 @@ class Run:
     def check_nothing_is_left(self) -> None:
         engine = self.engine
         assert not engine._batch.rows
-        assert not engine._batch._groups
+        assert not engine._batch.groups._groups
         assert not engine._scheduler.tickets
         assert len(engine._prompts) == 0
         if engine._prefixes is None:

@@ -327,7 +327,7 @@ def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:
         engine.submit(bench.job(f"r{place}", PROMPT[: 20 + place], 200))
     for _ in range(10):
         engine.step()
-    [group] = engine._batch._groups.values()
+    [group] = engine._batch.groups._groups.values()
     arena = group._arenas[0]  # type: ignore[attr-defined]
     rows = {row.request.job.id: row.slot for row in engine._batch.rows}
     before = {name: mx.array(arena.parts[0][slot, :, :20]) for name, slot in rows.items()}

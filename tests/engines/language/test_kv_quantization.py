@@ -99,7 +99,7 @@ def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
     while engine.busy:
         engine.step()
         for row in engine._batch.rows:
-            group = engine._batch._groups[row.group]
+            group = engine._batch.groups._groups[row.group]
             assert isinstance(group, ArenaGroup)
             arenas = [arena for arena in flat(group._arenas) if isinstance(arena, QuantizedArena)]
             parts = [mx.array(part[row.slot, :, :34]) for arena in arenas for part in arena.parts]

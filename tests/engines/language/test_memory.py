@@ -86,7 +86,7 @@ def held(engine: LanguageEngine) -> int:
             if isinstance(layer, SlotCache):
                 continue  # which lies in the batch
             arrays += layer.cache if type(layer) is ArraysCache else [layer.keys, layer.values]
-    return engine._batch.bytes + sum(array.nbytes for array in arrays if array is not None)
+    return engine._batch.groups.bytes + sum(array.nbytes for array in arrays if array is not None)
 
 
 def look_after(owner: Any, name: str, look: Callable[[], None]) -> None:

@@ -1,21 +1,17 @@
 """The rows that decode together: one step through the model, and one draw for all of them."""
 
-import sys
-from collections.abc import Callable
-
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language import sizes
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.random_numbers import choice_seed
 from pippin.engines.language.row_caches import RowCache
 from pippin.engines.language.row_group import RowGroup
-from pippin.engines.language.rows import GroupName, Row
+from pippin.engines.language.row_groups import RowGroups
+from pippin.engines.language.rows import Row
 from pippin.engines.language.sampled import Choice, Sampled
 from pippin.engines.language.sampling import BatchSampler
-from pippin.engines.language.scheduler import Ticket
 from pippin.engines.language.slot_cache import Reservation
 from pippin.engines.language.tokenizer import Tokenizer
 
@@ -29,46 +25,27 @@ class Batch:
 
     def __init__(
         self,
-        new_group: Callable[[int], RowGroup],
+        groups: RowGroups,
         tokenizer: Tokenizer,
         vocabulary: int,
         adapters: Adapters,
-        plain_below: int = 0,
         *,
         sorts_slowly: bool = False,
         overlaps: bool = True,
     ) -> None:
-        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart.
-        `overlaps`: starting a step on the device does not hold up the host."""
+        """`overlaps`: starting a step on the device does not hold up the host."""
         self.rows: list[Row] = []
-        self._new_group = new_group
-        self._plain_below = plain_below
-        self._groups: dict[GroupName, RowGroup] = {}
+        self.groups = groups
         self._tokenizer = tokenizer
         self._adapters = adapters
         self._sampler = BatchSampler(tokenizer, sorts_slowly=sorts_slowly)
         self._mask_words = -(-vocabulary // 32)
-        self.limit = sys.maxsize  # bytes that all rows may take
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
         self._overlaps = overlaps
         self.built = False  # the next step; on a device that does not overlap it is started later
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
-
-    def reserve(self, ticket: Ticket, *, coming: int = 0) -> Reservation | None:
-        """A slot in which to compute the prompt of this row, if it can be. `coming`: as many like it will follow."""
-        name = self._name(ticket, ticket.length)
-        room, coming = self._room(name, ticket, ticket.length, coming)
-        return self._groups[name].reserve(ticket.length, room, coming)
-
-    def release(self, ticket: Ticket, reservation: Reservation) -> None:
-        """The row will not come."""
-        self._groups[self._name(ticket, ticket.length)].release(reservation)
-        self._forget_empty()
-
-    def _name(self, ticket: Ticket, length: int) -> GroupName:
-        return ticket.kind, length < self._plain_below
 
     def join(
         self,
@@ -81,12 +58,8 @@ class Batch:
     ) -> None:
         """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again, if
         it does not lie in a slot that was reserved. `coming`: as many like it will follow."""
-        length = row.joined = len(row.tokens)
-        row.group = name = self._name(row.ticket, length)
-        room = 0
-        if reservation is None:
-            room, coming = self._room(name, row.ticket, length, coming)
-        row.slot = self._groups[name].join(cache, length, room, row.request.shift, coming, reservation)
+        row.joined = len(row.tokens)
+        self.groups.join(row, cache, reservation, coming=coming)
         self._places[row] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = row.request.job
@@ -99,86 +72,18 @@ class Batch:
         )
         self.rows.append(row)
 
-    def _room(self, name: GroupName, ticket: Ticket, length: int, coming: int = 0) -> tuple[int, int]:
-        """For how many tokens more of such a row, and for how many of the rows that are coming, its group has places to
-        spare."""
-        if name not in self._groups:
-            self._groups[name] = self._new_group(length)
-        room = min(ticket.growth, sizes.GROWTH_CHARGED)
-        needed = self._groups[name].bytes_with(length, room, coming)
-        others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != name)
-        if others + needed <= self.limit:
-            return room, coming
-        self._pack()
-        return 0, 0
-
-    def _promote(self) -> None:
-        """Rows that have grown out of their group go over to another."""
-        for row in self.rows:
-            kind, plain = row.group
-            if kind == row.ticket.kind and not (plain and self.length(row) >= self._plain_below):
-                continue
-            length = self.length(row)
-            name = self._name(row.ticket, length)
-            room, _ = self._room(name, row.ticket, length)
-            source, slot = self._groups[row.group], row.slot
-            row.group, row.slot = name, self._groups[name].adopt(source, slot, room)
-        self._forget_empty()
-
-    def fit(self, limit: int, count: int = 1) -> bool:
-        """Before a step of so many tokens: give up places to spare where `limit`, the bytes that rows may take, asks
-        for it; whether the step fits then. The scheduler sees to it that a step of one token does once it has
-        preempted."""
-        self.limit = limit
-        self._promote()
-        if self._bytes_after(count) <= limit:
-            return True
-        self._pack()
-        return self._bytes_after(count) <= limit
-
-    def _bytes_after(self, count: int) -> int:
-        return sum(group.bytes_after(count) for group in self._groups.values())
-
-    def _pack(self) -> None:
-        for name, group in self._groups.items():
-            moved = {} if group.empty else group.pack()
-            if moved:
-                for row in self.rows:
-                    if row.group == name:
-                        row.slot = moved[row.slot]
-
-    def _forget_empty(self) -> None:
-        for name in [name for name, group in self._groups.items() if group.empty]:
-            del self._groups[name]
-
     def leave(self, gone: list[Row]) -> None:
         if not gone:
             return
         leaving = set(gone)
-        for row in gone:
-            self._groups[row.group].leave(row.slot)
+        self.groups.leave(gone)
         self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
         self.rows = [row for row in self.rows if row not in leaving]
-        self._forget_empty()
         if not self.rows:
             self._forget_step()
 
     def _forget_step(self) -> None:
         self.built, self._logits, self._places = False, [], {}
-
-    def view(self, row: Row, stop: int) -> RowCache:
-        return self._groups[row.group].view(row.slot, stop)
-
-    def looks_back(self, row: Row) -> bool:
-        return self._groups[row.group].looks_back(row.slot)
-
-    def length(self, row: Row) -> int:
-        """Tokens in the row's cache."""
-        return self._groups[row.group].length(row.slot)
-
-    def computed(self, row: Row) -> int:
-        """Of these, what can be viewed."""
-        return self._groups[row.group].computed(row.slot)
 
     @property
     def started(self) -> bool:
@@ -187,7 +92,7 @@ class Batch:
 
     def forward(self) -> None:
         """Build the next step of all rows, and start it if that does not hold up the host."""
-        self._compact()
+        self.groups.compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
         drawn = sources[0].size if sources else 0
@@ -199,8 +104,7 @@ class Batch:
         results = []
         self._places = {}
         start = 0
-        for name, group in self._running():
-            mine = {row.slot: row for row in self.rows if row.group == name}
+        for group, mine in self.groups.running():
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, mine)
             logits = group.forward(_pick(source, picked)[:, None], ahead=not self._overlaps)
@@ -217,23 +121,13 @@ class Batch:
         if not self.built:
             self.forward()
         if not self._overlaps:
-            for group in self._groups.values():
-                group.start()
+            self.groups.start()
             mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
-
-    def _running(self) -> list[tuple[GroupName, RowGroup]]:
-        """Groups that have more than slots that are reserved."""
-        return [(name, group) for name, group in self._groups.items() if group.low < group.high]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):
             slots = range(group.low, group.high)
             self._adapters.choose([rows[slot].request.adapter if slot in rows else 0 for slot in slots])
-
-    def _compact(self) -> None:
-        for name, group in self._groups.items():
-            for old, new in group.compact():
-                next(row for row in self.rows if row.group == name and row.slot == old).slot = new
 
     def sample(self) -> None:
         """Draw for the rows that are here now, as masks and forced tokens have it."""
@@ -274,15 +168,15 @@ class Batch:
         tokens = np.zeros((len(self.rows), width), np.int32)
         for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):
             tokens[place, : len(proposed) + 1] = [row.tokens[-1], *proposed]
+        order = {row: place for place, row in enumerate(self.rows)}
         results, places = [], {}
         start = 0
-        for name, group in self._running():
+        for group, mine in self.groups.running():
             inputs = np.zeros((group.high - group.low, width), np.int32)
-            for place, row in enumerate(self.rows):
-                if row.group == name:
-                    inputs[row.slot - group.low] = tokens[place]
-                    places[row] = start + row.slot - group.low
-            self._choose_adapters(group, {row.slot: row for row in self.rows if row.group == name})
+            for slot, row in mine.items():
+                inputs[slot - group.low] = tokens[order[row]]
+                places[row] = start + slot - group.low
+            self._choose_adapters(group, mine)
             results.append(group.forward(mx.array(inputs)))
             start += group.high - group.low
         logits = results[0] if len(results) == 1 else mx.concatenate(results)
@@ -314,14 +208,10 @@ class Batch:
         tokens = np.zeros((len(chosen), width), np.int32)
         for place, (row, choices) in enumerate(zip(self.rows, chosen, strict=True)):
             tokens[place, : len(choices)] = [choice.token for choice in choices]
-            self._groups[row.group].rewind(row.slot, width - len(choices))
+            self.groups.rewind(row, width - len(choices))
             row.fresh = choices[-1].token
         self._sampler.commit(tokens, np.array([len(choices) for choices in chosen], np.int32))
         self._drawn, self._drawn_rows = None, []
-
-    @property
-    def bytes(self) -> int:
-        return sum(group.bytes for group in self._groups.values())
 
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:

@@ -59,7 +59,14 @@ class LanguageEngine:
         self._batch = batch
         self._prefixes = prefixes
         self._prompts = Prompts(
-            model, tokenizer, self._scheduler, batch, prefixes, adapters, head=head, joint=joint_prompts
+            model,
+            tokenizer,
+            self._scheduler,
+            batch.groups,
+            prefixes,
+            adapters,
+            head=head,
+            joint=joint_prompts,
         )
         self._keeping = RowKeeping(batch, prefixes)
         self._requests = Requests(
@@ -136,8 +143,10 @@ class LanguageEngine:
     def _fit(self) -> bool:
         """Whether the next step fits in the memory, as far as it can be made to."""
         left = self._scheduler.for_rows()
-        self._speculates = self._speculates and self._batch.fit(left, 1 + self._options.num_draft_tokens)
-        return self._speculates or self._batch.fit(left)
+        self._speculates = self._speculates and self._batch.groups.fit(
+            left, 1 + self._options.num_draft_tokens
+        )
+        return self._speculates or self._batch.groups.fit(left)
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
@@ -216,7 +225,7 @@ class LanguageEngine:
         assert prompt.cache is not None
         assert prompt.logits is not None
         tickets = self._scheduler.split(prompt.ticket)
-        self._batch.limit = self._scheduler.for_rows()
+        self._batch.groups.limit = self._scheduler.for_rows()
         for row, ticket in zip(prompt.rows, tickets, strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for

@@ -58,7 +58,7 @@ def engine_stats(
         completion_tokens=counters.completion_tokens,
         preemptions=counters.preemptions,
         batch_size=len(batch.rows),
-        kv_bytes=batch.bytes,
+        kv_bytes=batch.groups.bytes,
         kv_limit_bytes=scheduler.limits.memory,
         weight_bytes=counters.weight_bytes,
         active_bytes=mx.get_active_memory(),

@@ -28,6 +28,7 @@ from pippin.engines.language.prefix_tree import PrefixTree
 from pippin.engines.language.preparer import LanguagePreparer
 from pippin.engines.language.prompts import MOST_STRETCH
 from pippin.engines.language.row_caches import can_trim, leaves, measure_rows
+from pippin.engines.language.row_groups import RowGroups
 from pippin.engines.language.scheduler import Limits, no_bytes
 from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
 from pippin.engines.language.tokenizer import Tokenizer
@@ -107,11 +108,10 @@ def build_engine(
         ),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
-            batching.new_group,
+            RowGroups(batching.new_group, options.quantized_kv_start if options.kv_bits else 0),
             tokenizer,
             batching.vocabulary,
             adapters,
-            options.quantized_kv_start if options.kv_bits else 0,
             sorts_slowly=plan.sorts_slowly,
             overlaps=plan.overlaps,
         ),

@@ -47,7 +47,7 @@ class Preemption:
         for ticket in self._scheduler.hopeless():
             self._give_up(self._prompts.of(ticket))
         self.preempt()
-        self._batch.fit(self._scheduler.for_rows())
+        self._batch.groups.fit(self._scheduler.for_rows())
 
     def suspend(self, row: Row) -> None:
         """It goes on later as if nothing had been: its text is a prompt, most of which the prefix cache keeps."""

@@ -5,13 +5,13 @@ from collections.abc import Container
 import mlx.nn as nn
 
 from pippin.core.events import Event, Progress
-from pippin.engines.language.batch import Batch
 from pippin.engines.language.head import Head
 from pippin.engines.language.joint_prefill import can_join, compute_together, fits
 from pippin.engines.language.lora import Adapters
 from pippin.engines.language.prefill import compute_chunk, score_chunk
 from pippin.engines.language.prefix_cache import PrefixCache
 from pippin.engines.language.row_caches import new_row_cache
+from pippin.engines.language.row_groups import RowGroups
 from pippin.engines.language.rows import Prompt, Request
 from pippin.engines.language.scheduler import Scheduler, Ticket
 from pippin.engines.language.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ class Prompts:
         model: nn.Module,
         tokenizer: Tokenizer,
         scheduler: Scheduler,
-        batch: Batch,
+        groups: RowGroups,
         prefixes: PrefixCache | None,
         adapters: Adapters,
         *,
@@ -34,7 +34,7 @@ class Prompts:
     ) -> None:
         """`joint`: the model was found to compute rows of different lengths together."""
         self._model = model
-        self._batch = batch
+        self._groups = groups
         self._head = head
         self._tokenizer = tokenizer
         self._scheduler = scheduler
@@ -57,7 +57,7 @@ class Prompts:
     def forget(self, prompt: Prompt) -> None:
         """Let go of what was computed."""
         if prompt.reservation is not None:
-            self._batch.release(prompt.ticket, prompt.reservation)
+            self._groups.release(prompt.ticket, prompt.reservation)
         prompt.forget()
 
     def remove(self, prompt: Prompt) -> None:
@@ -110,8 +110,8 @@ class Prompts:
         """Give the prompt a cache, in the slot of its row if it becomes one."""
         ticket = prompt.ticket
         if self._scheduler.reserves(ticket):
-            self._batch.limit = self._scheduler.for_rows()
-            prompt.reservation = self._batch.reserve(ticket, coming=self._scheduler.coming(ticket))
+            self._groups.limit = self._scheduler.for_rows()
+            prompt.reservation = self._groups.reserve(ticket, coming=self._scheduler.coming(ticket))
         ticket.reserved = prompt.reservation is not None
         prompt.cache = (
             new_row_cache(self._model, ticket.length)

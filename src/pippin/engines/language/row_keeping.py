@@ -23,16 +23,16 @@ class RowKeeping:
         """Remember a row that is about to leave: a conversation goes on from its end."""
         if self._prefixes is None:
             return
-        length = min(self._batch.computed(row), len(row.tokens))
+        length = min(self._batch.groups.computed(row), len(row.tokens))
         stop = length // self._prefixes.tree.block_tokens * self._prefixes.tree.block_tokens
         if stop and self._earliest(row, length) <= stop:
             job = row.request.job
-            self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.view(row, stop)))
+            self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.groups.view(row, stop)))
 
     def _earliest(self, row: Row, length: int) -> int:
         """The first position as of which a row of this length can be had."""
         assert self._prefixes is not None
-        if self._prefixes.has_state or not self._batch.looks_back(row):
+        if self._prefixes.has_state or not self._batch.groups.looks_back(row):
             return length  # state is of the very end
         if self._prefixes.has_snapshots:
             return row.joined  # a window came with what it needs to go on from there
@@ -50,7 +50,7 @@ class RowKeeping:
         if self._prefixes is None or not self._prefixes.has_state:
             return
         for row in self._batch.rows:
-            length = self._batch.length(row)
+            length = self._batch.groups.length(row)
             if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
                 tokens = row.request.job.identify(row.tokens[:length])
-                self._prefixes.keep_state(row, tokens, self._batch.view(row, length))
+                self._prefixes.keep_state(row, tokens, self._batch.groups.view(row, length))

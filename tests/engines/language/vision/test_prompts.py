@@ -98,7 +98,7 @@ def test_rows_with_pictures_share_one_batch_with_others(bench: VisionBench) -> N
     engine.submit(bench.job("b", "Only text", tokens=30))
     while len(engine._batch.rows) < 2:
         engine.step()
-    [group] = engine._batch._groups.values()
+    [group] = engine._batch.groups._groups.values()
     assert isinstance(group, ArenaGroup)
     while engine.busy:
         engine.step()
