@@ -60,6 +60,12 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
 
 
+def test_the_host_writes_into_arrays_and_computes_in_turn_with_the_device_on_a_cpu_alone() -> None:
+    for facts, on_cpu in ((LINUX, True), (MAC, False), (CUDA, False)):
+        plan = decide(facts, ModelOptions())
+        assert (plan.writes_in_place, plan.sorts_slowly, not plan.overlaps) == (on_cpu, on_cpu, on_cpu)
+
+
 def test_kernels_are_compiled_on_the_way_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     for name in ("disable_compile", "set_cache_limit", "set_wired_limit"):

@@ -119,7 +119,14 @@ def test_a_chunk_is_whole_when_nobody_decodes_and_fits_the_gap_when_somebody_doe
         queue.observe(0.05 + 0.03 + tokens / 1000, tokens, 1)
     assert queue.chunk() == pytest.approx(120, abs=1)  # 0.15 s are left of the gap
     queue.limits.target_gap = 0.14
-    assert queue.chunk() == pytest.approx(170, abs=1)  # less than two steps are left: the time of four
+    assert queue.chunk() == pytest.approx(120, abs=1)  # less than two steps are left: the time of three
+    for place in range(9):
+        queue.add(ticket(f"waits{place}", place + 1, length=500))
+        queue.limits.max_rows = 10
+        queue.admit()
+        steps = min(max(3, 5 * (place + 1)), 8)
+        assert queue.chunk() == pytest.approx(50 * steps - 30, abs=1), "more where many wait"
+    queue.drop([each for each in queue.tickets if each is not running])
     queue.drop([running])
     assert queue.chunk() == 512
 

@@ -14,7 +14,8 @@ Phase = Literal["waiting", "prefill", "running"]
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # beside decoding, before anything was measured
 TOO_FEW_STEPS = 2  # of whose time a chunk could make nothing
-LEAST_STEPS, MOST_STEPS = 4, 8  # that a chunk may take the time of, where the target leaves too little
+LEAST_STEPS, MOST_STEPS = 3, 8  # that a chunk may take the time of, where the target leaves too little
+FOR_EACH = 5  # steps, were there as many prompts that wait as rows that run
 MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
 
 
@@ -151,7 +152,7 @@ class Scheduler:
             # The gap cannot be kept, and what begins a chunk, reading the weights, takes most of a step: prompts get
             # the time of a few, and of more where many wait for few. Whoever joins sooner shares more steps with the
             # others, so that all are done sooner.
-            seconds = min(max(LEAST_STEPS, 2 * waiting / running), MOST_STEPS) * decoding
+            seconds = min(max(LEAST_STEPS, FOR_EACH * waiting / running), MOST_STEPS) * decoding
         ticket = self.next_prompt()
         context = ticket.computed if ticket is not None else 0
         tokens = self.step_cost.affordable(seconds, context)
