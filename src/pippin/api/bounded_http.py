@@ -15,7 +15,7 @@ HEAD_SECONDS: Final = 30.0  # from the connection, or the first byte of a reques
 ENTRY_BYTES: Final = 32  # that a header costs beside its text
 IN_LINE: Final = 64  # requests of one connection behind the one that is answered
 
-HEAD: Final = (
+REFUSAL: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
 )
@@ -23,7 +23,7 @@ BODY: Final = (
     b'{"error":{"message":"The request headers are too large.","type":"invalid_request_error",'
     b'"param":null,"code":"header_too_large"}}'
 )
-TOO_LARGE: Final = HEAD % (len(BODY), BODY)
+TOO_LARGE: Final = REFUSAL % (len(BODY), BODY)
 
 
 class HeadTooLargeError(Exception):

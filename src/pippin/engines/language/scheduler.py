@@ -231,9 +231,7 @@ class Scheduler:
         """Who is to be preempted, if the live rows outgrow the memory: lowest priority, then youngest. Rows before
         prompts under way, whose work would be lost; these only where the memory itself has shrunk."""
         active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        if self._charge(active, growth=1) <= self.limits.memory:
-            return None
-        if len(active) < 2:
+        if len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
             return None
         running = [ticket for ticket in active if ticket.phase == "running"]
         return min(
