@@ -58,7 +58,7 @@ test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run
 
 .PHONY: schedules
 schedules: $(TO_TEST) $(DEMO_FILE) ## Run N=1000 random schedules on every kind of cache
-	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/test_schedules.py $(ARGS)
+	PIPPIN_SCHEDULES=$(or $(N),1000) $(BIN)/pytest -m long -s tests/engines/language/step/test_schedules.py $(ARGS)
 
 .PHONY: lint
 lint: $(TO_TEST) ## Check style and types
@@ -73,7 +73,7 @@ format: $(TO_TEST) ## Format the code
 
 .PHONY: docs
 docs: $(TO_TEST) ## Write the generated pages of docs/
-	$(BIN)/python scripts/write_docs.py
+	$(BIN)/python -m scripts.docs
 
 .PHONY: bench
 bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1 8"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.engines.device import accelerate_blas
 
 SHAPES = (  # rows, tokens, earlier tokens that they look back at
@@ -45,8 +45,8 @@ def main() -> None:
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
-    from pippin.engines import cpu_in_place
-    from pippin.engines.cpu_functions import install
+    from pippin.engines.cpu import in_place as cpu_in_place
+    from pippin.engines.cpu.functions import install
 
     mx.disable_compile()
     model, _ = load_model(options.model)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.engines.device import accelerate_blas
 
 TEXTS = Path(__file__).parent.parent / "tests" / "oracles"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
-from tests.engines.language.schemas import CORPUS
+from tests.engines.language.constraints.schemas import CORPUS
 
 from pippin.core.requests import JsonSchema, Sampling
-from pippin.engines.language.constraints import GrammarCompiler
-from pippin.engines.language.sampling import BatchSampler
-from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.constraints.grammar import GrammarCompiler
+from pippin.engines.language.sampling.sampler import BatchSampler
+from pippin.engines.language.text.tokenizer import Tokenizer
 
 BATCH = 16
 MOST_TOKENS = 200

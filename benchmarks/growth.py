@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 
 from benchmarks.raw_engine import pippin as decode
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished, PartDelta
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.device import accelerate_blas
-from pippin.engines.language.prefix_tree import PrefixTree
+from pippin.engines.language.prefix_cache.tree import PrefixTree
 
 RESULTS = Path(__file__).parent / "results"
 Points = list[tuple[int, float]]

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.events import Finished
 from pippin.core.models import ModelInfo, WorkerSpec

@@ -34,15 +34,16 @@ def start(folder: Path) -> dict[str, float]:
     def lap() -> None:
         laps.append(time.monotonic())
 
-    from pippin.config.model_options import ModelOptions
+    from pippin.config.options.model import ModelOptions
     from pippin.core.models import ModelInfo, WorkerSpec
     from pippin.engines.device import accelerate_blas
 
     options = ModelOptions()
     accelerate_blas(options, None)
     from pippin.engines.device import configure, decide, find_facts
-    from pippin.engines.language import loading, preparer
-    from pippin.engines.language.weights import load_weights
+    from pippin.engines.language import loading
+    from pippin.engines.language.model.weights import load_weights
+    from pippin.engines.language.prompt import preparer
 
     lap()
     info = ModelInfo(id="bench", kind="language", path=str(folder))

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from tests.service_doubles import scripted, scripted_service
+from tests.service.doubles import scripted, scripted_service
 
 from pippin.catalog.info import read_info
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.events import Progress
 from pippin.engines.device import accelerate_blas
 
@@ -23,8 +23,8 @@ TOKENS = 48
 
 
 def build(folder: Path) -> Any:
-    from tests.engines import tiny_vision_models as tiny
-    from tests.engines.vision_bench import VisionBench
+    from tests.engines.language.vision import tiny_vision_models as tiny
+    from tests.engines.language.vision.vision_bench import VisionBench
 
     family = tiny.FAMILIES["qwen2_vl"]
     config = {**family.config, **TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
@@ -60,7 +60,7 @@ def throughput(bench: Any, pictures: list[bytes]) -> float:
 
 def main() -> None:
     accelerate_blas(ModelOptions(), 1)
-    from tests.engines.tiny_vision_models import picture
+    from tests.engines.language.vision.tiny_vision_models import picture
 
     with tempfile.TemporaryDirectory() as folder:
         bench = build(Path(folder))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pippin.catalog.gguf import import_gguf
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.device import accelerate_blas
 from tests.oracles.whisper_from_ctranslate2 import convert

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "engines": {"core", "config", "output"},
     "worker": {"core", "config", "engines"},
     "mcp": {"core", "config"},
-    "service": {"core", "config", "runtime"},
+    "service": {"core", "config", "runtime", "mcp"},
     "api": {"core", "config", "service", "mcp"},
     "cli": {"core", "config", "service", "catalog", "api"},
     "__main__": {"cli"},

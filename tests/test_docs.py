@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from scripts.docs.cli_page import cli_page, help_of
+from scripts.docs.configuration_pages import configuration_page, migrating_page
 
 from pippin.cli.arguments import option_parser
 from pippin.cli.main import VERBS
-from pippin.cli.pages import cli_page, help_of
 from pippin.config.flags import flags
 from pippin.config.load import load
-from pippin.config.pages import configuration_page, migrating_page
 from pippin.config.settings import Sources
 from tests.running_server import running_server
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from pippin.api.dialects.anthropic_messages import MessagesDialect
 from pippin.api.dialects.base import DecodeContext, Decoded
-from pippin.api.dialects.openai_chat import ChatDialect
-from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.api.dialects.chat.dialect import ChatDialect
+from pippin.api.dialects.messages.dialect import MessagesDialect
+from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.conversation import Message, Reasoning
 from pippin.core.requests import GenerationRequest
 from tests.agents.agents import aider, claude_code, codex, opencode
@@ -87,7 +87,7 @@ def conversation(request: GenerationRequest) -> list[Message]:
 
 
 def check_answers(log: pytest.LogCaptureFixture) -> None:
-    lines = [record.getMessage() for record in log.records if record.name == "pippin.api.exchange"]
+    lines = [record.getMessage() for record in log.records if record.name == "pippin.api.access.exchange"]
     assert lines
     assert all(" 200 " in line for line in lines), lines
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message
 
 from pippin.api.app import create_app
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
@@ -28,7 +28,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import EngineStats, ModelInfo, ModelState
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
-from pippin.runtime.mailbox import Mailbox
+from pippin.runtime.workers.mailbox import Mailbox
 from pippin.service import Service
 from tests.api.golden_events import SEQUENCES
 

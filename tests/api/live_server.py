@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pippin.api.server import Server, listen
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
-from tests.service_doubles import scripted, scripted_service
+from tests.service.doubles import scripted, scripted_service
 
 MODEL = "org/scripted"
 

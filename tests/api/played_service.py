@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from pippin.api.app import create_app
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.conversation import Text
 from pippin.core.errors import ErrorReport, ServerError

@@ -11,9 +11,9 @@ from typing import Any
 import uvicorn
 
 from pippin.api.app import create_app
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
-from tests.service_doubles import scripted, scripted_service, write_script
+from tests.service.doubles import scripted, scripted_service, write_script
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from tests.api.live_server import MODEL, live_server
 
 TESTS: Final = Path(__file__).parents[1]
@@ -322,12 +322,12 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     19: ("tool_choice required not enforced", test_a_required_call_is_made),
     20: (
         "structured output fails off Metal",
-        "api/test_structured_clients.py::test_chat_parse_gives_objects_for_every_choice",
+        "api/clients/test_structured_clients.py::test_chat_parse_gives_objects_for_every_choice",
     ),
     21: ("a whole answer goes on when its client left", test_leaving_a_whole_answer_stops_the_model),
     22: ("a second request gets 503", test_requests_run_beside_each_other),
     23: ("the model `default` is 404", test_the_name_default_is_served),
-    24: ("x-api-key rejected", "api/test_guards.py::test_a_key_is_taken_from_either_header"),
+    24: ("x-api-key rejected", "api/access/test_guards.py::test_a_key_is_taken_from_either_header"),
     25: ("top_logprobs empty without a flag", test_logprobs_need_no_flag),
     26: ("logprobs ignored", test_logprobs_need_no_flag),
     27: ("finish_reason never length", test_both_limits_of_new_tokens_hold_and_say_length),
@@ -338,7 +338,7 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     ),
     30: (
         "kv_bits unused in batches",
-        "engines/language/test_kv_quantization.py::test_a_batch_answers_as_a_quantised_cache_does_alone",
+        "engines/language/kv_cache/test_kv_quantization.py::test_a_batch_answers_as_a_quantised_cache_does_alone",
     ),
     31: ("prompt cache pickled", "test_architecture.py::test_a_library_stays_in_its_rooms"),
     32: ("0.0.0.0 by default, without a key", test_only_this_machine_is_listened_to_by_default),
@@ -347,15 +347,15 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     35: ("cancel only flips the status", test_cancelling_a_background_response_stops_the_model),
     36: (
         "audio fields as query parameters",
-        "api/test_kinds_client.py::test_speech_comes_as_bytes_in_the_format_asked_for",
+        "api/clients/test_kinds_client.py::test_speech_comes_as_bytes_in_the_format_asked_for",
     ),
     37: (
         "image edits are no form",
-        "api/test_kinds_client.py::test_edits_take_one_picture_or_several_and_a_mask",
+        "api/clients/test_kinds_client.py::test_edits_take_one_picture_or_several_and_a_mask",
     ),
     38: (
         "previous_response_id ignored",
-        "api/test_agents_wire.py::test_a_responses_tool_loop_by_previous_response",
+        "api/clients/test_agents_wire.py::test_a_responses_tool_loop_by_previous_response",
     ),
     39: ("an error followed by a normal stop", test_a_failing_stream_ends_in_its_error_and_no_stop),
     40: ("an error without [DONE]", test_a_failing_stream_ends_in_its_error_and_no_stop),
@@ -363,7 +363,7 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     42: ("base64 ignored", test_embeddings_can_be_base64),
     43: (
         "speculation with a format or a budget is 500",
-        "engines/language/test_structured_output.py::test_speculation_keeps_to_formats_and_budgets",
+        "engines/language/constraints/test_structured_output.py::test_speculation_keeps_to_formats_and_budgets",
     ),
     44: (
         "embedding input cut silently",

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from pippin.api.pictures import LIFETIME, PictureShelf
+from pippin.api.answers.pictures import LIFETIME, PictureShelf
 from pippin.core.events import Accepted, Event, Picture, Progress, SpeechChunk
 from pippin.core.tasks import Task
-from pippin.runtime.mailbox import Mailbox
+from pippin.runtime.workers.mailbox import Mailbox
 from tests.api.fakes import MODEL, FakeRun, FakeService, Wire, application, failed
 
 EMBED = json.dumps({"model": MODEL.id, "input": "hello"}).encode()

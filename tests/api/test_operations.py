@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pippin.api.engine_totals import hit_ratio, total_stats
-from pippin.api.metrics import LABELS, VLLM_MLX_NAMES, Metrics
-from pippin.config.model_options import ModelOptions
+from pippin.api.watching.gauges import hit_ratio, total_stats
+from pippin.api.watching.metrics import LABELS, VLLM_MLX_NAMES, Metrics
+from pippin.config.options.model import ModelOptions
 from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.golden_events import SEQUENCES

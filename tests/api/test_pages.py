@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from scripts.docs.api_page import CONTRACTS, api_page, descriptions, fields_of
 
-from pippin.api.dialects.body_types import objects_of
-from pippin.api.dialects.fields import Contract
-from pippin.api.dialects.openai_fields import OpenAIFields
-from pippin.api.pages import CONTRACTS, api_page, descriptions, fields_of
+from pippin.api.dialects.shared.body_types import objects_of
+from pippin.api.dialects.shared.fields import Contract
+from pippin.api.dialects.shared.openai_fields import OpenAIFields
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 

@@ -15,7 +15,8 @@ from typing import IO
 import httpx
 import pytest
 
-from pippin.api import bounded_http, lingering
+from pippin.api.http import lingering
+from pippin.api.http import protocol as bounded_http
 from pippin.api.server import AddressError, listen
 from tests.api.live_server import MODEL, live_server
 

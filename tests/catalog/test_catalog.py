@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pippin.catalog import Catalog, CatalogRoots, default_roots
-from pippin.config.model_options import ModelOptions
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 from tests.catalog.folders import write_hub_model, write_model
 

@@ -13,7 +13,7 @@ import pytest
 from pippin.catalog import Catalog, CatalogRoots
 from pippin.catalog.download import Download, Fetched, Refused, download
 from pippin.catalog.hub_child import Fetch, is_wanted
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from tests.catalog.fake_hub import COMMIT, FakeHub, serving
 from tests.catalog.folders import write_model

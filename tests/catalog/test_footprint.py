@@ -6,7 +6,7 @@ import pytest
 
 from pippin.catalog import footprint, read_info
 from pippin.catalog.footprint import PROCESS_BYTES, weight_bytes
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from tests.catalog.folders import write_model, write_safetensors
 

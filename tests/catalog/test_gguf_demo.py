@@ -14,7 +14,7 @@ from pippin.catalog import footprint
 from pippin.catalog.footprint import PROCESS_BYTES
 from pippin.catalog.gguf import import_gguf
 from pippin.catalog.info import read_info
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from tests.catalog.gguf_golden import ROOT, check_continuations, check_tokens, golden
 
 GEMMA_PARTS = ("", "-part1", "-part2", "-part3", "-part4")

@@ -181,7 +181,7 @@ def test_a_file_that_can_not_be_written_is_one_line(home: Path) -> None:
 
 def test_a_server_imports_no_model_library(home: Path) -> None:
     program = (
-        "import sys, pippin.cli.serve, pippin.api.server, pippin.catalog, pippin.service\n"
+        "import sys, pippin.cli.verbs.serve, pippin.api.server, pippin.catalog, pippin.service\n"
         "heavy = {'mlx', 'mlx_lm', 'mlx_vlm', 'transformers', 'torch', 'llguidance', 'numpy', 'PIL', 'openai',\n"
         "         'anthropic', 'huggingface_hub', 'rich', 'mcp', 'httpx'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"

@@ -7,8 +7,8 @@ import pytest
 
 from pippin.cli.arguments import option_parser
 from pippin.config.load import load
+from pippin.config.options.start import Compat
 from pippin.config.settings import Settings, Sources
-from pippin.config.start_options import Compat
 
 
 def settings(line: str, compat: Compat | None = None, variables: dict[str, str] | None = None) -> Settings:

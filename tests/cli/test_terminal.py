@@ -11,7 +11,7 @@ from pippin.cli import greeting, terminal
 from pippin.cli.greeting import curl_line
 from pippin.cli.log_writer import LogStream
 from pippin.cli.logs import JsonFormatter, TextFormatter
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 
 
 def test_columns_are_as_wide_as_they_need() -> None:

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.docs.configuration_pages import migrating_page
 
 from pippin.config.compat.servers import SERVERS, flag_terms
 from pippin.config.compat.terms import Server, Term
-from pippin.config.declaration import options
 from pippin.config.errors import ConfigError
 from pippin.config.flags import flags
 from pippin.config.foreign import ENTRY_FIELDS
 from pippin.config.load import load
-from pippin.config.model_options import ModelOptions
-from pippin.config.pages import migrating_page
+from pippin.config.options.declaration import options
+from pippin.config.options.model import ModelOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import worker_environment
 from tests.api.fakes import FakeService, application, routes_of

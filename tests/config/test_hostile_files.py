@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pippin.config.compat.servers import SERVERS
-from pippin.config.declaration import options
 from pippin.config.environment import read_variables
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
+from pippin.config.options.declaration import options
 from pippin.config.reload import change
 from pippin.config.settings import Sources
 from pippin.config.yaml_file import form_of, load_document, read_document

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pippin.config.declaration import options
 from pippin.config.errors import ConfigError
 from pippin.config.flags import POSITIONAL
 from pippin.config.load import load
+from pippin.config.options.declaration import options
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import blas_threads, worker_environment
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 import msgspec
 import pytest
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines import device
 from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, share_memory

@@ -11,18 +11,18 @@ import openai
 import pytest
 
 from pippin.catalog.info import read_info
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.core.events import Embedded
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed
 from pippin.engines import embeddings
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.weights import load_weights
-from tests.engines.bench import PLAN
 from tests.engines.driving import no_progress, run
-from tests.engines.tiny_vision_models import FAMILIES, picture, tiny_vision_model
+from tests.engines.language.bench import PLAN
+from tests.engines.language.vision.tiny_vision_models import FAMILIES, picture, tiny_vision_model
 from tests.running_server import running_server
 
 TEXTS = ("a red fish", "Two blue birds, and a text that is longer than the others.", "x")

@@ -12,9 +12,9 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.engines.language.preparer import open_preparer
+from pippin.engines.language.prompt.preparer import open_preparer
 from tests.engines.driving import no_progress
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 
 
 @pytest.mark.parametrize(

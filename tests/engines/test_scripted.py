@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.completion import Completion, collect
 from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolChoice, ToolResult
 from pippin.core.errors import ServerError
@@ -43,7 +43,7 @@ from pippin.core.tasks import (
 )
 from pippin.engines.scripted import open_engine, open_preparer, tokenizer
 from pippin.engines.scripted.preparer import ScriptedPreparer
-from tests.service_doubles import write_script
+from tests.service.doubles import write_script
 
 WEATHER = Tool("weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from pippin.api.access.keys import read_key_file
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.forms import FormReader
-from pippin.api.keys import read_key_file
+from pippin.api.http.forms import FormReader
 from pippin.catalog.gguf.reader import GgufFile
 from pippin.config.errors import ConfigError
 from pippin.config.mcp_file import load_mcp_file
@@ -29,8 +29,8 @@ from pippin.core.requests import GenerationRequest
 from pippin.engines import pictures, sound
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
 from pippin.output.reader import OutputReader
-from pippin.runtime.worker_log import WorkerLine, log_line
-from tests.api.test_fuzz import BODIES
+from pippin.runtime.workers.log import WorkerLine, log_line
+from tests.api.http.test_fuzz import BODIES
 
 TOOLS = (
     Tool(

@@ -13,14 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.engines.device import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 
-from tests.oracles import small_mflux  # noqa: E402
-
 from pippin.worker.lifeline import end_now  # noqa: E402
+from tests.oracles import small_mflux  # noqa: E402
 
 small_mflux.shrink()
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.output.arguments import ArgumentsWriter, convert, types_of
-from pippin.output.literals import PYTHON, read_literal
+from pippin.output.notations.arguments import ArgumentsWriter, convert, types_of
+from pippin.output.notations.literals import PYTHON, read_literal
 from pippin.output.source import Malformed, Source
 
 ROOT: dict[str, Any] = {"$defs": {"size": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}}

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.mailbox import Mailbox
-from pippin.runtime.pool import Pool
-from tests.service_doubles import MIB, StaticCatalog, scripted
+from pippin.runtime.pool.pool import Pool
+from pippin.runtime.workers.mailbox import Mailbox
+from tests.service.doubles import MIB, StaticCatalog, scripted
 
 
 async def settle() -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.service import Service
 from tests.runtime import processes
-from tests.service_doubles import scripted_service
+from tests.service.doubles import scripted_service
 
 ASKED = GenerationRequest(model="", prompt="same", max_tokens=8, sampling=Sampling(temperature=0.0))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pippin.core.errors import ErrorKind
-from pippin.runtime.death import Birth, Death, death_report
+from pippin.runtime.workers.death import Birth, Death, death_report
 
 GIB = 1 << 30
 BIRTH = Birth(free=3 * GIB, starved=0)

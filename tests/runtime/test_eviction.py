@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.runtime.eviction import Resident, Shortage, shortage, victims
+from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
 
 residents = st.lists(
     st.builds(

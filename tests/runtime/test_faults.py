@@ -20,11 +20,11 @@ from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
-from pippin.runtime import link
-from pippin.runtime.supervisor import WorkerProcess
+from pippin.runtime.workers import link
+from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
-from tests.service_doubles import scripted, scripted_service, write_script
+from tests.service.doubles import scripted, scripted_service, write_script
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:

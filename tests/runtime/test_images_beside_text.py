@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from pippin.config.model_options import ModelOptions
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.events import Event, Picture, PicturesDone, Progress
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate, GenerateImages
-from pippin.runtime.pool import Pool
-from pippin.runtime.supervisor import WorkerProcess
-from pippin.runtime.worker import Worker
+from pippin.runtime.pool.pool import Pool
+from pippin.runtime.workers.supervisor import WorkerProcess
+from pippin.runtime.workers.worker import Worker
 from pippin.service import Service
-from tests.engines.tiny_vision_models import tiny_vision_model
-from tests.service_doubles import MIB, StaticCatalog, scripted
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
+from tests.service.doubles import MIB, StaticCatalog, scripted
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parent.parent.parent

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from pippin.catalog.info import read_info
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from tests.engines.tiny_models import tiny_model
-from tests.service_doubles import scripted_service
+from tests.service.doubles import scripted_service
 
 WATCH = """
 import socket, sys

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed
 from pippin.core.tasks import Tokenize
 from tests.runtime.doubles import MIB, Stage, settle
-from tests.service_doubles import StaticCatalog, scripted
+from tests.service.doubles import StaticCatalog, scripted
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:

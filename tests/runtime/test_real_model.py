@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pippin.catalog.info import read_info
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.events import Counted, Failed, Finished, PartDelta
 from pippin.core.models import ModelInfo
@@ -18,7 +18,7 @@ from pippin.service import Service
 from tests.engines.tiny_models import tiny_model
 from tests.runtime import processes
 from tests.runtime.swapping import swaps_leave_nothing
-from tests.service_doubles import scripted_service
+from tests.service.doubles import scripted_service
 
 pytestmark = pytest.mark.model
 

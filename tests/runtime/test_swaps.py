@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Tokenize
-from pippin.runtime.supervisor import WorkerProcess
+from pippin.runtime.workers.supervisor import WorkerProcess
 from tests.runtime import processes
 from tests.runtime.doubles import Stage, settle
 from tests.runtime.swapping import said, swaps_leave_nothing
-from tests.service_doubles import MIB, scripted, scripted_service, write_script
+from tests.service.doubles import MIB, scripted, scripted_service, write_script
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:

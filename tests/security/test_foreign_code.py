@@ -91,7 +91,7 @@ def test_every_loader_of_transformers_is_told_whom_to_trust() -> None:
 
 
 def test_trust_is_off_unless_the_operator_says_so() -> None:
-    from pippin.config.model_options import ModelOptions
+    from pippin.config.options.model import ModelOptions
 
     assert ModelOptions().trust_remote_code is False
 

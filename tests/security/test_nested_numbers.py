@@ -11,8 +11,8 @@ import pytest
 from starlette.applications import Starlette
 
 from pippin.api.context import DocumentedRoute
-from pippin.api.dialects.fields import names_of
 from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.shared.fields import names_of
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.security.numbers import HERE, Place, least, places
 

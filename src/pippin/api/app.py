@@ -13,30 +13,30 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.body import MIB
-from pippin.api.body_room import BodyRoom
+from pippin.api.access.errors import Errors, LastCatcher
+from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame
+from pippin.api.access.guards import Guard, policy_of
+from pippin.api.access.keys import load_keyring
+from pippin.api.access.limits import REPORTED, Allowance, Limits
+from pippin.api.answers.media import MediaResolver
 from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
-from pippin.api.errors import Errors, LastCatcher
-from pippin.api.exchange import CLIENT_GONE, Exchange, ExchangeFrame
-from pippin.api.guards import Guard, policy_of
 from pippin.api.handler import Handler
-from pippin.api.history import open_store
-from pippin.api.keys import load_keyring
-from pippin.api.limits import REPORTED, Allowance, Limits
+from pippin.api.http.body import MIB
+from pippin.api.http.body_room import BodyRoom
 from pippin.api.live_settings import LiveSettings
-from pippin.api.media import MediaResolver
-from pippin.api.observer import Observer, Unobserved
 from pippin.api.schema import schema_routes
-from pippin.api.tool_offers import ToolOffers
-from pippin.api.tracing import traced
+from pippin.api.stored.history import open_store
+from pippin.api.watching.observer import Observer, Unobserved
+from pippin.api.watching.tracing import traced
 from pippin.config.mcp_file import McpSettings
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
 from pippin.service import Service
+from pippin.service.tools.offers import ToolOffers
 
 
 def create_app(
@@ -102,7 +102,7 @@ def create_app(
 def _observer_of(options: ServerOptions) -> Observer:
     if not options.enable_metrics:
         return Unobserved()
-    from pippin.api.metrics import Metrics  # a fifth of a second to import
+    from pippin.api.watching.metrics import Metrics  # a fifth of a second to import
 
     return Metrics()
 

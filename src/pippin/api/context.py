@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pippin.api.access.errors import Errors
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.media import MediaResolver
+from pippin.api.answers.pictures import PictureShelf
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
-from pippin.api.errors import Errors
-from pippin.api.exchange import exchange_of
 from pippin.api.handler import Handler
-from pippin.api.history import ResponseStore
 from pippin.api.live_settings import LiveSettings
-from pippin.api.media import MediaResolver
-from pippin.api.observer import Observer
-from pippin.api.pictures import PictureShelf
-from pippin.config.server_options import ServerOptions
+from pippin.api.stored.history import ResponseStore
+from pippin.api.watching.observer import Observer
+from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
 

@@ -11,8 +11,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin.api.answer import Answer
-from pippin.api.body import read_json_body
+from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.keys import load_keyring
+from pippin.api.access.limits import Allowance, Limits
+from pippin.api.access.unknown_fields import UnknownFields
+from pippin.api.answers.answer import Answer, load_comment
+from pippin.api.answers.media import MediaResolver
+from pippin.api.answers.running_answers import RunningAnswers
+from pippin.api.answers.runs import run_info
 from pippin.api.dialects.base import (
     AnyDialect,
     DecodeContext,
@@ -22,28 +28,21 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.dialects.fields import names_of
-from pippin.api.exchange import Exchange, exchange_of
-from pippin.api.forms import Form, read_form
-from pippin.api.keys import load_keyring
-from pippin.api.large_work import LARGE, LargeWork
-from pippin.api.limits import Allowance, Limits
-from pippin.api.load_progress import load_comment
-from pippin.api.media import MediaResolver
-from pippin.api.observer import Observer
-from pippin.api.presence import Presence
-from pippin.api.run_info import run_info
-from pippin.api.running_answers import RunningAnswers
-from pippin.api.runs import Starter
-from pippin.api.sse import EVENTS, EventStream, each_after, following
-from pippin.api.tool_offers import ToolOffers
-from pippin.api.unknown_fields import UnknownFields
-from pippin.config.server_options import ServerOptions
+from pippin.api.dialects.shared.fields import names_of
+from pippin.api.http.body import read_json_body
+from pippin.api.http.forms import Form, read_form
+from pippin.api.http.large_work import LARGE, LargeWork
+from pippin.api.http.presence import Presence
+from pippin.api.http.sse import EVENTS, EventStream, each_after, following
+from pippin.api.watching.observer import Observer
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
+from pippin.service.run import Starter
+from pippin.service.tools.offers import ToolOffers
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pippin.config.errors import ConfigError
+from pippin.config.options.server import ServerOptions
 from pippin.config.reload import Reloaded, change, reload
-from pippin.config.server_options import ServerOptions
 from pippin.config.settings import Settings
 from pippin.service import Service
 

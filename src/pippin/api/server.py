@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -15,17 +16,28 @@ from typing import Any, Final
 import uvicorn
 import uvloop
 
+from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
-from pippin.api.bounded_http import BoundedHttp
-from pippin.api.descriptors import allow_many
-from pippin.api.guards import OPEN_PATHS
+from pippin.api.http.protocol import BoundedHttp
+from pippin.api.http.turns import Turns, door
 from pippin.api.live_settings import LiveSettings
-from pippin.api.turns import Turns, door
 from pippin.config.mcp_file import McpSettings, load_mcp_file
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.mcp import ToolServers
 from pippin.service import Service
+
+MOST: Final = 65_536
+
+
+def allow_many() -> None:
+    """Every connection takes one, and macOS starts a process with 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it doesn't tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
 
 log = logging.getLogger(__name__)
 

@@ -10,15 +10,22 @@ from typing import Final
 
 from msgspec import structs
 
-from pippin.catalog.aliases import ALIASES
 from pippin.catalog.download import Download, download
 from pippin.catalog.entry import SCRIPT_SUFFIX, SCRIPTED, CatalogEntry, model_kind, scripted, stamp_of
 from pippin.catalog.info import read_info
-from pippin.catalog.names import ambiguous, check_name, check_path, is_repository, match_partial, not_found
+from pippin.catalog.names import (
+    ALIASES,
+    ambiguous,
+    check_name,
+    check_path,
+    is_repository,
+    match_partial,
+    not_found,
+)
 from pippin.catalog.roots import CatalogRoots
 from pippin.catalog.scan import Found, scan_folder, scan_hub
-from pippin.config.model_options import ModelOptions
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
 

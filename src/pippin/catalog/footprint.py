@@ -8,7 +8,7 @@ import msgspec
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
 from pippin.config.accelerator import accelerator
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import from_json
 from pippin.core.models import ModelInfo
 

@@ -1,0 +1,1 @@
+"""The command `pippin`, the only room that prints. Begin with `main.py`."""

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from pippin.config.declaration import Option, options
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.flags import POSITIONAL, Flag, flags
+from pippin.config.options.declaration import Option, options
 from pippin.config.settings import GivenFlag
 
 WIDTH: Final = 100

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pippin
 from pippin.cli.terminal import Progress, progress, say, size
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from pippin.cli.log_writer import LogFile, LogStream, LogWriter
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.server import ServerOptions
 
 FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5

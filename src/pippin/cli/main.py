@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = ALIASES.get(words[0], words[0])
     if name not in VERBS:
         return _unknown(words[0])
-    verb: Verb = importlib.import_module(f"pippin.cli.{VERBS[name][0]}")
+    verb: Verb = importlib.import_module(f"pippin.cli.verbs.{VERBS[name][0]}")
     return _guarded(verb, words[1:])
 
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pippin.config.compat.servers import variable_terms
-from pippin.config.declaration import Option, options
 from pippin.config.errors import nearest
 from pippin.config.foreign import translate
+from pippin.config.options.declaration import Option, options
+from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
-from pippin.config.start_options import Compat
 from pippin.config.values import parse
 
 OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from pippin.config.compat.terms import Converted, Refused, Term
-from pippin.config.declaration import options
 from pippin.config.errors import ConfigError
+from pippin.config.options.declaration import options
 from pippin.config.settings import Note
 from pippin.config.values import convert
 

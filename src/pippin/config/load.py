@@ -5,12 +5,12 @@ from typing import Any
 
 from pippin.config import environment, yaml_file
 from pippin.config.compat.servers import SERVERS
-from pippin.config.declaration import options
 from pippin.config.flags import read_flags
-from pippin.config.model_options import ModelOptions
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.declaration import options
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.config.options.start import Compat
 from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
-from pippin.config.start_options import Compat
 from pippin.config.values import parse
 
 OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "config_name", "lora_paths", "lora_scales")

@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Struct
 
 from pippin.config.compat.servers import SERVERS
-from pippin.config.declaration import options
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.foreign import translate
 from pippin.config.load import load
-from pippin.config.model_options import ModelOptions
-from pippin.config.server_options import ModelEntry
+from pippin.config.options.declaration import options
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry
 from pippin.config.settings import Note, Origin, Settings
 from pippin.config.values import convert
 

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from pippin.config.server_options import ServerOptions
-from pippin.config.start_options import Compat
+from pippin.config.options.server import ServerOptions
+from pippin.config.options.start import Compat
 
 Source = Literal["default", "profile", "file", "environment", "flag", "request"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from pippin.config.declaration import Option
 from pippin.config.errors import ConfigError, nearest
+from pippin.config.options.declaration import Option
 from pippin.core import decoding
 
 TRUE = frozenset(("true", "yes", "on", "1"))

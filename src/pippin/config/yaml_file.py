@@ -8,11 +8,11 @@ import yaml
 
 from pippin.config.compat.servers import SERVERS
 from pippin.config.compat.terms import Term
-from pippin.config.declaration import Option, options
 from pippin.config.errors import ConfigError, nearest
 from pippin.config.foreign import ENTRY_FIELDS, translate, without_effect
+from pippin.config.options.declaration import Option, options
+from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
-from pippin.config.start_options import Compat
 from pippin.config.values import convert
 
 ENTRY_ALIASES = {"model": "path", "served_model_name": "name", "model_kind": "kind"}

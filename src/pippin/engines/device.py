@@ -16,7 +16,7 @@ from typing import Literal
 import psutil
 from msgspec import Struct
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def configure(plan: DevicePlan) -> None:
     if not plan.compiles:
         mx.disable_compile()
     if plan.slow_functions:
-        from pippin.engines import cpu_functions
+        from pippin.engines.cpu import functions as cpu_functions
 
         cpu_functions.install()
     mx.set_cache_limit(plan.allocator_cache)

@@ -5,7 +5,7 @@ import sys
 import time
 from importlib.metadata import version
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.engines.device import accelerate_blas
 
 ROWS, INNER, COLUMNS = 128, 576, 1536

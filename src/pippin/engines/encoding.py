@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats

@@ -1,0 +1,1 @@
+"""Reading generated text: reasoning, tool calls, text. Begin with `reader.py`."""

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest, Sampling, Thinking

@@ -3,15 +3,35 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
+from typing import Protocol
 
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Failed, merged
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
-from pippin.runtime.mailbox import Mailbox
-from pippin.runtime.pool import Lease
+from pippin.core.tasks import Task
+from pippin.runtime.pool.pool import Lease
+from pippin.runtime.workers.mailbox import Mailbox
 from pippin.service.best_of import best_choices
+
+
+class AnyRun(Protocol):
+    """What an answer needs of a run, be it one or several in a row."""
+
+    accepted: Accepted | None
+
+    async def take(self) -> list[Event]: ...
+
+    def fail(self, error: ErrorReport) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Starter(Protocol):
+    """Whatever starts tasks as `Service.start` does."""
+
+    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun: ...
 
 
 class Run:

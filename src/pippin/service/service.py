@@ -7,15 +7,14 @@ from typing import Final
 
 import msgspec
 
-from pippin.config.model_options import ModelOptions
-from pippin.config.server_options import ServerOptions
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.memory import memory_budget
-from pippin.runtime.pool import Lease, Pool
-from pippin.runtime.source import Estimate, ModelSource
+from pippin.runtime.pool.pool import Lease, Pool, memory_budget
+from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.service.best_of import widened
 from pippin.service.defaults import with_defaults, with_manner
 from pippin.service.kinds import check_kind

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage

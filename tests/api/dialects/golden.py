@@ -7,9 +7,9 @@ writes them anew; look at the difference before you commit it.
 
 from pathlib import Path
 
-from pippin.api.dialects.anthropic_messages import MessagesDialect
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Encoder, RunInfo
-from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.api.dialects.messages.dialect import MessagesDialect
+from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pippin.api.dialects.base import AnyDialect, DecodeContext, Encoder, RunInfo
-from pippin.api.dialects.openai_chat import dialect as chat
-from pippin.api.dialects.openai_completions import dialect as completions
+from pippin.api.dialects.chat.dialect import dialect as chat
+from pippin.api.dialects.completions.dialect import dialect as completions
 from pippin.core.completion import collect
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Failed, Finished

@@ -7,12 +7,15 @@ from typing import Any, Final
 import pytest
 from msgspec import inspect
 
-from pippin.api.dialects import anthropic_messages, openai_chat, openai_completions, openai_responses
-from pippin.api.dialects.anthropic_messages import MessagesDialect
 from pippin.api.dialects.base import DecodeContext
-from pippin.api.dialects.openai_chat import ChatDialect
-from pippin.api.dialects.openai_completions import CompletionsDialect
-from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.api.dialects.chat import dialect as openai_chat
+from pippin.api.dialects.chat.dialect import ChatDialect
+from pippin.api.dialects.completions import dialect as openai_completions
+from pippin.api.dialects.completions.dialect import CompletionsDialect
+from pippin.api.dialects.messages import dialect as anthropic_messages
+from pippin.api.dialects.messages.dialect import MessagesDialect
+from pippin.api.dialects.responses import dialect as openai_responses
+from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.errors import ServerError
 
 AnyDialect = ChatDialect | CompletionsDialect | ResponsesDialect | MessagesDialect

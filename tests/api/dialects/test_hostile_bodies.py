@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pippin.api.dialects.anthropic_messages import MessagesDialect
 from pippin.api.dialects.base import AnyDialect, DecodeContext
-from pippin.api.dialects.openai_compaction import CompactionDialect
-from pippin.api.dialects.openai_responses import ResponsesDialect
+from pippin.api.dialects.messages.dialect import MessagesDialect
+from pippin.api.dialects.responses.compaction import CompactionDialect
+from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 

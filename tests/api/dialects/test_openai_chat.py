@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsStreaming as CompletionParams
 
-from pippin.api.dialects import openai_chat, openai_completions
 from pippin.api.dialects.base import AnyDialect, DecodeContext
-from pippin.api.dialects.durations import parse_duration
+from pippin.api.dialects.chat import dialect as openai_chat
+from pippin.api.dialects.completions import dialect as openai_completions
+from pippin.api.dialects.shared.engine_fields import parse_duration
 from pippin.core.conversation import Image, Inline, Reasoning, Text, ToolCall, ToolResult, Url
 from pippin.core.errors import ServerError
 from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonObject, JsonSchema, Regex

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.openai_compaction import CompactionDialect
-from pippin.api.dialects.openai_responses import ResponsesDialect
-from pippin.api.dialects.openai_responses_encode import ResponseShape
-from pippin.api.dialects.sealed_text import seal
+from pippin.api.dialects.responses.compaction import CompactionDialect
+from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.responses.encode import ResponseShape
+from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.conversation import (
     Image,
     Inline,

@@ -5,9 +5,12 @@ from typing import Any, Final
 
 import pytest
 
-from pippin.api.dialects import anthropic_messages, openai_chat, openai_completions, openai_responses
 from pippin.api.dialects.base import DecodeContext
-from pippin.api.dialects.fields import MOST_NAMED
+from pippin.api.dialects.chat import dialect as openai_chat
+from pippin.api.dialects.completions import dialect as openai_completions
+from pippin.api.dialects.messages import dialect as anthropic_messages
+from pippin.api.dialects.responses import dialect as openai_responses
+from pippin.api.dialects.shared.fields import MOST_NAMED
 from pippin.core.errors import ServerError
 
 SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "string", "x-note": 1}}}

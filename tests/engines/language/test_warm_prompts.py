@@ -5,12 +5,12 @@ from pathlib import Path
 
 import openai
 import pytest
-from tests.engines.tiny_models import tiny_model
-from tests.running_server import running_server
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.warm_prompts import _read, _request
+from tests.engines.tiny_models import tiny_model
+from tests.running_server import running_server
 
 BLOCK = ModelOptions().cache_block_tokens
 GUIDE = "You answer in verse. " * 20

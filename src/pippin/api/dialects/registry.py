@@ -1,6 +1,7 @@
-"""Finds the dialects: every module of this folder that has one."""
+"""Finds the dialects: every package of this folder whose module `dialect` has one."""
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Mapping
 
@@ -14,9 +15,9 @@ def find_dialects() -> Mapping[str, AnyDialect]:
     """By path, without the version."""
     found: dict[str, AnyDialect] = {}
     for module in pkgutil.iter_modules(dialects.__path__):
-        loaded = importlib.import_module(f"{dialects.__name__}.{module.name}")
-        dialect: AnyDialect | None = vars(loaded).get("dialect")
-        if dialect is not None:
+        name = f"{dialects.__name__}.{module.name}.dialect"
+        if module.ispkg and importlib.util.find_spec(name) is not None:
+            dialect: AnyDialect = importlib.import_module(name).dialect
             found[dialect.path] = dialect
     return found
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
 from pippin.core.events import Embedded
 from pippin.core.tasks import Embed
 

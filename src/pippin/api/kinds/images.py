@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.core.tasks import GenerateImages
 
 LARGEST_SIDE: Final = 4096

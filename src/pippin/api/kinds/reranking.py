@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
 from pippin.core.conversation import Text
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank, RerankDocument

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken

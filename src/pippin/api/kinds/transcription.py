@@ -6,10 +6,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import BOOKKEEPING, Contract, invalid, unsupported
-from pippin.api.dialects.openai_words import error_body
-from pippin.api.forms import Upload
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
+from pippin.api.dialects.shared.openai_answers import error_body
+from pippin.api.http.forms import Upload
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Segment, Transcribed

@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api import drawn_size
 from pippin.api.context import Api, both, json_reply
-from pippin.api.forms import Form
+from pippin.api.http import drawn_size
+from pippin.api.http.forms import Form
+from pippin.api.http.sse import EVENTS
 from pippin.api.kinds import speech, transcription
-from pippin.api.sse import EVENTS
 from pippin.core.events import Voices
 from pippin.core.tasks import ListVoices
 

@@ -10,16 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.body import read_json_body
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.fields import decode_json
-from pippin.api.dialects.openai_responses_answer import ItemPage
-from pippin.api.dialects.openai_responses_fields import Metadata
-from pippin.api.dialects.openai_responses_items import ConversationReader
-from pippin.api.dialects.openai_responses_stored import Item, stored_items
-from pippin.api.history import OwnedHistory, StoredConversation, not_found
-from pippin.api.item_pages import page_of
+from pippin.api.dialects.responses.answer import ItemPage
+from pippin.api.dialects.responses.body import Metadata
+from pippin.api.dialects.responses.items import ConversationReader
+from pippin.api.dialects.responses.stored import Item, stored_items
+from pippin.api.dialects.shared.fields import decode_json
+from pippin.api.http.body import read_json_body
 from pippin.api.routes.responses import history_of
+from pippin.api.stored.history import OwnedHistory, StoredConversation, not_found
+from pippin.api.stored.item_pages import page_of
 
 MOST_ITEMS: Final = 20
 """That one call may add, as at OpenAI's."""

@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both
 from pippin.api.kinds import embeddings
-from pippin.api.run_info import model_info
 from pippin.core.events import Embedded
 
 

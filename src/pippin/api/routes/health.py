@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
+from pippin.api.access.exchange import exchange_of
 from pippin.api.context import VERSION, Api, both, json_reply
-from pippin.api.exchange import exchange_of
 from pippin.core.models import ModelInfo, ModelState
 
 

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.errors import not_found
 from pippin.api.context import VERSION, Api, both, json_reply
-from pippin.api.errors import not_found
-from pippin.api.forms import is_form
+from pippin.api.http.forms import is_form
 from pippin.api.kinds import image_replies, images
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.fields import decode_json
-from pippin.api.exchange import exchange_of
+from pippin.api.dialects.shared.fields import decode_json
 from pippin.core.errors import ServerError
 
 

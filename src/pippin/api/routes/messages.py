@@ -5,8 +5,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.anthropic_messages import MessagesBody, MessagesDialect
-from pippin.api.dialects.anthropic_messages_answer import TokenCount
+from pippin.api.dialects.messages.answer import TokenCount
+from pippin.api.dialects.messages.dialect import MessagesBody, MessagesDialect
 
 
 def routes(api: Api) -> list[BaseRoute]:

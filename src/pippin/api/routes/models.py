@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
-from pippin.api.run_info import model_info
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"

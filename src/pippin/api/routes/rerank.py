@@ -6,10 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, DocumentedRoute, both, json_reply
-from pippin.api.exchange import exchange_of
 from pippin.api.kinds import reranking
-from pippin.api.run_info import model_info
 from pippin.core.events import Ranked
 from pippin.core.tasks import Rerank
 

@@ -7,21 +7,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects import openai_responses_answer as answers
-from pippin.api.dialects.openai_compaction import CompactionDialect
-from pippin.api.dialects.openai_responses import ResponsesDialect
-from pippin.api.dialects.openai_responses_encode import ResponsesEncoder, response_id
-from pippin.api.dialects.openai_responses_fields import ResponsesBody
-from pippin.api.exchange import exchange_of
+from pippin.api.dialects.responses import answer as answers
+from pippin.api.dialects.responses.body import ResponsesBody
+from pippin.api.dialects.responses.compaction import CompactionDialect
+from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
 from pippin.api.handler import Prepared
-from pippin.api.history import OwnedHistory
-from pippin.api.item_pages import page_of
-from pippin.api.presence import NobodyWaits
-from pippin.api.run_info import model_info
-from pippin.api.saved_responses import SavingDialect, SavingEncoder, saver
-from pippin.api.sse import EventStream
+from pippin.api.http.presence import NobodyWaits
+from pippin.api.http.sse import EventStream
+from pippin.api.stored.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.stored.history import OwnedHistory
+from pippin.api.stored.item_pages import page_of
+from pippin.api.stored.saved_responses import SavingDialect, SavingEncoder, saver
 from pippin.core.errors import ServerError
 
 STOPPED: Final = {

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.engine_totals import hit_ratio, total_cache, total_stats
 from pippin.api.routes.health import current_state, residency, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
+from pippin.api.watching.gauges import hit_ratio, total_cache, total_stats
 from pippin.core.models import CacheStats, RequestStatus
 
 GIB = 1 << 30

@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects import openai_chat, openai_fields
-from pippin.api.dialects.engine_fields import Name
-from pippin.api.dialects.fields import Contract, decode_json, invalid
-from pippin.api.run_info import model_info
+from pippin.api.dialects.chat import dialect as openai_chat
+from pippin.api.dialects.shared import openai_fields
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize

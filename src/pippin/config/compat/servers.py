@@ -6,7 +6,7 @@ from typing import Final
 
 from pippin.config.compat import mlx_lm_server, mlx_openai_server, mlx_server, mlx_vlm, vllm_mlx
 from pippin.config.compat.terms import Server, Term
-from pippin.config.start_options import Compat
+from pippin.config.options.start import Compat
 
 SERVERS: Final[dict[Compat, Server]] = {
     "mlx-vlm": mlx_vlm.SERVER,

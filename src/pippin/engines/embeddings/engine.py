@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Embedded, Event

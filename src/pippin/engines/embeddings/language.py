@@ -6,15 +6,15 @@ from typing import Literal
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.embeddings.pooling import Pooling
 from pippin.engines.encoding import Floats, TokenRow, floats, padded
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.weights import load_weights
 
 Mode = Literal["last", "mean"]
 

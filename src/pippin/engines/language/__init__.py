@@ -6,12 +6,12 @@ from pippin.core.models import WorkerSpec
 from pippin.engines.base import LoadProgress
 
 if TYPE_CHECKING:
-    from pippin.engines.language.engine import LanguageEngine
-    from pippin.engines.language.preparer import LanguagePreparer
+    from pippin.engines.language.prompt.preparer import LanguagePreparer
+    from pippin.engines.language.step.engine import LanguageEngine
 
 
 def open_preparer(spec: WorkerSpec) -> "LanguagePreparer":
-    from pippin.engines.language import preparer
+    from pippin.engines.language.prompt import preparer
 
     return preparer.open_preparer(spec)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pippin.core.conversation import Tool
 from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
-from pippin.engines.language.constraints import CompiledGrammar
+from pippin.engines.language.constraints.grammar import CompiledGrammar
 from pippin.engines.language.vision.media import PromptMedia
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat

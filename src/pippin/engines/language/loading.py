@@ -9,34 +9,34 @@ import mlx.nn as nn
 import msgspec
 from mlx_lm.models.cache import KVCache
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
-from pippin.engines.language.arenas import BatchShape
-from pippin.engines.language.batch import Batch
-from pippin.engines.language.batching import Batching, choose_batching, probe_row
-from pippin.engines.language.disk_cache import DiskCache, fingerprint
-from pippin.engines.language.engine import LanguageEngine
-from pippin.engines.language.head import Head
-from pippin.engines.language.lora import install
-from pippin.engines.language.prefix_blocks import BlockLayout
-from pippin.engines.language.prefix_cache import PrefixCache
-from pippin.engines.language.prefix_tree import PrefixTree
-from pippin.engines.language.preparer import LanguagePreparer
-from pippin.engines.language.prompts import MOST_STRETCH
-from pippin.engines.language.row_caches import can_trim, leaves, measure_rows
-from pippin.engines.language.row_groups import RowGroups
-from pippin.engines.language.scheduler import Limits, no_bytes
-from pippin.engines.language.speculation import DraftModel, PromptLookup, Proposer, Speculation
-from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.kv_cache.attention import BatchShape
+from pippin.engines.language.kv_cache.groups import RowGroups
+from pippin.engines.language.kv_cache.kinds import can_trim, leaves, measure_rows
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching, probe_row
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.lora import install
+from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.prefix_cache.blocks import BlockLayout
+from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
+from pippin.engines.language.prefix_cache.tree import PrefixTree
+from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.prefill import MOST_STRETCH
+from pippin.engines.language.step.scheduler import Limits, no_bytes
+from pippin.engines.language.step.speculation import DraftModel, PromptLookup, Proposer, Speculation
+from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.sight import Sight
 from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.warm_prompts import warm
-from pippin.engines.language.weights import load_weights, weight_bytes
 
 log = logging.getLogger(__name__)
 

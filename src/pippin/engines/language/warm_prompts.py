@@ -10,8 +10,8 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate, Task
-from pippin.engines.language.engine import LanguageEngine
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.step.engine import LanguageEngine
 
 
 class JobPreparer(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Image, Message, Reasoning, Text, ToolCall, ToolResult
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError

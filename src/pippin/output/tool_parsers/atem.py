@@ -1,7 +1,7 @@
 """`<atem:function_calls><atem:invoke name="f"><atem:parameter name="k">v...`: the calls of Muse."""
 
-from pippin.output.invoke_calls import InvokeCalls
-from pippin.output.parameters import Tags
+from pippin.output.notations.invoke_calls import InvokeCalls
+from pippin.output.notations.parameters import Tags
 
 FORMAT = InvokeCalls(
     name="atem",

@@ -1,6 +1,6 @@
 """`<|START_ACTION|>[{"tool_name": "f", "parameters": {...}}]<|END_ACTION|>`: Command R7B and A."""
 
-from pippin.output.json_envelopes import JsonEnvelope
+from pippin.output.notations.json_envelopes import JsonEnvelope
 
 FORMAT = JsonEnvelope(
     name="cohere2_moe",

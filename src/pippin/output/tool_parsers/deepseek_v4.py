@@ -1,7 +1,7 @@
 """`<｜DSML｜invoke name="f"><｜DSML｜parameter name="k" string="true">v...` in a block: DeepSeek 4."""
 
-from pippin.output.invoke_calls import InvokeCalls
-from pippin.output.parameters import Tags
+from pippin.output.notations.invoke_calls import InvokeCalls
+from pippin.output.notations.parameters import Tags
 from pippin.output.tool_format import History
 
 FORMAT = InvokeCalls(

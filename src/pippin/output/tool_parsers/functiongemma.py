@@ -1,6 +1,6 @@
 """`<start_function_call>call:f{k:<escape>v<escape>}<end_function_call>`: FunctionGemma."""
 
-from pippin.output.gemma_calls import GemmaCalls
+from pippin.output.notations.gemma_calls import GemmaCalls
 
 FORMAT = GemmaCalls(
     name="functiongemma",

@@ -1,6 +1,6 @@
 """`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`: GLM 4.5 and later."""
 
-from pippin.output.tagged_calls import TaggedCalls
+from pippin.output.notations.tagged_calls import TaggedCalls
 from pippin.output.tool_format import History, write_json_tags
 
 FORMAT = TaggedCalls(

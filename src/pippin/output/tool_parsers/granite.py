@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pippin.output.json_envelopes import JsonEnvelope
+from pippin.output.notations.json_envelopes import JsonEnvelope
 from pippin.output.tool_format import History
 
 

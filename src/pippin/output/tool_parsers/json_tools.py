@@ -1,6 +1,6 @@
 """`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and many more."""
 
-from pippin.output.tagged_calls import TaggedCalls
+from pippin.output.notations.tagged_calls import TaggedCalls
 from pippin.output.tool_format import History, write_json_tags
 
 FORMAT = TaggedCalls(

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.json_calls import read_arguments
 from pippin.output.markers import Markers
-from pippin.output.parameters import tool_name
+from pippin.output.notations.json_calls import read_arguments
+from pippin.output.notations.parameters import tool_name
 from pippin.output.source import Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 

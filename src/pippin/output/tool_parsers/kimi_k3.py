@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.arguments import quoted, types_of
 from pippin.output.grammars import ANY, Grammar, parameters_of, string, text_value, with_definitions
-from pippin.output.invoke_calls import InvokeCalls
-from pippin.output.parameters import Tags
+from pippin.output.notations.arguments import quoted, types_of
+from pippin.output.notations.invoke_calls import InvokeCalls
+from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_parsers.kimi_k3 import ENVELOPE
 from pippin.output.tool_format import SpecialToken
 

@@ -1,7 +1,7 @@
 """`<longcat_tool_call>f<longcat_arg_key>k</longcat_arg_key>...</longcat_tool_call>`: LongCat Flash."""
 
-from pippin.output.parameters import Tags
-from pippin.output.tagged_calls import TaggedCalls
+from pippin.output.notations.parameters import Tags
+from pippin.output.notations.tagged_calls import TaggedCalls
 
 FORMAT = TaggedCalls(
     name="longcat",

@@ -1,7 +1,7 @@
 """`<minimax:tool_call><invoke name="f"><parameter name="k">v</parameter></invoke></minimax:tool_call>`."""
 
-from pippin.output.invoke_calls import InvokeCalls
-from pippin.output.parameters import Tags
+from pippin.output.notations.invoke_calls import InvokeCalls
+from pippin.output.notations.parameters import Tags
 
 FORMAT = InvokeCalls(
     name="minimax_m2",

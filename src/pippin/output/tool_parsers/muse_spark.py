@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, string
-from pippin.output.invoke_calls import InvokeCalls
-from pippin.output.parameters import Tags
+from pippin.output.notations.invoke_calls import InvokeCalls
+from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_parsers.muse_spark import CHANNELS, next_message, thoughts
 from pippin.output.tool_format import SpecialToken
 

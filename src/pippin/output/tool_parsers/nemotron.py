@@ -1,6 +1,6 @@
 """Calls of Nemotron 3: as Qwen3-Coder, or `<function=f>{json}</function>` inside the tag."""
 
-from pippin.output.tagged_calls import TaggedCalls
+from pippin.output.notations.tagged_calls import TaggedCalls
 from pippin.output.tool_format import History, write_json_tags
 
 FORMAT = TaggedCalls(

@@ -1,6 +1,6 @@
 """`<TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>`: Nemotron Nano 2, Llama Nemotron."""
 
-from pippin.output.json_envelopes import JsonEnvelope
+from pippin.output.notations.json_envelopes import JsonEnvelope
 
 FORMAT = JsonEnvelope(
     name="nemotron_v2",

@@ -1,6 +1,6 @@
 """`<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5."""
 
-from pippin.output.tagged_calls import TaggedCalls
+from pippin.output.notations.tagged_calls import TaggedCalls
 from pippin.output.tool_format import History, write_json_tags
 
 FORMAT = TaggedCalls(

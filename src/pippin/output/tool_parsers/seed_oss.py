@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pippin.output.tagged_calls import FUNCTION_TAGS, TaggedCalls
+from pippin.output.notations.tagged_calls import FUNCTION_TAGS, TaggedCalls
 
 FORMAT = TaggedCalls(
     name="seed_oss",

@@ -1,6 +1,6 @@
 """Calls of Step 3.5: as Qwen3-Coder; generation stops at the end of the call."""
 
-from pippin.output.tagged_calls import TaggedCalls
+from pippin.output.notations.tagged_calls import TaggedCalls
 from pippin.output.tool_format import History, write_json_tags
 
 FORMAT = TaggedCalls(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
 
 from pippin.core.conversation import Inline, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.vision import clips
 from pippin.engines.language.vision.clips import FrameRate, read_clip
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
 
 av = pytest.importorskip("av")
 RATE = FrameRate(fps=2.0, least=4, most=768)

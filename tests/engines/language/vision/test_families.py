@@ -1,8 +1,9 @@
 """Each family's answers are those of mlx-vlm's own generate: alone, in company, from caches or without."""
 
 import pytest
-from tests.engines.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
+
+from tests.engines.language.vision.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
 
 WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
 QUESTION = "What is in the picture, and where?"

@@ -4,14 +4,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.engines.bench import PLAN
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
 
 from pippin.core.events import PromptEcho, Token
-from pippin.engines.language import prefill, prompts
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.step import prefill
+from pippin.engines.language.step import prefill as prompts
 from pippin.engines.language.vision.media import Span
+from tests.engines.language.bench import PLAN
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
 
 CHUNK = 8
 WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)

@@ -6,8 +6,9 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
+
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = ROOT / "tests/oracles/vision_logits.py"

@@ -6,12 +6,12 @@ import zlib
 
 import pytest
 from PIL import Image as Pictures
-from tests.engines.tiny_vision_models import picture
 
 from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
 from pippin.engines.language.vision.pictures import resized
 from pippin.engines.pictures import MOST_PIXELS, decode
+from tests.engines.language.vision.tiny_vision_models import picture
 
 WHERE = "messages[0].content[1]"
 

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
-from tests.engines.bench import watch
-from tests.engines.tiny_models import tiny_model
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
 
 from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, ToolCall, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
-from pippin.engines.language import rendering
-from pippin.engines.language.arena_group import ArenaGroup
+from pippin.engines.language.kv_cache.slot_group import ArenaGroup
+from pippin.engines.language.prompt import rendering
 from pippin.engines.language.vision.sight import FeatureCache
+from tests.engines.language.bench import watch
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
+from tests.engines.tiny_models import tiny_model
 
 WIDE, TALL, SMALL = picture(60, 28, 1), picture(20, 52, 2), picture(17, 19, 3)
 PAD, START = 261, 259

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
-from tests.running_server import running_server
 
 from pippin.core.conversation import Audio, Inline
 from pippin.core.errors import ServerError
 from pippin.engines import sound
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
+from tests.running_server import running_server
 
 QUESTION = "What is said here?"
 

@@ -11,7 +11,8 @@ import anthropic
 import httpx
 import openai
 import pytest
-from tests.engines.tiny_vision_models import picture, tiny_vision_model
+
+from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.running_server import running_server
 
 Json = dict[str, Any]

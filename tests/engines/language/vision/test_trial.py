@@ -7,9 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tests.engines.bench import watch
-from tests.engines.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
-from tests.engines.vision_bench import VisionBench
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
@@ -17,8 +14,11 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.language.loading import open_engine
-from pippin.engines.language.preparer import open_preparer
+from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.trial import is_faithful, runs
+from tests.engines.language.bench import watch
+from tests.engines.language.vision.tiny_vision_models import FAMILIES, HEARING, picture, tiny_vision_model
+from tests.engines.language.vision.vision_bench import VisionBench
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *HEARING])

@@ -9,9 +9,9 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models import cache as kinds
 
-from pippin.engines.language.arenas import AttentionArena
-from pippin.engines.language.row_caches import RowCache, leaves
-from pippin.engines.language.state_arena import StateArena
+from pippin.engines.language.kv_cache.attention import AttentionArena
+from pippin.engines.language.kv_cache.kinds import RowCache, leaves
+from pippin.engines.language.kv_cache.state import StateArena
 from pippin.engines.language.vision.media import MediaKind, Medium, PromptMedia, Span
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.nn as nn
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.engines.language.vision.checkpoint import (
     EXTRA_HINT,

@@ -12,11 +12,11 @@ import mlx.core as mx
 import numpy as np
 from PIL import Image as Pictures
 
-from pippin.config.model_options import ModelOptions
+from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
-from pippin.engines.language.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import marks, read_config
 from pippin.engines.language.vision.clips import Clip, FrameRate, read_clip
 from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, PromptMedia, kind_of, place

@@ -7,8 +7,8 @@ from typing import Any
 
 from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.template import ChatTemplate
-from pippin.engines.language.template_limits import TemplateRefusal
+from pippin.engines.language.template.limits import TemplateRefusal
+from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, kind_of
 
 

@@ -1,0 +1,1 @@
+"""Writers of the generated pages of docs/: `python -m scripts.docs`."""

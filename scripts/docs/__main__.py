@@ -1,0 +1,20 @@
+"""Writes the generated pages of docs/: `python -m scripts.docs`."""
+
+from pathlib import Path
+
+from scripts.docs.api_page import api_page
+from scripts.docs.cli_page import cli_page
+from scripts.docs.configuration_pages import configuration_page, migrating_page
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = {
+    "configuration.md": configuration_page,
+    "migrating.md": migrating_page,
+    "cli.md": cli_page,
+    "api.md": api_page,
+}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), "utf-8")
+        print(f"docs/{name}")

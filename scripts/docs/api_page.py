@@ -1,0 +1,229 @@
+"""The page of docs/ that is written from the dialects' contracts."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import inspect
+
+from pippin.api.dialects.chat.dialect import dialect as chat
+from pippin.api.dialects.completions.dialect import dialect as completions
+from pippin.api.dialects.messages.dialect import MessagesDialect
+from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.shared.body_types import objects_of
+from pippin.api.dialects.shared.fields import Contract
+from pippin.api.kinds import embeddings, images, reranking, speech, transcription
+
+CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
+    "Chat": chat.contract,
+    "Completions": completions.contract,
+    "Responses": ResponsesDialect.contract,
+    "Messages": MessagesDialect.contract,
+}
+"""By the head of their column."""
+
+KINDS: Final[Mapping[str, Contract[Any]]] = {
+    "POST /v1/embeddings": embeddings.CONTRACT,
+    "POST /v1/rerank": reranking.RERANK,
+    "POST /v1/score": reranking.SCORE,
+    "POST /v1/audio/transcriptions, /translations (form with `file`)": transcription.CONTRACT,
+    "POST /v1/audio/speech": speech.CONTRACT,
+    "POST /v1/images/generations": images.GENERATIONS,
+    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": images.EDITS,
+}
+"""By address: what is no generation shares no fields worth a common table."""
+
+MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown": ""}
+
+API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
+# The APIs
+
+Pippin speaks OpenAI's Chat Completions, Completions and Responses, and Anthropic's Messages. Every address works with
+`/v1` and without. A field of a contract is honoured, or refused by name with status 400; a few that only keep books
+are accepted and change nothing. A field that no contract knows is ignored, and named once in the log; so are unknown
+keys of the objects that fields hold, by their path.
+
+## Responses
+
+| Address | What it does |
+|---|---|
+| `POST /v1/responses` | answers, whole, streamed, or in the background |
+| `GET /v1/responses/{id}` | the stored response, or how far a background response is |
+| `GET /v1/responses/{id}?stream=true&starting_after=N` | the events of a background response after one |
+| `DELETE /v1/responses/{id}` | forgets it, and stops it if it runs in the background |
+| `POST /v1/responses/{id}/cancel` | stops a background response |
+| `GET /v1/responses/{id}/input_items` | all items that the model was given, by pages |
+| `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
+| `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items to go on with |
+| `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
+
+- **The store** keeps responses (unless `store` is false) and conversations apart for each API key, within
+  `response_store_entries`, `response_store_mb` and `response_store_hours`; what was not used for longest goes first.
+  It is in memory, or in the SQLite file that `response_store` names, and then survives a restart.
+- **Reasoning** comes as raw text (`reasoning_text` in the item's `content`, with `response.reasoning_text.delta`),
+  because that is what a local model's reasoning is. A client that asks for a summary (`reasoning.summary`) gets the
+  same text in the summary's place and events instead, never both. `include: ["reasoning.encrypted_content"]` adds it
+  as an opaque text that a later request may send back; it is encoded, not encrypted.
+- **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
+  come back as items of their own kind; the functions of a `namespace` get its name in front. All other tools are for
+  OpenAI's servers to run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
+  `tool_search` and what newer clients list): they are left out of the prompt with a warning in the log. Forcing one of
+  them by `tool_choice` is refused. The grammar of a custom tool is told to the model. A regular expression is enforced,
+  too; a Lark grammar is not.
+- **`reasoning.context`** is accepted with a warning in the log: the chat template says which reasoning of earlier turns
+  the model is shown.
+- **Tools of MCP servers** are called while the response is made ([mcp.md](mcp.md)): `mcp_list_tools` and `mcp_call`
+  items show them, and `max_tool_calls` bounds them.
+- **Status**: `max_output_tokens` reached gives `incomplete` and ends the stream with `response.incomplete`; a run
+  that fails ends with `response.failed`; a refusal before the first byte is a status code.
+- **`context_management`** of type `compaction` lets the model summarise the oldest turns when the conversation does
+  not fit its window, whatever the threshold. `truncation: auto` drops them.
+- **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
+
+## Messages
+
+| Address | What it does |
+|---|---|
+| `POST /v1/messages` | answers, whole or streamed |
+| `POST /v1/messages/count_tokens` | the exact prompt tokens of the same request |
+
+- **Thinking** is off unless `thinking` or `enable_thinking` asks for it, as at Anthropic's; `adaptive` and
+  `between_tools` switch it on. Thinking blocks carry a signature; with `display: omitted` the signature carries the
+  thought, so that it can come back.
+- **Usage**: `cache_read_input_tokens` was read from the prefix cache and is not in `input_tokens`. What was newly
+  written is `cache_creation_input_tokens` where the request has a `cache_control`, else it counts as input.
+  `cache_control` asks the cache to keep the prompt up to there.
+- **A last message of the assistant** is continued.
+- **Tools of MCP servers**: a tool of type `mcp_toolset` names one that the operator has set up ([mcp.md](mcp.md)).
+- **Tools** of Anthropic's own without a schema are left out with a warning, but `bash_*` and `text_editor_*`, which
+  the client runs: they get the schema that Anthropic's models know.
+- **Documents** of text, inline content and search results are read; PDFs, file ids and citations are refused.
+- **Models**: a `claude-*` name that no model has is answered by the option `claude_model`, or by the default model. The
+  answer carries the name that was asked for: Claude Code drops the thinking of other models.
+- The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.
+- **Errors** have Anthropic's shape and a `request-id` header; an overloaded server answers 529. `anthropic-version`
+  may be missing; what is there must be a date. Keys come as `x-api-key` or as a bearer token.
+
+## Fields
+
+● honoured, ○ accepted without effect, ✕ refused unless null, false, zero or empty. An empty cell: the contract does
+not know the field.
+"""
+
+KEYS: Final = """
+## Keys of objects
+
+Fields may hold objects with keys of their own; these are known. ○ accepted without effect, all others are honoured, or
+refused by name where they ask for what can't be done. Any other key is ignored, and named once in the log, as
+`tools[].function.colour`. `[]` stands for every item of a list, and `*` for every key of a map. Messages, items of
+`input` and blocks of `system` are not checked for unknown keys: clients keep notes of their own there. Nor is what is
+handed on as it is: JSON schemas, `metadata`, variables of the chat template.
+"""
+
+
+def api_page() -> str:
+    described = {head: descriptions(contract) for head, contract in CONTRACTS.items()}
+    names = sorted({name for contract in CONTRACTS.values() for name in fields_of(contract)})
+    lines = [
+        API,
+        f"| Field | {' | '.join(CONTRACTS)} | Meaning |",
+        "|---|" + ":-:|" * len(CONTRACTS) + "---|",
+    ]
+    for name in names:
+        marks = " | ".join(
+            MARKS[status(contract, name, described[head])] for head, contract in CONTRACTS.items()
+        )
+        said = [texts.get(name, "") for texts in described.values()]
+        said += [contract.accepted.get(name, "") for contract in CONTRACTS.values()]
+        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
+    return "\n".join([*lines, *key_lines(), *kind_lines()]) + "\n"
+
+
+def key_lines() -> list[str]:
+    """A table of the keys that are known of each object in a field, and by which contracts."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    for head, contract in CONTRACTS.items():
+        for name, place in contract.settings().items():
+            for path, struct in objects_of(place, name):
+                heads.setdefault((label(path, struct), keys(struct)), []).append(head)
+    rows = [
+        f"| {where} | {', '.join(dict.fromkeys(heads[where, known]))} | {known} |"
+        for where, known in sorted(heads)
+    ]
+    return [KEYS, "| Object | Contract | Keys |", "|---|---|---|", *rows]
+
+
+def label(path: str, struct: inspect.StructType) -> str:
+    return f"`{path}`" if struct.tag is None else f"`{path}` of type `{struct.tag}`"
+
+
+def keys(struct: inspect.StructType) -> str:
+    tag = [f"`{struct.tag_field}`"] if struct.tag_field else []
+    return ", ".join(tag + [f"`{field.encode_name}`{effect(field.type)}" for field in struct.fields])
+
+
+def effect(place: inspect.Type) -> str:
+    match place:
+        case inspect.Metadata(extra_json_schema={"description": str(text)}) if text.startswith("Accepted"):
+            return f" {MARKS['accepted']}"
+        case _:
+            return ""
+
+
+def kind_lines() -> list[str]:
+    """A table of fields for each address that is no generation."""
+    lines = ["", "## Fields of the other addresses"]
+    for address, contract in KINDS.items():
+        described = descriptions(contract)
+        lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
+        for name in sorted(fields_of(contract)):
+            mark = MARKS[status(contract, name, described)]
+            said = described.get(name) or contract.accepted.get(name) or contract.refused.get(name, "")
+            lines.append(f"| `{name}` | {mark} | {meaning([said])} |")
+    return lines
+
+
+def fields_of(contract: Contract[Any]) -> set[str]:
+    honoured = {field.encode_name for field in msgspec.structs.fields(contract.body)}
+    return honoured | set(contract.accepted) | set(contract.refused)
+
+
+def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> str:
+    if name in contract.refused:
+        return "refused"
+    if name in described:
+        # A field may stand in a struct that dialects share, and still mean nothing to one of them.
+        return "accepted" if described[name].startswith("Accepted") else "honoured"
+    return "accepted" if name in contract.accepted else "unknown"
+
+
+def refusals(name: str) -> list[str]:
+    """Each sentence of refusal, after the dialects that say it."""
+    heads: dict[str, list[str]] = {}
+    for head, contract in CONTRACTS.items():
+        if name in contract.refused:
+            heads.setdefault(contract.refused[name], []).append(head)
+    return [
+        sentence if len(saying) == len(CONTRACTS) else f"{', '.join(saying)}: {sentence}"
+        for sentence, saying in heads.items()
+    ]
+
+
+def meaning(sentences: list[str]) -> str:
+    return " ".join(dict.fromkeys(filter(None, sentences))).replace("|", "\\|")
+
+
+def descriptions(contract: Contract[Any]) -> dict[str, str]:
+    """Of each honoured field, what its annotation says; empty for fields that are only names."""
+    hints = get_type_hints(contract.body, include_extras=True)
+    fields = msgspec.structs.fields(contract.body)
+    return {field.encode_name: _description(hints[field.name]) for field in fields}
+
+
+def _description(hint: Any) -> str:
+    if get_origin(hint) is not Annotated:
+        return ""
+    _, *extras = get_args(hint)
+    return next(
+        (meta.description for meta in extras if isinstance(meta, msgspec.Meta) and meta.description), ""
+    )

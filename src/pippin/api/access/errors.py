@@ -1,0 +1,117 @@
+"""Draws errors as replies, each in the shape of the dialect that was spoken."""
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pippin.api.access.exchange import exchange_of
+from pippin.api.dialects.base import AnyDialect
+from pippin.api.dialects.registry import dialect_of_path
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.traces import trace_of
+
+log = logging.getLogger(__name__)
+
+_CLIENTS_WORDS = re.compile(
+    r"(invalid (?:enum )?value) '.*'"
+    r"|(The JSON schema can't be honoured|The (?:GBNF )?grammar can't be (?:compiled|read)"
+    r"|The model's chat template can't render these messages).*",
+    re.DOTALL,
+)
+"""What a client wrote is told to it where it is wrong, but is not for the log: it may be a prompt, or be secret."""
+
+INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
+
+
+def _answered(error: HTTPException) -> str:
+    return (error.headers or {}).get("Allow", "other methods")
+
+
+class Errors:
+    def __init__(self, dialects: Mapping[str, AnyDialect]) -> None:
+        self._dialects = dialects
+
+    def reply(self, report: ErrorReport, scope: Scope) -> Response:
+        """The error as the dialect spoken at this path has it."""
+        exchange = exchange_of(scope)
+        exchange.refusal = _CLIENTS_WORDS.sub(r"\1\2", report.message)
+        dialect = dialect_of_path(self._dialects, exchange.path)
+        return self.reply_in(dialect, report, exchange.id)
+
+    def reply_in(self, dialect: AnyDialect, report: ErrorReport, request_id: str) -> Response:
+        headers = {"request-id": request_id}
+        if report.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(report.retry_after)))
+        elif report.kind in ("rate_limited", "overloaded"):
+            headers["retry-after"] = "1"
+        if report.kind == "authentication":
+            headers["www-authenticate"] = "Bearer"
+        body = dialect.error(report, request_id)
+        return Response(body, dialect.status(report), headers, media_type="application/json")
+
+    async def server_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ServerError)
+        return self.reply(error.report, request.scope)
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        """Routing's own errors."""
+        assert isinstance(error, HTTPException)
+        match error.status_code:
+            case 404:
+                report = not_found()
+            case 405:
+                report = ErrorReport(
+                    kind="method_not_allowed",
+                    message=f"This address does not answer {request.method}; it answers {_answered(error)}.",
+                )
+            case _:
+                report = ErrorReport(kind="invalid_request", message=error.detail)
+        reply = self.reply(report, request.scope)
+        for name, value in (error.headers or {}).items():
+            reply.headers[name] = value
+        return reply
+
+    async def unexpected(self, request: Request, error: Exception) -> Response:
+        return self.reply(INTERNAL, request.scope)
+
+
+def not_found() -> ErrorReport:
+    return ErrorReport(
+        kind="not_found", message="There is nothing at this address; /docs lists what there is."
+    )
+
+
+class LastCatcher:
+    """Whatever nobody expected ends here: a line in the log, and a reply that tells nothing of it."""
+
+    def __init__(self, app: ASGIApp, errors: Errors) -> None:
+        self._app = app
+        self._errors = errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        reply = "none"
+
+        async def send_watched(message: Message) -> None:
+            nonlocal reply
+            whole = message["type"] == "http.response.body" and not message.get("more_body")
+            reply = "whole" if whole else "begun"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_watched)
+        except Exception as error:
+            log.error("Request %s failed.\n%s", exchange_of(scope).id, trace_of(error))
+            log.debug("Request %s failed.", exchange_of(scope).id, exc_info=True)
+            if reply == "begun":
+                raise  # the server closes the connection, which is all that can still be said
+            if reply == "none":
+                await self._errors.reply(INTERNAL, scope)(scope, receive, send)

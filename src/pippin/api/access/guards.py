@@ -1,0 +1,186 @@
+"""Decides who may come in: by host, key, origin, and what is asked for. What is not open is closed."""
+
+import ipaddress
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pippin.api.access.errors import Errors
+from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.keys import Keyring, load_keyring
+from pippin.api.http.body import check_json
+from pippin.config.options.server import ServerOptions
+from pippin.core.errors import ServerError
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz"})
+PICTURES: Final = "/images/files/"
+"""Addresses under it can't be guessed, and browsers that show pictures send no key."""
+METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
+MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", "/mcp")
+"""Paths under which everything that changes something is management."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The operator's decisions, made once at the start."""
+
+    keyring: Keyring
+    hosts: frozenset[str] | None  # None: any
+    origins: frozenset[str]
+    metrics_open: bool
+    management_open: bool  # without a key
+    open_management: frozenset[str]  # paths without /v1
+    open_paths: tuple[str, ...]  # that need no key, with all below them; without /v1
+
+
+def _management_of(options: ServerOptions) -> str:
+    if options.allow_unauthenticated:
+        return " Management is open too."
+    opened = ", ".join(options.open_management)
+    return f" Management is closed but for {opened}." if opened else " Management is closed."
+
+
+def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
+    loopback = is_loopback(options.host)
+    if not loopback and not keyring:
+        log.warning(
+            "ANYONE WHO CAN REACH %s CAN USE THIS SERVER: no API key is set. Set one with --api-key.%s",
+            options.host,
+            _management_of(options),
+        )
+    hosts = frozenset(host.lower() for host in options.allowed_hosts)
+    return Policy(
+        keyring=keyring,
+        hosts=hosts | {options.host.lower()} if loopback else hosts or None,
+        origins=frozenset(options.allowed_origins),
+        metrics_open=not options.metrics_auth,
+        management_open=loopback or options.allow_unauthenticated,
+        open_management=frozenset(options.open_management),
+        open_paths=tuple(bare(path).rstrip("/") for path in options.open_paths),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Stands in front of the router, and judges by the very path that the router will see."""
+
+    def __init__(self, app: ASGIApp, policy: Policy, errors: Errors) -> None:
+        self._app = app
+        self._policy = policy
+        self._errors = errors
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold new requests to changed options."""
+        self._policy = policy_of(options, load_keyring(options))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._judge(scope, Headers(scope=scope), exchange_of(scope))
+        except ServerError as error:
+            await self._errors.reply(error.report, scope)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _judge(self, scope: Scope, headers: Headers, exchange: Exchange) -> None:
+        self._check_host(headers)
+        client = scope.get("client")
+        exchange.caller = client[0] if client else "local"
+        path, method = scope["path"], scope["method"]
+        exchange.shy = bool(self._policy.keyring)
+        if self._policy.keyring:
+            self._check_key(headers, exchange, is_open=self._is_open(path, method))
+        if is_management(path, method):
+            self._check_management(headers, exchange, path)
+
+    def _is_open(self, path: str, method: str) -> bool:
+        if bare(path).startswith(PICTURES):
+            return True
+        if any(is_within(path, opened) for opened in self._policy.open_paths):
+            return not is_management(path, method)
+        return path in OPEN_PATHS or (path in METRICS_PATHS and self._policy.metrics_open)
+
+    def _check_host(self, headers: Headers) -> None:
+        """A page can make its own name resolve to 127.0.0.1, but it can't make the browser hide that name."""
+        if self._policy.hosts is None:
+            return
+        host = host_name(headers.get("host", ""))
+        if host not in self._policy.hosts and not is_loopback(host):
+            raise ServerError(
+                "permission", "This server does not answer to that Host; allow it with --allowed-host."
+            )
+
+    def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:
+        for shown in shown_keys(headers):
+            key = self._policy.keyring.find(shown)
+            if key is not None:
+                exchange.caller, exchange.authenticated, exchange.shy = key.name, True, False
+                return
+        if not is_open:
+            raise ServerError(
+                "authentication",
+                "Show a valid API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`.",
+            )
+
+    def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
+        is_open = self._policy.management_open or bare(path) in self._policy.open_management
+        if not exchange.authenticated and not is_open:
+            raise ServerError(
+                "permission",
+                "Managing models needs an API key here; the operator sets one with --api-key, "
+                "or opens management with --allow-unauthenticated.",
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._policy.origins:
+            raise ServerError("permission", "Web pages of this origin may not manage the server.")
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            check_json(headers)
+
+
+def is_management(path: str, method: str) -> bool:
+    return method not in SAFE_METHODS and any(is_within(path, managed) for managed in MANAGED)
+
+
+def is_within(path: str, place: str) -> bool:
+    """`place` is without /v1."""
+    return bare(path) == place or bare(path).startswith(place + "/")
+
+
+def bare(path: str) -> str:
+    """Without the version."""
+    return path.removeprefix("/v1")
+
+
+def host_name(host: str) -> str:
+    """Without port and brackets, in lower case."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] if host.count(":") <= 1 else host
+
+
+def shown_keys(headers: Headers) -> Iterable[bytes]:
+    """As bytes: a key need not be text."""
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and credentials:
+        yield credentials.strip().encode("latin-1")
+    if key := headers.get("x-api-key"):
+        yield key.strip().encode("latin-1")

@@ -1,0 +1,135 @@
+"""How much one caller may ask for: requests and tokens a minute, and requests at once for all."""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pippin.api.access.exchange import Exchange
+from pippin.core.errors import ServerError
+
+MINUTE = 60.0
+REPORTED = tuple(
+    f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")
+)
+"""Headers that tell a caller where it stands."""
+REMEMBERED = 10_000
+"""Callers whose use is remembered; the one not seen for longest is forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a caller may use in a minute; 0 is without limit."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Fills steadily to its size in a minute. `level` may go below zero: tokens are known afterwards."""
+
+    size: int
+    level: float
+    filled: float
+
+    def fill(self, now: float) -> None:
+        self.level = min(self.size, self.level + (now - self.filled) * self.size / MINUTE)
+        self.filled = now
+
+    def until(self, level: float) -> float:
+        """Seconds until it is that full."""
+        return max(0.0, (level - self.level) * MINUTE / self.size)
+
+
+class Limits:
+    def __init__(
+        self,
+        default: Allowance,
+        own: dict[str, Allowance] | None = None,
+        max_concurrent: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`own`: allowances of named keys, instead of the default."""
+        self._default = default
+        self._own = own or {}
+        self._max_concurrent = max_concurrent
+        self._clock = clock
+        self._requests: OrderedDict[str, Bucket] = OrderedDict()
+        self._tokens: OrderedDict[str, Bucket] = OrderedDict()
+        self.running = 0
+
+    def adopt(self, default: Allowance, own: dict[str, Allowance], max_concurrent: int | None) -> None:
+        """Buckets of callers are made anew: their sizes may have changed."""
+        self._default = default
+        self._own = own
+        self._max_concurrent = max_concurrent
+        self._requests.clear()
+        self._tokens.clear()
+
+    def admit(self, exchange: Exchange) -> None:
+        """Count one request of a caller; tell where it stands in headers. Raises `ServerError`.
+
+        One for which there is no place is refused here already, before its body is read.
+        """
+        self._check_place()
+        allowance = self._own.get(exchange.caller, self._default)
+        now = self._clock()
+        if allowance.requests:
+            bucket = _bucket(self._requests, exchange.caller, allowance.requests, now)
+            refused = bucket.level < 1
+            bucket.level -= not refused
+            _report(exchange, "requests", bucket)
+            if refused:
+                raise _exceeded("requests", allowance.requests, bucket.until(1))
+        if allowance.tokens:
+            bucket = _bucket(self._tokens, exchange.caller, allowance.tokens, now)
+            _report(exchange, "tokens", bucket)
+            if bucket.level <= 0:
+                raise _exceeded("tokens", allowance.tokens, bucket.until(1))
+
+    def enter(self) -> None:
+        """Count a request among those that run now. Raises `ServerError`; `leave` undoes it."""
+        self._check_place()
+        self.running += 1
+
+    def _check_place(self) -> None:
+        if self._max_concurrent is not None and self.running >= self._max_concurrent:
+            raise ServerError(
+                "overloaded",
+                f"The server is busy with {self.running} requests, the most it takes at once.",
+                retry_after=1.0,
+            )
+
+    def leave(self, caller: str, tokens: int) -> None:
+        self.running -= 1
+        allowance = self._own.get(caller, self._default)
+        if allowance.tokens:
+            _bucket(self._tokens, caller, allowance.tokens, self._clock()).level -= tokens
+
+
+def _bucket(buckets: OrderedDict[str, Bucket], caller: str, size: int, now: float) -> Bucket:
+    bucket = buckets.get(caller)
+    if bucket is None:
+        bucket = buckets[caller] = Bucket(size, size, now)
+        if len(buckets) > REMEMBERED:
+            buckets.popitem(last=False)
+    buckets.move_to_end(caller)
+    bucket.fill(now)
+    return bucket
+
+
+def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:
+    """As OpenAI has them: `reset` is when all of it may be used again."""
+    exchange.headers[f"x-ratelimit-limit-{what}"] = str(bucket.size)
+    exchange.headers[f"x-ratelimit-remaining-{what}"] = str(max(0, math.floor(bucket.level)))
+    exchange.headers[f"x-ratelimit-reset-{what}"] = f"{bucket.until(bucket.size):.3f}s"
+
+
+def _exceeded(what: str, limit: int, wait: float) -> ServerError:
+    return ServerError(
+        "rate_limited",
+        f"The limit of {limit} {what} a minute is reached; try again in {max(1, math.ceil(wait))} seconds.",
+        retry_after=max(wait, 1.0),
+    )

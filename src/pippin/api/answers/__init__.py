@@ -1,0 +1,1 @@
+"""One request body being answered, from its runs to its last byte. Begin with `answer.py`."""

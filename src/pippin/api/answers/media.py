@@ -1,0 +1,287 @@
+"""Brings in media that requests only point at: one module, one policy, for every dialect and kind.
+
+An address is resolved once, every answer of the resolver is checked, and the connection goes to the address
+that was checked. Redirects are followed by hand, each through the same checks. Nothing is decoded here.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
+
+import httpcore
+import msgspec
+
+from pippin.api.dialects.shared.media import decoded_base64
+from pippin.api.http.body import joined
+from pippin.api.http.large_work import LARGE
+from pippin.config.options.server import ServerOptions
+from pippin.core.conversation import Audio, Image, Inline, Message, Part, ToolResult, Url, Video
+from pippin.core.errors import ServerError
+from pippin.core.requests import GenerationRequest
+
+MOST_REDIRECTS = 3
+MOST_ITEMS = 64
+"""Images, audio and video clips in one request."""
+
+MOST_FETCHES = 8
+"""Fetches at a time, of all requests together."""
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class MediaResolver:
+    """Turns every `Url` of a request into `Inline` bytes, or refuses it by name."""
+
+    def __init__(self, options: ServerOptions, *, may_connect: Callable[[str], bool] | None = None) -> None:
+        """`may_connect` decides over resolved addresses; the open internet alone where it is not given."""
+        self._may_connect = may_connect or is_public
+        self._fetch_allowed = options.media_fetch and not options.offline
+        self._hosts = frozenset(host.lower() for host in options.media_hosts)
+        self._root = Path(options.media_path).resolve() if options.media_path else None
+        self._most_bytes = int(options.media_max_mb * 2**20)
+        self._seconds = options.media_timeout
+        self._slots = asyncio.Semaphore(MOST_FETCHES)
+
+    async def resolve(self, request: GenerationRequest) -> GenerationRequest:
+        """The same request with all media as bytes. Raises `ServerError` naming the part."""
+        if request.messages is None or not any(_has_media(message.parts) for message in request.messages):
+            return request
+        count = sum(1 for message in request.messages for _ in _media(message.parts))
+        if count > MOST_ITEMS:
+            raise ServerError(
+                "invalid_request",
+                f"messages hold {count} media parts; send at most {MOST_ITEMS}.",
+                "messages",
+            )
+        messages = [
+            await self._message(message, f"messages[{number}]")
+            for number, message in enumerate(request.messages)
+        ]
+        return msgspec.structs.replace(request, messages=tuple(messages))
+
+    async def _message(self, message: Message, param: str) -> Message:
+        if not _has_media(message.parts):
+            return message
+        return msgspec.structs.replace(message, parts=await self._parts(message.parts, param))
+
+    async def _parts(self, parts: tuple[Part, ...], param: str) -> tuple[Part, ...]:
+        found: list[Part] = []
+        for number, part in enumerate(parts):
+            where = f"{param}.content[{number}]"
+            match part:
+                case Image(source=Url(url)) | Audio(source=Url(url)) | Video(source=Url(url)):
+                    found.append(msgspec.structs.replace(part, source=await self.fetch(url, where)))
+                case ToolResult(parts=inner) if _has_media(inner):
+                    resolved = await self._parts(inner, where)
+                    found.append(msgspec.structs.replace(part, parts=resolved))
+                case _:
+                    found.append(part)
+        return tuple(found)
+
+    async def fetch(self, url: str, param: str) -> Inline:
+        """The bytes behind a data URI, a file inside the media folder, or an http(s) address."""
+        scheme = url[:12].split(":", 1)[0].lower() if ":" in url[:12] else ""
+        match scheme:
+            case "data" if len(url) <= LARGE:
+                return self._data(url, param)
+            case "data":
+                return await asyncio.to_thread(self._data, url, param)
+            case "http" | "https":
+                return await self._download(url, param)
+            case "file" | "":
+                return await asyncio.to_thread(self._file, url, param)
+            case _:
+                raise ServerError(
+                    "invalid_request",
+                    f"{param} has an address of kind {scheme!r}; use data:, https: or http:.",
+                    param,
+                )
+
+    def _data(self, url: str, param: str) -> Inline:
+        head, comma, body = url.partition(",")
+        if not comma:
+            raise ServerError("invalid_request", f"{param} is a data URI without a comma.", param)
+        attributes = head[5:].split(";")
+        if len(body) > self._most_bytes * 4 // 3 + 4:
+            raise self._too_large(param)
+        try:
+            if attributes[-1].strip().lower() == "base64":
+                data = decoded_base64(unquote(body) if "%" in body else body)
+            else:
+                data = unquote_to_bytes(body)
+        except ValueError as error:
+            raise ServerError("invalid_request", f"{param} is not valid base64.", param) from error
+        return self._checked(data, attributes[0] or None, param)
+
+    def _file(self, url: str, param: str) -> Inline:
+        """A path counts only inside the media folder, after every link on it is followed."""
+        if self._root is None:
+            raise ServerError(
+                "invalid_request",
+                f"{param} is a file path; send the bytes as a data: URI, or start the server with --media-path.",
+                param,
+            )
+        refusal = ServerError(
+            "invalid_request", f"{param} names no file in the server's media folder.", param
+        )
+        try:
+            path = (self._root / url.removeprefix("file://")).resolve(strict=True)
+            if not path.is_relative_to(self._root) or not path.is_file():
+                raise refusal
+            if path.stat().st_size > self._most_bytes:
+                raise self._too_large(param)
+            data = path.read_bytes()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise refusal from error
+        return self._checked(data, None, param)
+
+    async def _download(self, url: str, param: str) -> Inline:
+        if not self._fetch_allowed:
+            raise ServerError(
+                "invalid_request",
+                f"{param} is an address to fetch, which this server doesn't do; send the bytes as a data: URI.",
+                param,
+            )
+        try:
+            async with self._slots, asyncio.timeout(self._seconds):
+                return await self._follow(url, param)
+        except TimeoutError as error:
+            raise ServerError(
+                "invalid_request", f"{param} did not arrive within {self._seconds:g} seconds.", param
+            ) from error
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
+            raise ServerError(
+                "invalid_request", f"{param} could not be fetched from its address.", param
+            ) from error
+
+    async def _follow(self, url: str, param: str) -> Inline:
+        async with httpcore.AsyncConnectionPool(
+            network_backend=_CheckedNetwork(param, self._may_connect)
+        ) as pool:
+            for _ in range(MOST_REDIRECTS + 1):
+                self._check_host(url, param)
+                headers = [("Accept-Encoding", "identity"), ("User-Agent", "pippin")]
+                async with pool.stream("GET", url, headers=headers) as response:
+                    found = {name.lower(): value for name, value in response.headers}
+                    location = found.get(b"location")
+                    if response.status in REDIRECTS and location is not None:
+                        url = urljoin(url, location.decode("latin-1"))
+                        continue
+                    if response.status != 200:
+                        raise ServerError(
+                            "invalid_request",
+                            f"{param} could not be fetched: status {response.status}.",
+                            param,
+                        )
+                    if found.get(b"content-encoding", b"identity") != b"identity":
+                        raise ServerError("invalid_request", f"{param} came compressed, unasked.", param)
+                    data = await self._body(response, param)
+                    mime = found.get(b"content-type", b"").decode("latin-1").split(";")[0].strip()
+                    return self._checked(data, mime or None, param)
+        raise ServerError("invalid_request", f"{param} redirects more than {MOST_REDIRECTS} times.", param)
+
+    async def _body(self, response: httpcore.Response, param: str) -> bytes:
+        pieces: list[bytes] = []
+        length = 0
+        async for piece in response.aiter_stream():
+            length += len(piece)
+            if length > self._most_bytes:
+                raise self._too_large(param)
+            pieces.append(piece)
+        return await joined(pieces, length)
+
+    def _check_host(self, url: str, param: str) -> None:
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError as error:
+            raise ServerError("invalid_request", f"{param} is no valid address.", param) from error
+        if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+            raise ServerError("invalid_request", f"{param} is no plain http(s) address.", param)
+        if self._hosts and host.lower() not in self._hosts:
+            raise ServerError(
+                "invalid_request", f"{param} is on a host that this server doesn't fetch from.", param
+            )
+
+    def _checked(self, data: bytes, mime: str | None, param: str) -> Inline:
+        if not data:
+            raise ServerError("invalid_request", f"{param} is empty.", param)
+        if len(data) > self._most_bytes:
+            raise self._too_large(param)
+        return Inline(data, mime)
+
+    def _too_large(self, param: str) -> ServerError:
+        return ServerError(
+            "too_large",
+            f"{param} is larger than {self._most_bytes / 2**20:g} MiB; send a smaller one.",
+            param,
+        )
+
+
+def _media(parts: Iterable[Part]) -> Iterable[Image | Audio | Video]:
+    for part in parts:
+        if isinstance(part, Image | Audio | Video):
+            yield part
+        elif isinstance(part, ToolResult):
+            yield from _media(part.parts)
+
+
+def _has_media(parts: Iterable[Part]) -> bool:
+    return next(iter(_media(parts)), None) is not None
+
+
+def is_public(address: str) -> bool:
+    """Whether an address may be fetched from: on the open internet, in every notation that hides one that is not."""
+    ip = ipaddress.ip_address(address.split("%", 1)[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if inner is not None:
+            return is_public(str(inner))
+        if ip in ipaddress.ip_network("64:ff9b::/96"):  # NAT64: the last four bytes are the IPv4 address
+            return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
+    return ip.is_global and not ip.is_multicast
+
+
+class _CheckedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects to an address only after checking it; TLS still asks for the host's own name."""
+
+    def __init__(self, param: str, may_connect: Callable[[str], bool]) -> None:
+        self._param = param
+        self._may_connect = may_connect
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            raise ServerError(
+                "invalid_request", f"{self._param} is on a host that can't be found.", self._param
+            ) from error
+        addresses = [str(answer[4][0]) for answer in answers]
+        if not addresses or not all(self._may_connect(address) for address in addresses):
+            raise ServerError(
+                "invalid_request",
+                f"{self._param} is on a host inside a private network, which is never fetched from.",
+                self._param,
+            )
+        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise httpcore.ConnectError("media never come from a socket file")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)

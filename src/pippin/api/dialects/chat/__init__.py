@@ -1,0 +1,1 @@
+"""OpenAI's Chat Completions. Begin with `dialect.py`."""

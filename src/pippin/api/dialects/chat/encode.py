@@ -1,0 +1,228 @@
+"""Draws events as the chunks and the answers of Chat Completions."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.shared.openai_answers import (
+    STOPPED,
+    LogprobsBody,
+    TimingsBody,
+    UsageBody,
+    encode_error,
+    logprobs_of,
+    timings_body,
+    usage_body,
+)
+from pippin.api.dialects.shared.openai_fields import StreamShape
+from pippin.core.completion import CompletedChoice, Completion
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Token, Usage
+
+_encode = msgspec.json.encode
+
+
+class ChatShape(Struct, frozen=True, kw_only=True):
+    stream: StreamShape = field(default_factory=StreamShape)
+    n: int = 1
+    logprobs: bool = False
+    reasoning: bool = True  # whether it may be shown
+
+
+class Function(Struct, kw_only=True):
+    name: str
+    arguments: str
+
+
+class FunctionCall(Struct, kw_only=True):
+    id: str
+    function: Function
+    type: Literal["function"] = "function"
+
+
+class AnswerMessage(Struct, kw_only=True):
+    content: str | None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[FunctionCall] | msgspec.UnsetType = msgspec.UNSET
+    refusal: str | None = None
+    annotations: list[str] = field(default_factory=list)
+    role: Literal["assistant"] = "assistant"
+
+
+class AnswerChoice(Struct, kw_only=True):
+    index: int
+    message: AnswerMessage
+    logprobs: LogprobsBody | None
+    finish_reason: str
+
+
+class ChatCompletion(Struct, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[AnswerChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    request_id: str
+    timings: TimingsBody | None = None
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class ChatEncoder:
+    """Chunks are written between a head and a tail that are made once: a token costs one short string."""
+
+    def __init__(self, shape: ChatShape, run: RunInfo) -> None:
+        self._shape = shape
+        self._run = run
+        head = _encode(
+            {
+                "id": f"chatcmpl-{run.id}",
+                "object": "chat.completion.chunk",
+                "created": run.created,
+                "model": run.model,
+                "system_fingerprint": run.fingerprint,
+            }
+        )
+        self._head = b"data: " + head[:-1] + b',"choices":['
+        # With include_usage every chunk but the last says `"usage":null`.
+        self._tail = b'],"usage":null}\n\n' if shape.stream.usage else b"]}\n\n"
+        self._openings = [
+            self._head + b'{"index":%d,"delta":{' % choice + b'"content":' for choice in range(shape.n)
+        ]
+        self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
+        self._calls = [0] * shape.n
+        self._completed = [0] * shape.n
+        self._finished: list[Finished] = []
+        self._prompt_tokens = 0
+        self._failed = False
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
+        first = b'"role":"assistant","content":"","refusal":null'
+        return b"".join(self._chunk(choice, first) for choice in range(self._shape.n))
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case PartDelta(choice, index, text, tokens, completed):
+                self._completed[choice] = completed or self._completed[choice]
+                kind, call = self._kinds[choice, index]
+                if kind == "text":
+                    return self._text(choice, text, tokens)
+                if kind == "reasoning":
+                    return self._reasoning(choice, text)
+                return self._arguments(choice, call, text) if kind == "tool_call" else b""
+            case PartStarted(choice, index, kind, id, name):
+                return self._part(choice, index, kind, id, name)
+            case Finished():
+                return self._end_of_choice(event)
+            case _:
+                return b""
+
+    def keep_alive(self) -> bytes:
+        return b": keep-alive\n\n"
+
+    def failed(self, report: ErrorReport) -> bytes:
+        self._failed = True
+        return b"data: " + encode_error(report) + b"\n\n"
+
+    def end(self) -> bytes:
+        if self._failed or not self._shape.stream.usage:
+            return b"data: [DONE]\n\n"
+        usage = _encode(usage_body([[each.usage for each in self._finished]]))
+        timings = _encode(timings_body(self._finished))
+        return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\ndata: [DONE]\n\n"
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        [completion] = completions
+        finished = [choice.finished for choice in completion.choices if choice.finished is not None]
+        return _encode(
+            ChatCompletion(
+                id=f"chatcmpl-{self._run.id}",
+                created=self._run.created,
+                model=self._run.model,
+                choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],
+                usage=usage_body([[each.usage for each in finished]]),
+                system_fingerprint=self._run.fingerprint,
+                request_id=self._run.id,
+                timings=timings_body(finished),
+            )
+        )
+
+    def _text(self, choice: int, text: str, tokens: tuple[Token, ...]) -> bytes:
+        if not text and not tokens:
+            return b""
+        if self._shape.logprobs:
+            logprobs = b',"logprobs":' + _encode(LogprobsBody(content=logprobs_of(tokens)))
+        else:
+            logprobs = b',"logprobs":null'
+        tail = self._tail_of_delta()
+        return self._openings[choice] + _encode(text) + b"}" + logprobs + b',"finish_reason":null}' + tail
+
+    def _reasoning(self, choice: int, text: str) -> bytes:
+        if not text or not self._shape.reasoning:
+            return b""
+        quoted = _encode(text)
+        return self._chunk(choice, b'"reasoning_content":' + quoted + b',"reasoning":' + quoted)
+
+    def _arguments(self, choice: int, call: int, text: str) -> bytes:
+        if not text:
+            return b""
+        return self._chunk(
+            choice, b'"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (call, _encode(text))
+        )
+
+    def _part(self, choice: int, index: int, kind: PartKind, id: str | None, name: str | None) -> bytes:
+        if kind != "tool_call":
+            self._kinds[choice, index] = kind, 0
+            return b""
+        call = self._calls[choice]
+        self._calls[choice] += 1
+        self._kinds[choice, index] = kind, call
+        opened = {"index": call, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+        return self._chunk(choice, b'"tool_calls":[' + _encode(opened) + b"]")
+
+    def _end_of_choice(self, finished: Finished) -> bytes:
+        self._finished.append(finished)
+        self._completed[finished.choice] = finished.usage.completion_tokens
+        last = len(self._finished) == self._shape.n
+        tail = self._tail_of_delta()
+        if last and not self._shape.stream.usage:
+            tail = b'],"timings":' + _encode(timings_body(self._finished)) + b"}\n\n"
+        reason = b"%b" % STOPPED[finished.reason].encode()
+        return (
+            self._head
+            + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
+            + tail
+        )
+
+    def _chunk(self, choice: int, delta: bytes) -> bytes:
+        body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)
+        return self._head + body + self._tail_of_delta()
+
+    def _tail_of_delta(self) -> bytes:
+        if not self._shape.stream.continuous_usage:
+            return self._tail
+        so_far = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=sum(self._completed))
+        return b'],"usage":' + _encode(usage_body([[so_far]])) + b"}\n\n"
+
+    def _answer(self, number: int, choice: CompletedChoice) -> AnswerChoice:
+        calls = [
+            FunctionCall(id=part.id or "", function=Function(name=part.name or "", arguments=part.text))
+            for part in choice.parts
+            if part.kind == "tool_call"
+        ]
+        text = choice.text("text")
+        thought = choice.text("reasoning") if self._shape.reasoning else ""
+        message = AnswerMessage(
+            content=text if text or not calls else None,
+            reasoning_content=thought or msgspec.UNSET,
+            reasoning=thought or msgspec.UNSET,
+            tool_calls=calls or msgspec.UNSET,
+        )
+        logprobs = LogprobsBody(content=logprobs_of(choice.tokens("text"))) if self._shape.logprobs else None
+        reason = STOPPED[choice.finished.reason] if choice.finished is not None else "stop"
+        return AnswerChoice(index=number, message=message, logprobs=logprobs, finish_reason=reason)

@@ -1,0 +1,128 @@
+"""Tools and the choice among them, in the words of Chat Completions."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.shared.fields import check_depth, invalid, unsupported
+from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.core.conversation import Tool, ToolChoice, Toolset
+
+MAX_TOOLS = 512
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class FunctionDefinition(Struct, kw_only=True):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Struct, tag_field="type", tag="function", kw_only=True):
+    function: FunctionDefinition
+
+
+class CustomTool(Struct, tag_field="type", tag="custom", kw_only=True):
+    custom: Any = None
+
+
+class FunctionName(Struct, kw_only=True):
+    name: str
+
+
+class NamedChoice(Struct, tag_field="type", tag="function", kw_only=True):
+    function: FunctionName
+
+
+class CustomChoice(Struct, tag_field="type", tag="custom", kw_only=True):
+    custom: Any = None
+
+
+class AllowedTool(Struct, kw_only=True):
+    type: str | None = None
+    function: FunctionName
+
+
+class AllowedTools(Struct, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[tuple[AllowedTool, ...], Meta(min_length=1)]
+
+
+class AllowedChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=True):
+    allowed_tools: AllowedTools
+
+
+GivenTool = FunctionTool | CustomTool | McpTool
+GivenChoice = Literal["none", "auto", "required"] | NamedChoice | CustomChoice | AllowedChoice
+
+
+def tools_of(given: tuple[GivenTool, ...] | None) -> tuple[Tool, ...]:
+    tools: dict[str, Tool] = {}
+    if given is not None and len(given) > MAX_TOOLS:
+        raise invalid("tools", f"must not hold more than {MAX_TOOLS} tools.")
+    for place, tool in enumerate(given or ()):
+        at = f"tools[{place}]"
+        if isinstance(tool, CustomTool):
+            raise unsupported(f"{at}.type", 'only tools of type "function" and "mcp" are supported.')
+        if isinstance(tool, McpTool):
+            continue
+        function = tool.function
+        check_tool_name(function.name, f"{at}.function.name")
+        if function.name in tools:
+            raise invalid(f"{at}.function.name", "is the name of an earlier tool too; give each its own.")
+        if function.parameters is not None:
+            check_parameters(function.parameters, f"{at}.function.parameters")
+        tools[function.name] = Tool(
+            function.name, function.description, function.parameters, bool(function.strict)
+        )
+    return tuple(tools.values())
+
+
+def toolsets_of(given: tuple[GivenTool, ...] | None) -> tuple[Toolset, ...]:
+    """The MCP servers among them."""
+    return tuple(
+        toolset_of(tool, f"tools[{place}]")
+        for place, tool in enumerate(given or ())
+        if isinstance(tool, McpTool)
+    )
+
+
+def check_tool_name(name: str, param: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise invalid(param, "must be 1 to 64 letters, digits, underscores and dashes.")
+
+
+def check_parameters(parameters: dict[str, Any], param: str) -> None:
+    """A tool's parameters are the JSON schema of an object; what is in it the grammar compiler checks."""
+    if parameters.get("type", "object") != "object":
+        raise invalid(f"{param}.type", 'must be "object": arguments are passed by name.')
+    if not isinstance(parameters.get("properties", {}), dict):
+        raise invalid(f"{param}.properties", "must map names to schemas.")
+    check_depth(parameters, param)
+
+
+def tool_choice_of(
+    given: GivenChoice | None, tools: tuple[Tool, ...], toolsets: tuple[Toolset, ...] = ()
+) -> ToolChoice:
+    match given:
+        case None | "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            choice = ToolChoice("required")
+        case NamedChoice(function=named):
+            choice = ToolChoice("required", (named.name,))
+        case AllowedChoice(allowed_tools=allowed):
+            choice = ToolChoice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
+        case CustomChoice():
+            raise unsupported("tool_choice", "custom tools are not supported; choose a function.")
+    if not tools and not toolsets:
+        raise invalid("tool_choice", "asks for a call, but `tools` is empty.")
+    offered = {tool.name for tool in tools}
+    for name in choice.names:
+        if name not in offered:
+            raise invalid("tool_choice", "names a tool that is not in `tools`.")
+    return choice

@@ -1,0 +1,1 @@
+"""OpenAI's Completions. Begin with `dialect.py`."""

@@ -1,0 +1,196 @@
+"""Draws events as the chunks and the answers of Completions, with the legacy form of log probabilities."""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.shared.openai_answers import (
+    STOPPED,
+    TimingsBody,
+    UsageBody,
+    encode_error,
+    finite,
+    text_of,
+    timings_body,
+    usage_body,
+)
+from pippin.api.dialects.shared.openai_fields import StreamShape
+from pippin.core.completion import CompletedChoice, Completion
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, PromptEcho, Token, Usage
+
+_encode = msgspec.json.encode
+
+
+class CompletionsShape(Struct, frozen=True, kw_only=True):
+    stream: StreamShape = field(default_factory=StreamShape)
+    n: int = 1
+    requests: int = 1
+    logprobs: bool = False
+
+
+class LegacyLogprobs(Struct, kw_only=True):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: LegacyLogprobs | None
+    finish_reason: str | None
+
+
+class TextCompletion(Struct, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    timings: TimingsBody | None = None
+    object: Literal["text_completion"] = "text_completion"
+
+
+class LogprobWriter:
+    """Lists the tokens of one choice, and knows where in its text each begins."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def write(self, tokens: Iterable[Token]) -> LegacyLogprobs:
+        body = LegacyLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        for token in tokens:
+            body.tokens.append(_spelled(token.raw))
+            body.text_offset.append(self._offset)
+            self._offset += len(self._decoder.decode(token.raw))
+            if token.logprob is None:  # the first token of a prompt follows from nothing
+                body.token_logprobs.append(None)
+                body.top_logprobs.append(None)
+            else:
+                body.token_logprobs.append(finite(token.logprob))
+                body.top_logprobs.append({_spelled(other.raw): finite(other.logprob) for other in token.top})
+        return body
+
+
+def _spelled(raw: bytes) -> str:
+    text = text_of(raw)
+    if "\ufffd" not in text:
+        return text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class CompletionsEncoder:
+    def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
+        self._shape = shape
+        self._run = run
+        head = {
+            "id": f"cmpl-{run.id}",
+            "object": "text_completion",
+            "created": run.created,
+            "model": run.model,
+            "system_fingerprint": run.fingerprint,
+        }
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if shape.stream.usage else b"]}\n\n"
+        answers = shape.n * shape.requests
+        self._writers = [LogprobWriter() for _ in range(answers)]
+        self._completed = [0] * answers
+        self._prompt_tokens = 0
+        self._finished: list[list[Finished]] = [[] for _ in range(shape.requests)]
+        self._failed = False
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        first = request * self._shape.n
+        match event:
+            case PartDelta(choice, _, text, tokens, completed):
+                self._completed[first + choice] = completed or self._completed[first + choice]
+                return self._chunk(first + choice, text, tokens) if text or tokens else b""
+            case PromptEcho(text, tokens):
+                return b"".join(self._chunk(first + choice, text, tokens) for choice in range(self._shape.n))
+            case Finished(choice, reason):
+                self._finished[request].append(event)
+                self._completed[first + choice] = event.usage.completion_tokens
+                return self._chunk(first + choice, "", (), reason)
+            case _:
+                return b""
+
+    def keep_alive(self) -> bytes:
+        return b": keep-alive\n\n"
+
+    def failed(self, report: ErrorReport) -> bytes:
+        self._failed = True
+        return b"data: " + encode_error(report) + b"\n\n"
+
+    def end(self) -> bytes:
+        if self._failed or not self._shape.stream.usage:
+            return b"data: [DONE]\n\n"
+        usage = _encode(usage_body([[each.usage for each in choices] for choices in self._finished]))
+        timings = _encode(timings_body(self._finished[0]))
+        return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\ndata: [DONE]\n\n"
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        finished = [
+            [choice.finished for choice in completion.choices if choice.finished is not None]
+            for completion in completions
+        ]
+        choices = [
+            self._answer(request * self._shape.n + number, choice, completion.echo)
+            for request, completion in enumerate(completions)
+            for number, choice in enumerate(completion.choices)
+        ]
+        return _encode(
+            TextCompletion(
+                id=f"cmpl-{self._run.id}",
+                created=self._run.created,
+                model=self._run.model,
+                choices=choices,
+                usage=usage_body([[each.usage for each in request] for request in finished]),
+                system_fingerprint=self._run.fingerprint,
+                timings=timings_body(finished[0]),
+            )
+        )
+
+    def _chunk(
+        self, index: int, text: str, tokens: tuple[Token, ...], reason: FinishReason | None = None
+    ) -> bytes:
+        logprobs = b"null"
+        if self._shape.logprobs and reason is None:
+            logprobs = _encode(self._writers[index].write(tokens))
+        finish = b"null" if reason is None else b'"%b"' % _stopped(reason).encode()
+        choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}'
+        return self._head + choice % (index, _encode(text), logprobs, finish) + self._tail_of_chunk()
+
+    def _tail_of_chunk(self) -> bytes:
+        if not self._shape.stream.continuous_usage:
+            return self._tail
+        so_far = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=sum(self._completed))
+        return b'],"usage":' + _encode(usage_body([[so_far]])) + b"}\n\n"
+
+    def _answer(self, index: int, choice: CompletedChoice, echo: PromptEcho | None) -> TextChoice:
+        text = "".join(part.text for part in choice.parts)
+        tokens = tuple(token for part in choice.parts for token in part.tokens)
+        if echo is not None:
+            text, tokens = echo.text + text, echo.tokens + tokens
+        return TextChoice(
+            index=index,
+            text=text,
+            logprobs=LogprobWriter().write(tokens) if self._shape.logprobs else None,
+            finish_reason=_stopped(choice.finished.reason) if choice.finished is not None else None,
+        )
+
+
+def _stopped(reason: FinishReason) -> str:
+    """Completions know of no tool calls."""
+    return "stop" if reason == "tool_calls" else STOPPED[reason]

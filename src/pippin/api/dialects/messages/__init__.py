@@ -1,0 +1,1 @@
+"""Anthropic's Messages. Begin with `dialect.py`."""

@@ -1,0 +1,299 @@
+"""Reads the messages and content blocks of Anthropic's Messages API."""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from pippin.api.dialects.shared.fields import convert, invalid, unsupported
+from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.sealed_text import unseal
+from pippin.core.conversation import Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+
+Block = dict[str, Any]
+Content = str | list[Block]
+
+BILLING_HEADER: Final = "x-anthropic-billing-header:"
+"""Claude Code opens its system prompt with this line. It changes with every request, so a prompt that held it
+would never be found in the prefix cache."""
+
+
+class MessageParam(Struct, kw_only=True):
+    role: Literal["user", "assistant", "system"]
+    content: Content
+
+
+class TextBlock(Struct, kw_only=True):
+    text: str
+
+
+class MediaSource(Struct, kw_only=True):
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    content: Content | None = None
+
+
+class ImageBlock(Struct, kw_only=True):
+    source: MediaSource
+
+
+class Citations(Struct, kw_only=True):
+    enabled: bool = False
+
+
+class DocumentBlock(Struct, kw_only=True):
+    source: MediaSource
+    citations: Citations | None = None
+    title: str | None = None
+    context: str | None = None
+
+
+class SearchResult(Struct, kw_only=True):
+    source: str
+    title: str
+    content: list[TextBlock]
+    citations: Citations | None = None
+
+
+class ThinkingBlock(Struct, kw_only=True):
+    thinking: str
+    signature: str | None = None
+
+
+class ToolUse(Struct, kw_only=True):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ServerToolUse(ToolUse):
+    server_name: str = ""
+
+
+class ToolOutput(Struct, kw_only=True):
+    tool_use_id: str
+    content: Content | None = None
+    is_error: bool | None = None
+
+
+class ToolReference(Struct, kw_only=True):
+    tool_name: str
+
+
+# What Anthropic's own servers left behind, of which a model here can make nothing.
+_SKIPPED: Final = frozenset(
+    {
+        "redacted_thinking",
+        "server_tool_use",
+        "mcp_tool_listing",
+        "advisor_tool_result",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "container_upload",
+        "browser_state",
+        "compaction",
+        "fallback",
+    }
+)
+
+
+class ConversationReader:
+    """Turns messages of blocks into messages of parts.
+
+    Tool results stand in messages of users there, and in messages of their own here, so one of theirs can
+    become several of ours; blocks keep their order.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.skipped: list[str] = []  # types of blocks that were left out
+        self.cached = False  # whether any block asks for caching
+        self._names: dict[str, str] = {}  # of tools, by call id
+        self._server_calls: dict[str, ToolCall] = {}  # whose results have not come yet
+
+    def system(self, content: Content) -> None:
+        blocks = _blocks(content)
+        parts: list[Part] = []
+        for number, block in enumerate(blocks):
+            if block.get("type") != "text":
+                raise invalid(f"system[{number}].type", "must be `text`.")
+            text = without_billing_header(convert(block, TextBlock, f"system[{number}]").text)
+            if text:
+                parts.append(Text(text))
+        if parts:
+            self._say("system", parts, self._pinned(blocks))
+
+    def read(self, messages: list[MessageParam]) -> None:
+        for number, message in enumerate(messages):
+            param = f"messages[{number}].content"
+            blocks = _blocks(message.content)
+            if message.role == "assistant":
+                self._assistant(blocks, param)
+            else:
+                self._user(message.role, blocks, param)
+
+    def _assistant(self, blocks: list[Block], param: str) -> None:
+        parts: list[Part] = []
+        for number, block in enumerate(blocks):
+            at = f"{param}[{number}]"
+            match block.get("type"):
+                case "mcp_tool_use":
+                    self._server_call(convert(block, ServerToolUse, at))
+                case "mcp_tool_result":
+                    parts = self._server_result(block, parts, at)
+                case _:
+                    parts += self._assistant_parts(block, at)
+        pinned = self._pinned(blocks)
+        if parts or blocks[-1:] == [] or blocks[-1].get("type") != "mcp_tool_result":
+            self._say("assistant", parts, pinned)
+
+    def _server_call(self, call: ServerToolUse) -> None:
+        name = self._names[call.id] = f"{call.server_name}__{call.name}"
+        arguments = msgspec.json.encode(call.input).decode()
+        self._server_calls[call.id] = ToolCall(call.id, name, arguments)
+
+    def _server_result(self, block: Block, said: list[Part], param: str) -> list[Part]:
+        """The call and its result as turns of their own; what is left of the turn that they stood in."""
+        result = self._tool_result(block, param)
+        call = self._server_calls.pop(result.call_id, None)
+        if call is None:
+            return said
+        self.messages.append(Message("assistant", (*said, call)))
+        self.messages.append(Message("tool", (result,)))
+        return []
+
+    def _assistant_parts(self, block: Block, param: str) -> Sequence[Part]:
+        match block.get("type"):
+            case "thinking":
+                thought = convert(block, ThinkingBlock, param)
+                text = thought.thinking or unseal(thought.signature or "")
+                return [Reasoning(text, thought.signature)] if text else []
+            case "tool_use":
+                call = convert(block, ToolUse, param)
+                self._names[call.id] = call.name
+                return [ToolCall(call.id, call.name, msgspec.json.encode(call.input).decode())]
+            case _:
+                return self._plain_parts(block, param)
+
+    def _user(self, role: Role, blocks: list[Block], param: str) -> None:
+        said: list[Part] = []
+        for number, block in enumerate(blocks):
+            if block.get("type") == "tool_result":
+                if said:
+                    self._say(role, said)
+                said = []
+                self._say("tool", [self._tool_result(block, f"{param}[{number}]")])
+            else:
+                said += self._plain_parts(block, f"{param}[{number}]")
+        if said or not blocks:
+            self._say(role, said)
+        if self._pinned(blocks) and self.messages:
+            self.messages[-1] = msgspec.structs.replace(self.messages[-1], pin=True)
+
+    def _tool_result(self, block: Block, param: str) -> ToolResult:
+        result = convert(block, ToolOutput, param)
+        parts: list[Text | Image] = []
+        for number, inner in enumerate(_blocks(result.content or [])):
+            if inner.get("type") == "tool_reference":
+                found = convert(inner, ToolReference, f"{param}.content[{number}]")
+                parts.append(Text(f"[tool: {found.tool_name}]"))
+            else:
+                parts += self._plain_parts(inner, f"{param}.content[{number}]")
+        name = self._names.get(result.tool_use_id)
+        return ToolResult(result.tool_use_id, tuple(parts), name, bool(result.is_error))
+
+    def _plain_parts(self, block: Block, param: str) -> list[Text | Image]:
+        match block.get("type"):
+            case "text":
+                text = convert(block, TextBlock, param).text
+                return [Text(text)] if text else []
+            case "image":
+                return [_image(convert(block, ImageBlock, param).source, f"{param}.source")]
+            case "document":
+                return self._document(convert(block, DocumentBlock, param), param)
+            case "search_result":
+                found = convert(block, SearchResult, param)
+                _check_citations(found.citations, param)
+                lines = [found.title, found.source, *(text.text for text in found.content)]
+                return [Text("\n".join(lines))]
+            case str(kind) if kind in _SKIPPED:
+                self.skipped.append(kind)
+                return []
+            case str():
+                raise unsupported(f"{param}.type", "it is not a block that fits here.")
+            case _:
+                raise invalid(f"{param}.type", "is required, and must be a string.")
+
+    def _document(self, document: DocumentBlock, param: str) -> list[Text | Image]:
+        """Documents of text; their title and context stand before it."""
+        _check_citations(document.citations, param)
+        source = document.source
+        heading = [line for line in (document.title, document.context) if line]
+        match source.type:
+            case "text" if source.data is not None:
+                return [Text("\n".join([*heading, source.data]))]
+            case "content" if source.content is not None:
+                parts: list[Text | Image] = [Text("\n".join(heading))] if heading else []
+                for number, block in enumerate(_blocks(source.content)):
+                    parts += self._plain_parts(block, f"{param}.source.content[{number}]")
+                return parts
+            case "text" | "content":
+                raise invalid(f"{param}.source", "must hold the document's text.")
+            case "base64" | "url":
+                raise unsupported(
+                    f"{param}.source",
+                    "PDF documents can't be read here; send their text, or pages as images.",
+                )
+            case _:
+                raise unsupported(f"{param}.source", "this server keeps no files; send the document's text.")
+
+    def _pinned(self, blocks: list[Block]) -> bool:
+        pinned = any(block.get("cache_control") for block in blocks)
+        self.cached = self.cached or pinned
+        return pinned
+
+    def _say(self, role: Role, parts: list[Any], pin: bool = False) -> None:
+        """Turns of one role that follow each other are one turn, as at Anthropic's."""
+        last = self.messages[-1] if self.messages else None
+        if last is not None and last.role == role and role in ("user", "assistant"):
+            self.messages[-1] = Message(role, (*last.parts, *parts), pin=pin or last.pin)
+        else:
+            self.messages.append(Message(role, tuple(parts), pin=pin))
+
+
+def _check_citations(wanted: Citations | None, param: str) -> None:
+    if wanted is not None and wanted.enabled:
+        raise unsupported(
+            f"{param}.citations", "models here don't cite; leave it out, and ask for quotations in the text."
+        )
+
+
+def without_billing_header(text: str) -> str:
+    if BILLING_HEADER not in text:
+        return text
+    lines = text.split("\n")
+    return "\n".join(line for line in lines if not line.startswith(BILLING_HEADER)).lstrip("\n")
+
+
+def _blocks(content: Content) -> list[Block]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _image(source: MediaSource, param: str) -> Image:
+    match source.type:
+        case "base64":
+            return Image(source_of_base64(source.data or "", f"{param}.data", source.media_type))
+        case "url":
+            return Image(source_of_url(source.url or "", f"{param}.url"))
+        case "file":
+            raise unsupported(f"{param}.file_id", "this server keeps no files; send the image as base64.")
+        case _:
+            raise invalid(f"{param}.type", "must be `base64` or `url`.")

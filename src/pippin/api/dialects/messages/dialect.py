@@ -1,0 +1,265 @@
+"""Anthropic's Messages API: what a request body means."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects.messages.answer import MessageAnswer
+from pippin.api.dialects.messages.content import ConversationReader, MessageParam
+from pippin.api.dialects.messages.encode import MessagesEncoder, MessageShape, ThinkingShown, error_of
+from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
+from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared.engine_fields import (
+    EngineFields,
+    Tokens,
+    check_unsummarised,
+    continues_final,
+    overflow_of,
+    reasoning_warnings,
+    shows_reasoning,
+    steered,
+    template_kwargs_of,
+    thinking_of,
+)
+from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, invalid, loggable
+from pippin.api.dialects.shared.media import with_media_options
+from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of, schema_format
+from pippin.api.dialects.shared.sampling_fields import sampling_of
+from pippin.core.conversation import Message, Text
+from pippin.core.errors import ErrorReport
+from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
+
+VERSION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+OVERLOADED: Final = 529
+"""Anthropic's own status, which its clients know to wait for."""
+
+
+class ThinkingSpec(Struct, kw_only=True):
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: Tokens | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
+    block_binding: Unused = None
+
+
+class JsonOutput(Struct, tag_field="type", tag="json_schema", kw_only=True):
+    schema: dict[str, Any] | bool
+
+
+class OutputConfig(Struct, kw_only=True):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonOutput | None = None
+    task_budget: Unused = None
+
+
+class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
+    """Fields of `POST /v1/messages` and, but for `max_tokens`, of `POST /v1/messages/count_tokens`."""
+
+    model: Annotated[str, Meta(description="The model; any `claude-*` name may be mapped to one.")]
+    messages: Annotated[
+        Annotated[list[MessageParam], Meta(min_length=1, max_length=100_000)],
+        Meta(description="The conversation; a last message of the assistant is continued."),
+    ]
+    max_tokens: Annotated[
+        Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
+    ] = None
+    system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
+    stop_sequences: Annotated[
+        Annotated[tuple[str, ...], Meta(max_length=64)] | None, Meta(description="Texts that end the answer.")
+    ] = None
+    stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
+    tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
+    tool_choice: Annotated[
+        ChoiceSpec | None, Meta(description="Which tools may or must be called, and whether one at a time.")
+    ] = None
+    thinking: Annotated[
+        ThinkingSpec | None, Meta(description="Whether and how long to think; none if left out.")
+    ] = None
+    output_config: Annotated[OutputConfig | None, Meta(description="JSON schema, effort.")] = None
+    output_format: Annotated[JsonOutput | None, Meta(description="The schema, under its older name.")] = None
+    response_format: Annotated[
+        ResponseFormat | None, Meta(description="Format of the text, as Chat Completions has it.")
+    ] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
+    cache_control: Annotated[
+        dict[str, Any] | None, Meta(description="Keep the whole prompt in the cache.")
+    ] = None
+    context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
+
+
+HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
+ACCEPTED: Final[Mapping[str, str]] = {
+    name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
+} | {
+    "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
+    "inference_geo": "Answers are made where the server stands.",
+    "speed": "Every answer is as fast as it can be.",
+    "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
+    "user_profile_id": BOOKKEEPING,
+    "workspace_id": BOOKKEEPING,
+    "billing_policy": "Nothing is billed.",
+    "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
+    "fallback_credit_token": "Nothing is billed.",
+    "anthropic_version": "Of clouds that have no header for it; there is one version.",
+}
+REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
+    "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
+    "`mcp_toolset`, or in the header `x-mcp-servers`.",
+    "thread": "this server holds no conversations for Messages; send all of `messages`.",
+    "compaction": "send the conversation to a model with instructions to summarise it instead.",
+    "stop": "use `stop_sequences`.",
+    "max_completion_tokens": "use `max_tokens`.",
+    "max_output_tokens": "use `max_tokens`.",
+    "video_fps": "messages hold no videos; use /v1/chat/completions.",
+    "video_max_frames": "messages hold no videos; use /v1/chat/completions.",
+    "logprobs": "messages have none; use /v1/chat/completions.",
+    "top_logprobs": "messages have none; use /v1/chat/completions.",
+}
+
+
+class MessagesDialect:
+    name = "messages"
+    path = "/messages"
+    body = MessagesBody
+    answer = MessageAnswer
+    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
+
+    def __init__(self, *, counting: bool = False) -> None:
+        """`counting`: for count_tokens, whose bodies are the same but for `max_tokens`. The same request comes
+        of them, so the count is that of the request."""
+        self._counting = counting
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[MessageShape]:
+        check_version(context.headers)
+        fields, ignored = self.contract.decode(body)
+        check_unsummarised(fields)
+        if fields.max_tokens is None and not self._counting:
+            raise invalid("max_tokens", "is required.")
+        reader = ConversationReader()
+        reader.system(fields.system or [])
+        reader.read(fields.messages)
+        if not reader.messages:
+            raise invalid("messages", "must hold something that a model here can read.")
+        tools, left_out = tools_of(fields.tools or [])
+        toolsets = toolsets_of(fields.tools or [])
+        messages, cached = _pins(fields, with_media_options(reader.messages, fields), reader.cached)
+        choice = fields.tool_choice
+        request = GenerationRequest(
+            model=fields.model,
+            messages=messages,
+            tools=tools,
+            toolsets=toolsets,
+            tool_choice=tool_choice_of(choice, tools, toolsets),
+            parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+            tool_format=fields.tool_parser,
+            read_calls=fields.parse_tool_calls is not False,
+            sampling=sampling_of(fields),
+            output_format=_output_format(fields),
+            stop=shared.stops_of(fields.stop_sequences, "stop_sequences"),
+            max_tokens=fields.max_tokens,
+            thinking=_thinking(fields),
+            template_kwargs=template_kwargs_of(fields),
+            continue_final=_continues(fields, messages),
+            overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),  # not our words
+        )
+        return Decoded(
+            requests=(steered(request, fields),),
+            shape=MessageShape(
+                thinking=_thinking_shown(fields),
+                cached=cached,
+                model=fields.model,
+                servers=bool(toolsets),
+            ),
+            stream=bool(fields.stream),
+            ignored=ignored,
+            warnings=_warnings(left_out, reader.skipped) + reasoning_warnings(fields),
+        )
+
+    def encoder(self, decoded: Decoded[MessageShape], run: RunInfo) -> Encoder:
+        return MessagesEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return OVERLOADED if report.kind == "overloaded" else report.status
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return msgspec.json.encode(error_of(report, request_id))
+
+
+def check_version(headers: Mapping[str, str]) -> None:
+    """The header may be missing, for the sake of curl; what is there must be a version's date."""
+    version = headers.get("anthropic-version")
+    if version is not None and VERSION.fullmatch(version) is None:
+        raise invalid("anthropic-version", "must be the date of an API version, such as 2023-06-01.")
+
+
+def _pins(
+    fields: MessagesBody, messages: tuple[Message, ...], cached: bool
+) -> tuple[tuple[Message, ...], bool]:
+    """The messages with the pins that stand outside of them, and whether any caching was asked for."""
+    pinned = list(messages)
+    if fields.cache_control and pinned:
+        pinned[-1] = msgspec.structs.replace(pinned[-1], pin=True)
+    tools_pinned = any(tool.get("cache_control") for tool in fields.tools or ())
+    if tools_pinned and pinned and pinned[0].role == "system":
+        pinned[0] = msgspec.structs.replace(pinned[0], pin=True)
+    return tuple(pinned), cached or tools_pinned or bool(fields.cache_control)
+
+
+def _continues(fields: MessagesBody, messages: tuple[Message, ...]) -> bool:
+    """A last message of the assistant is a prefill, unless the request says that it is not."""
+    if fields.continue_final_message is not None or fields.add_generation_prompt is not None:
+        return continues_final(fields)
+    last = messages[-1]
+    return last.role == "assistant" and bool(last.parts) and isinstance(last.parts[-1], Text)
+
+
+def _output_format(fields: MessagesBody) -> OutputFormat | None:
+    config = fields.output_config
+    schemas = [
+        (param, given.schema)
+        for param, given in (
+            ("output_config.format", config.format if config is not None else None),
+            ("output_format", fields.output_format),
+        )
+        if given is not None
+    ]
+    other = output_format_of(fields, fields.response_format)
+    if len(schemas) + (other is not None) > 1:
+        raise invalid(schemas[0][0], "can't be combined with another output format.")
+    return schema_format(schemas[0][1], f"{schemas[0][0]}.schema") if schemas else other
+
+
+def _thinking(fields: MessagesBody) -> Thinking:
+    """`thinking` as Anthropic has it, where leaving it out means none; the replaced servers' fields win."""
+    asked = thinking_of(fields)
+    spec, config = fields.thinking, fields.output_config
+    enabled = asked.enabled
+    if enabled is None:
+        enabled = spec is not None and spec.type != "disabled"
+    budget = asked.budget
+    if budget is None and spec is not None and spec.type != "disabled":
+        budget = spec.budget_tokens
+    effort = asked.effort or (config.effort if config is not None else None)
+    return msgspec.structs.replace(asked, enabled=enabled, budget=budget, effort=effort)
+
+
+def _thinking_shown(fields: MessagesBody) -> ThinkingShown:
+    if not shows_reasoning(fields):
+        return "hidden"
+    spec = fields.thinking
+    return "signature" if spec is not None and spec.display == "omitted" else "text"
+
+
+def _warnings(tools: tuple[str, ...], blocks: list[str]) -> tuple[str, ...]:
+    warnings = []
+    for what, kinds in (("Tools", tools), ("Blocks", blocks)):
+        if kinds:
+            names = ", ".join(dict.fromkeys(map(loggable, kinds)))
+            warnings.append(f"{what} of type {names} are Anthropic's own and were left out of the prompt.")
+    return tuple(warnings)
+
+
+dialect = MessagesDialect()

@@ -1,0 +1,293 @@
+"""Draws a run as a message of Anthropic's API, whole or as a stream of its events."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.shared.frames import COMMENT, event_frame
+from pippin.api.dialects.shared.sealed_text import seal
+from pippin.core.completion import CompletedPart, Completion
+from pippin.core.decoding import from_json
+from pippin.core.errors import ErrorKind, ErrorReport
+from pippin.core.events import (
+    Accepted,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    PartDelta,
+    PartEnded,
+    PartStarted,
+    Progress,
+    Usage,
+)
+
+Json = dict[str, Any]
+ThinkingShown = Literal["text", "signature", "hidden"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageShape:
+    """What the encoder needs to know of the request."""
+
+    thinking: ThinkingShown = "text"
+    cached: bool = False  # the request asks for caching, so what was written to the cache is told apart
+    model: str | None = None  # the name that was asked for
+    servers: bool = False  # the request names MCP servers, so their calls and results are shown
+
+
+ERROR_TYPE: Final[dict[ErrorKind, str]] = {
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "not_found": "not_found_error",
+    "model_not_found": "not_found_error",
+    "timeout": "timeout_error",
+    "too_large": "request_too_large",
+    "rate_limited": "rate_limit_error",
+    "overloaded": "overloaded_error",
+    "load_failed": "api_error",
+    "worker_died": "api_error",
+    "internal": "api_error",
+}
+"""Kinds that are not listed are `invalid_request_error`."""
+
+STOP_REASON: Final[dict[FinishReason, str]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "cancelled": "end_turn",
+}
+
+
+def error_of(report: ErrorReport, request_id: str) -> Json:
+    kind = ERROR_TYPE.get(report.kind, "invalid_request_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": report.message},
+        "request_id": request_id,
+    }
+
+
+def usage_of(usage: Usage, *, cached: bool) -> Json:
+    """Tokens read from the cache, newly written to it, and neither; their sum is the prompt.
+
+    What was written counts only for requests that asked for caching, as it does at Anthropic's.
+    """
+    written = usage.stored_tokens if cached else 0
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+class MessagesEncoder:
+    """See `Encoder`.
+
+    `message_start` waits for the first news of the prompt, which tells how much of it was cached: clients
+    take the figures of their context from there.
+    """
+
+    def __init__(self, shape: MessageShape, run: RunInfo) -> None:
+        self._shape = shape
+        self._run = run
+        self._prompt_tokens = 0
+        self._opened = False  # message_start is out
+        self._blocks = 0
+        self._part: PartStarted | None = None  # has begun, but is no block yet
+        self._open: PartStarted | None = None
+        self._thought: list[str] = []  # of the open thinking block
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        self._prompt_tokens = accepted[0].prompt_tokens
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        match event:
+            case Failed(report):
+                return self.failed(report)
+            case Progress():
+                return self._begin(event.cached)
+            case PartStarted(choice=0) | PartDelta(choice=0) | PartEnded(choice=0) | Finished(choice=0):
+                return self._begin(0) + b"".join(
+                    event_frame(payload["type"], payload) for payload in self._events(event)
+                )
+            case _:
+                return b""
+
+    def keep_alive(self) -> bytes:
+        return event_frame("ping", {"type": "ping"}) if self._opened else COMMENT
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return event_frame("error", error_of(report, self._run.id))
+
+    def end(self) -> bytes:
+        return b""
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        choice = completions[0].choices[0]
+        finished = choice.finished or Finished(0, "stop")
+        content = [block for part in choice.parts if (block := self._whole_block(part)) is not None]
+        usage = usage_of(finished.usage, cached=self._shape.cached)
+        return msgspec.json.encode(self._message(content, finished, usage))
+
+    def _begin(self, cached: int) -> bytes:
+        if self._opened:
+            return b""
+        self._opened = True
+        usage = Usage(prompt_tokens=self._prompt_tokens, cached_tokens=cached, completion_tokens=0)
+        message = self._message([], None, usage_of(usage, cached=False))
+        return event_frame("message_start", {"type": "message_start", "message": message}) + self.keep_alive()
+
+    def _message(self, content: list[Json], finished: Finished | None, usage: Json) -> Json:
+        return {
+            "id": f"msg_{self._run.id}",
+            "type": "message",
+            "role": "assistant",
+            # Claude Code drops the thinking of an answer whose model is not the one it asked for.
+            "model": self._shape.model or self._run.model,
+            "content": content,
+            **stop_of(finished),
+            "usage": usage,
+        }
+
+    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[Json]:
+        match event:
+            case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
+                self._part = None
+            case PartStarted(kind="reasoning" | "server_result"):
+                # Templates often write empty reasoning; a block is only made of it when there is text.
+                # The block of a result begins with all of it.
+                self._part = event
+            case PartStarted():
+                yield self._start_block(event)
+            case PartDelta():
+                yield from self._grow(event)
+            case PartEnded():
+                yield from self._stop_block()
+            case Finished():
+                yield {
+                    "type": "message_delta",
+                    "delta": stop_of(event),
+                    "usage": usage_of(event.usage, cached=self._shape.cached),
+                }
+                yield {"type": "message_stop"}
+
+    def _start_block(self, part: PartStarted, text: str = "") -> Json:
+        self._open, self._part = part, None
+        block: Json
+        match part.kind:
+            case "text":
+                block = {"type": "text", "text": ""}
+            case "reasoning":
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+            case "tool_call":
+                block = {"type": "tool_use", "id": tool_use_id(part.id), "name": part.name, "input": {}}
+            case "server_call":
+                block = server_use(part) | {"input": {}}
+            case "server_result":
+                block = server_result(part, text)
+        return {"type": "content_block_start", "index": self._blocks, "content_block": block}
+
+    def _grow(self, delta: PartDelta) -> Iterator[Json]:
+        match self._part:
+            case PartStarted(kind="server_result") as part:
+                yield self._start_block(part, delta.text)
+                return
+            case PartStarted() as part if delta.text and self._shape.thinking != "hidden":
+                yield self._start_block(part)
+        if not delta.text:
+            return
+        match self._open:
+            case PartStarted(kind="text"):
+                yield self._delta({"type": "text_delta", "text": delta.text})
+            case PartStarted(kind="reasoning"):
+                self._thought.append(delta.text)
+                if self._shape.thinking == "text":
+                    yield self._delta({"type": "thinking_delta", "thinking": delta.text})
+            case PartStarted(kind="tool_call" | "server_call"):
+                yield self._delta({"type": "input_json_delta", "partial_json": delta.text})
+            case _:
+                pass
+
+    def _stop_block(self) -> Iterator[Json]:
+        if self._open is not None:
+            if self._open.kind == "reasoning":
+                yield self._delta(
+                    {"type": "signature_delta", "signature": self._signature("".join(self._thought))}
+                )
+            yield {"type": "content_block_stop", "index": self._blocks}
+            self._blocks += 1
+        self._open, self._part, self._thought = None, None, []
+
+    def _delta(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
+
+    def _whole_block(self, part: CompletedPart) -> Json | None:
+        match part.kind:
+            case "text":
+                return {"type": "text", "text": part.text}
+            case "reasoning":
+                if not part.text or self._shape.thinking == "hidden":
+                    return None
+                shown = part.text if self._shape.thinking == "text" else ""
+                return {"type": "thinking", "thinking": shown, "signature": self._signature(part.text)}
+            case "tool_call":
+                call = {"type": "tool_use", "id": tool_use_id(part.id), "name": part.name}
+                return call | {"input": arguments_of(part.text)}
+            case "server_call":
+                call = server_use(part) | {"input": arguments_of(part.text)}
+                return call if self._shape.servers else None
+            case "server_result":
+                return server_result(part, part.text) if self._shape.servers else None
+
+    def _signature(self, thought: str) -> str:
+        """Names the thought where it is shown; carries it where the client asked not to see it."""
+        if self._shape.thinking == "signature":
+            return seal(thought)
+        return hashlib.sha256(thought.encode()).hexdigest()[:32]
+
+
+def stop_of(finished: Finished | None) -> Json:
+    if finished is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    if finished.reason == "stop" and finished.stop_sequence is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop_sequence}
+    return {"stop_reason": STOP_REASON[finished.reason], "stop_sequence": None}
+
+
+def server_use(part: PartStarted | CompletedPart) -> Json:
+    """A call of an MCP tool, without its input."""
+    used = {"type": "mcp_tool_use", "id": server_use_id(part.id), "name": part.name}
+    return used | {"server_name": part.server}
+
+
+def server_result(part: PartStarted | CompletedPart, text: str) -> Json:
+    found = {"type": "mcp_tool_result", "tool_use_id": server_use_id(part.id), "is_error": part.is_error}
+    return found | {"content": [{"type": "text", "text": text}]}
+
+
+def server_use_id(id: str | None) -> str:
+    return f"mcptoolu_{(id or '').removeprefix('call_')}"
+
+
+def tool_use_id(id: str | None) -> str:
+    """Ids start with `toolu_` there; clients check it."""
+    name = (id or "").removeprefix("toolu_").removeprefix("call_")
+    return f"toolu_{name}"
+
+
+def arguments_of(text: str) -> Json:
+    """The input of a call. Arguments that were cut off are no JSON; they are kept as they are."""
+    if not text.strip():
+        return {}
+    try:
+        return from_json(text, dict[str, Any])
+    except msgspec.DecodeError:
+        return {"partial_json": text}

@@ -1,0 +1,141 @@
+"""`POST /v1/responses/compact`: a conversation in, its user messages and a summary of it out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.responses.body import ResponsesBody
+from pippin.api.dialects.responses.dialect import NoHistory, ResponsesDialect
+from pippin.api.dialects.responses.encode import ResponseShape, response_id, usage_of
+from pippin.api.dialects.responses.stored import Item, stored_items
+from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
+from pippin.api.dialects.shared.frames import COMMENT
+from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.sealed_text import seal
+from pippin.core.completion import Completion
+from pippin.core.conversation import Message, Text, ToolChoice
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event, Usage
+from pippin.core.requests import GenerationRequest, Thinking
+
+SUMMARY_TOKENS: Final = 1024
+QUESTION: Final = (
+    "Summarize the conversation up to here for someone who will continue it. Keep names, numbers, decisions, "
+    "what tools found, open questions and the user's wishes. Answer with the summary alone."
+)
+
+
+class ModelName(Struct):
+    """Unlike a response, a compaction has no default model."""
+
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionShape:
+    kept: tuple[Item, ...]  # what the user said; the summary follows it
+
+
+class CompactionDialect:
+    """Reads the body as that of a response, and asks for a summary instead of an answer.
+
+    The question comes last, so that what the prefix cache holds of the conversation is used.
+    """
+
+    name = "responses_compact"
+    path = "/responses/compact"
+    body: type[Struct] = ResponsesBody
+    answer: type[Struct] | None = None
+
+    def __init__(self) -> None:
+        self._responses = ResponsesDialect()
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[CompactionShape]:
+        if decode_json(body, ModelName).model is None:
+            raise invalid("model", "is required: name the model that writes the summary.")
+        decoded = self._responses.decode(body, context)
+        if decoded.stream:
+            raise unsupported("stream", "a compaction is answered in one piece; leave it out.")
+        [asked] = decoded.requests
+        return Decoded(
+            requests=(question_of(asked),),
+            shape=CompactionShape(_said_by_users(decoded.shape, context)),
+            ignored=decoded.ignored,
+            warnings=decoded.warnings,
+        )
+
+    def encoder(self, decoded: Decoded[CompactionShape], run: RunInfo) -> "CompactionEncoder":
+        return CompactionEncoder(decoded.shape, run)
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return encode_error(report)
+
+
+class CompactionEncoder:
+    """Only for whole answers: `decode` refuses streams."""
+
+    def __init__(self, shape: CompactionShape, run: RunInfo) -> None:
+        self._shape = shape
+        self._run = run
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return b""
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        return b""
+
+    def keep_alive(self) -> bytes:
+        return COMMENT
+
+    def failed(self, report: ErrorReport) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        [choice] = completions[0].choices
+        summary = {
+            "id": f"cmp_{self._run.id}",
+            "type": "compaction",
+            "encrypted_content": seal(choice.text("text").strip()),
+        }
+        kept = stored_items(self._shape.kept, self._run.id, NoHistory().item)
+        usage = choice.finished.usage if choice.finished is not None else Usage()
+        answer = {
+            "id": response_id(self._run),
+            "object": "response.compaction",
+            "created_at": self._run.created,
+            "output": [*kept, summary],
+            "usage": usage_of(usage),
+        }
+        return msgspec.json.encode(answer)
+
+
+def question_of(asked: GenerationRequest) -> GenerationRequest:
+    return msgspec.structs.replace(
+        asked,
+        messages=(*(asked.messages or ()), Message("user", (Text(QUESTION),))),
+        tool_choice=ToolChoice("none"),
+        output_format=None,
+        logprobs=None,
+        stop=(),
+        max_tokens=asked.max_tokens or SUMMARY_TOKENS,
+        thinking=Thinking(enabled=False),
+        continue_final=False,
+    )
+
+
+def _said_by_users(shape: ResponseShape, context: DecodeContext) -> tuple[Item, ...]:
+    history = context.history or NoHistory()
+    before: list[dict[str, Any]] = []
+    if shape.previous is not None:
+        before = history.items(shape.previous)
+    return tuple(item for item in (*before, *shape.input) if item.get("role") == "user")

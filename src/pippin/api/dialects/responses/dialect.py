@@ -1,0 +1,261 @@
+"""OpenAI's Responses API: what a request body means."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
+from pippin.api.dialects.responses.answer import ResponseAnswer
+from pippin.api.dialects.responses.body import (
+    ACCEPTED,
+    REFUSED,
+    ConversationReference,
+    ResponsesBody,
+    SchemaFormat,
+    TextConfig,
+)
+from pippin.api.dialects.responses.encode import ReasoningShown, ResponsesEncoder, ResponseShape
+from pippin.api.dialects.responses.items import ConversationReader, Item
+from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
+from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared.engine_fields import (
+    continues_final,
+    overflow_of,
+    reasoning_warnings,
+    shows_reasoning,
+    steered,
+    template_kwargs_of,
+    thinking_of,
+)
+from pippin.api.dialects.shared.fields import Contract, invalid
+from pippin.api.dialects.shared.media import with_media_options
+from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.output_formats import (
+    JsonObjectFormat,
+    TextFormat,
+    output_format_of,
+    schema_format,
+)
+from pippin.api.dialects.shared.sampling_fields import sampling_of
+from pippin.core.conversation import Message, Text
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
+
+
+class NoHistory:
+    """For contexts without a store."""
+
+    def items(self, response_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no response {response_id!r}.", "previous_response_id")
+
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        raise ServerError("not_found", f"There is no conversation {conversation_id!r}.", "conversation")
+
+    def item(self, item_id: str) -> dict[str, Any]:
+        raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
+
+
+class ResponsesDialect:
+    name = "responses"
+    path = "/responses"
+    body = ResponsesBody
+    answer = ResponseAnswer
+    contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
+        fields, ignored = self.contract.decode(body)
+        given = items_of(fields.input)
+        reader, toolbox = _read(fields, given, context)
+        messages = with_media_options(reader.messages, fields)
+        if fields.instructions:
+            messages = (Message("system", (Text(fields.instructions),)), *messages)
+        if not messages:
+            raise invalid("input", "is required: send text or items, or continue a stored response.")
+        request = _request(fields, messages, toolbox)
+        return Decoded(
+            requests=(request,),
+            shape=_shape(fields, given, toolbox),
+            stream=bool(fields.stream),
+            ignored=ignored,
+            warnings=toolbox.warnings + _skip_warnings(reader.skipped) + reasoning_warnings(fields),
+        )
+
+    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
+        return ResponsesEncoder(decoded.shape, run, self._clock)
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return encode_error(report)
+
+
+def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
+    if isinstance(given, str):
+        return ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]},)
+    return tuple(given or ())
+
+
+def _read(
+    fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
+) -> tuple[ConversationReader, Toolbox]:
+    """Read what came before, and this turn."""
+    history = context.history or NoHistory()
+    reader = ConversationReader(history.item)
+    if fields.previous_response_id is not None:
+        if fields.conversation is not None:
+            raise invalid("conversation", "can't be combined with `previous_response_id`.")
+        reader.read(_before(fields.previous_response_id, history), "previous_response_id")
+    if (conversation := conversation_of(fields)) is not None:
+        reader.read(history.conversation(conversation), "conversation")
+    reader.read(given)
+    return reader, toolbox_of((fields.tools or []) + reader.tools)
+
+
+def _before(previous: str, history: History) -> list[Item]:
+    try:
+        return history.items(previous)
+    except ServerError as error:
+        unknown = msgspec.structs.replace(
+            error.report, param="previous_response_id", code="previous_response_not_found"
+        )
+        raise ServerError.of(unknown) from None
+
+
+def conversation_of(fields: ResponsesBody) -> str | None:
+    match fields.conversation:
+        case ConversationReference(id=id):
+            return id
+        case str() | None as name:
+            return name
+
+
+def _request(fields: ResponsesBody, messages: tuple[Message, ...], toolbox: Toolbox) -> GenerationRequest:
+    choice = tool_choice_of(fields.tool_choice, toolbox)
+    wants_logprobs = "message.output_text.logprobs" in (fields.include or ()) or fields.top_logprobs
+    request = GenerationRequest(
+        model=fields.model or "default",
+        messages=messages,
+        tools=toolbox.tools,
+        toolsets=toolbox.toolsets,
+        tool_choice=choice,
+        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        tool_format=fields.tool_parser,
+        read_calls=fields.parse_tool_calls is not False,
+        max_tool_calls=fields.max_tool_calls,
+        sampling=sampling_of(fields),
+        output_format=_output_format(fields),
+        stop=shared.stops_of(fields.stop),
+        max_tokens=fields.max_output_tokens,
+        logprobs=(fields.top_logprobs or 0) if wants_logprobs else None,
+        thinking=thinking_of(fields),
+        template_kwargs=template_kwargs_of(fields, fields.text.verbosity if fields.text else None),
+        continue_final=continues_final(fields),
+        overflow=_overflow(fields),
+    )
+    return steered(request, fields)
+
+
+def _output_format(fields: ResponsesBody) -> OutputFormat | None:
+    wanted: OutputFormat | None
+    match fields.text.format if fields.text is not None else None:
+        case SchemaFormat() as given:
+            strict = given.strict is not False
+            wanted = schema_format(given.schema, "text.format.schema", given.name, strict)
+        case JsonObjectFormat():
+            wanted = JsonObject()
+        case _:
+            wanted = None
+    other = output_format_of(fields, fields.response_format)
+    if wanted is not None and other is not None:
+        raise invalid("text.format", "can't be combined with another output format.")
+    return wanted if wanted is not None else other
+
+
+def _overflow(fields: ResponsesBody) -> OverflowPolicy | None:
+    """A compaction rule asks for a summary of the oldest turns; Pippin makes it when the window is full,
+    whatever `compact_threshold` says, for then no text is lost that would have fitted."""
+    if fields.context_management:
+        return "summarize"
+    return overflow_of(fields)
+
+
+def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> ResponseShape:
+    store = fields.store is not False
+    if fields.background and not store:
+        raise invalid("background", "needs `store`: the response is fetched from the store.")
+    return ResponseShape(
+        settings=_settings(fields),
+        input=given,
+        toolbox=toolbox,
+        reasoning=_reasoning_shown(fields),
+        sealed="reasoning.encrypted_content" in (fields.include or ()),
+        background=bool(fields.background),
+        store=store,
+        previous=fields.previous_response_id,
+        conversation=conversation_of(fields),
+    )
+
+
+def _reasoning_options(fields: ResponsesBody) -> tuple[str | None, Any]:
+    """Effort and summary, as the response repeats them."""
+    match fields.reasoning:
+        case str() as effort:
+            return fields.reasoning_effort or effort, None
+        case None | bool():
+            return fields.reasoning_effort, None
+        case options:
+            return fields.reasoning_effort or options.effort, options.summary or options.generate_summary
+
+
+def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
+    if not shows_reasoning(fields):
+        return "hidden"
+    return "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
+
+
+def _settings(fields: ResponsesBody) -> dict[str, Any]:
+    effort, summary = _reasoning_options(fields)
+    text = fields.text or TextConfig()
+    verbosity = {} if text.verbosity is None else {"verbosity": text.verbosity}
+    return {
+        "instructions": fields.instructions,
+        "tools": [_repeat_tool(tool) for tool in fields.tools or ()],
+        "tool_choice": fields.tool_choice or "auto",
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "text": {"format": msgspec.to_builtins(text.format or TextFormat()), **verbosity},
+        "reasoning": {"effort": effort, "summary": summary},
+        "temperature": 1.0 if fields.temperature is None else fields.temperature,
+        "top_p": 1.0 if fields.top_p is None else fields.top_p,
+        "presence_penalty": fields.presence_penalty or 0.0,
+        "frequency_penalty": fields.frequency_penalty or 0.0,
+        "top_logprobs": fields.top_logprobs or 0,
+        "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": fields.max_tool_calls,
+        "truncation": fields.truncation or "disabled",
+        "metadata": fields.metadata or {},
+        "service_tier": "default" if fields.service_tier in (None, "auto") else fields.service_tier,
+        "safety_identifier": fields.safety_identifier,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "user": fields.user,
+    }
+
+
+def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        return tool
+    return {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}
+
+
+def _skip_warnings(skipped: list[str]) -> tuple[str, ...]:
+    if not skipped:
+        return ()
+    return (f"Items of type {', '.join(dict.fromkeys(skipped))} were left out of the prompt.",)
+
+
+dialect = ResponsesDialect()

@@ -1,0 +1,369 @@
+"""Reads the items of a Responses conversation into messages."""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from pippin.api.dialects.responses.tools import custom_arguments, flat_name
+from pippin.api.dialects.shared.fields import convert, invalid, unsupported
+from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.sealed_text import unseal
+from pippin.core.conversation import (
+    Audio,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Video,
+)
+
+
+class TextPart(Struct, kw_only=True):
+    text: str
+
+
+class RefusalPart(Struct, kw_only=True):
+    refusal: str
+
+
+class ImagePart(Struct, kw_only=True):
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class AudioData(Struct, kw_only=True):
+    data: str
+    format: str | None = None
+
+
+class AudioPart(Struct, kw_only=True):
+    input_audio: AudioData
+
+
+class VideoPart(Struct, kw_only=True):
+    video_url: str
+
+
+class FilePart(Struct, kw_only=True):
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Part, ...], bool]:
+    """The parts, and whether one of them asks for the prompt up to here to stay cached."""
+    if isinstance(content, str):
+        return (Text(content),), False
+    parts = tuple(_part_of(part, f"{param}[{number}]") for number, part in enumerate(content))
+    return parts, any(part.get("prompt_cache_breakpoint") for part in content)
+
+
+def _part_of(part: dict[str, Any], param: str) -> Part:
+    match part.get("type"):
+        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
+            return Text(convert(part, TextPart, param).text)
+        case "refusal":
+            return Text(convert(part, RefusalPart, param).refusal)
+        case "input_image" | "computer_screenshot":
+            return _image(convert(part, ImagePart, param), param)
+        case "input_audio":
+            audio = convert(part, AudioPart, param).input_audio
+            return Audio(source_of_base64(audio.data, f"{param}.input_audio.data"), audio.format)
+        case "input_video":
+            video = convert(part, VideoPart, param)
+            return Video(source_of_url(video.video_url, f"{param}.video_url"))
+        case "input_file":
+            return _file(convert(part, FilePart, param), param)
+        case str():
+            raise unsupported(
+                f"{param}.type", "it is not a type of content that the Responses API documents."
+            )
+        case _:
+            raise invalid(f"{param}.type", "is required, and must be a string.")
+
+
+def _image(image: ImagePart, param: str) -> Image:
+    if image.image_url is None:
+        if image.file_id is not None:
+            raise unsupported(
+                f"{param}.file_id", "this server keeps no files; send the image as `image_url`."
+            )
+        raise invalid(f"{param}.image_url", "is required.")
+    source = source_of_url(image.image_url, f"{param}.image_url")
+    return Image(source, "high" if image.detail == "original" else image.detail or "auto")
+
+
+def _file(file: FilePart, param: str) -> Text:
+    """A file of text, with its name as a heading. No other files can be read."""
+    if file.file_data is None:
+        given = "file_url" if file.file_url is not None else "file_id"
+        raise unsupported(f"{param}.{given}", "send the file's text as `input_text`, or in `file_data`.")
+    payload = file.file_data
+    if payload.startswith("data:"):
+        payload = payload.partition(",")[2]
+    try:
+        text = base64.b64decode("".join(payload.split()), validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise unsupported(
+            f"{param}.file_data", "only files of UTF-8 text in base64 can be read; send other files as text."
+        ) from None
+    return Text(f"{file.filename}:\n{text}" if file.filename else text)
+
+
+Item = dict[str, Any]
+
+Content = str | list[dict[str, Any]]
+
+
+class MessageItem(Struct, kw_only=True):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class ReasoningItem(Struct, kw_only=True):
+    summary: list[dict[str, Any]] = field(default_factory=list)
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+
+
+class FunctionCall(Struct, kw_only=True):
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | None = None
+
+
+class CustomToolCall(Struct, kw_only=True):
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+
+
+class ActionCall(Struct, kw_only=True):
+    """`local_shell_call` and `shell_call`."""
+
+    call_id: str
+    action: dict[str, Any]
+
+
+class PatchCall(Struct, kw_only=True):
+    call_id: str
+    operation: dict[str, Any]
+
+
+class CallOutput(Struct, kw_only=True):
+    output: Content | None = None
+    call_id: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class McpCall(Struct, kw_only=True):
+    id: str
+    name: str
+    arguments: str
+    server_label: str = ""
+    output: str | None = None
+    error: Any = None
+
+
+class SealedItem(Struct, kw_only=True):
+    encrypted_content: str = ""
+
+
+class ItemReference(Struct, kw_only=True):
+    id: str
+
+
+class MoreTools(Struct, kw_only=True):
+    """`additional_tools` and `tool_search_output`."""
+
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+SUMMARY_PREFACE: Final = "Summary of the conversation before this point:\n\n"
+
+# What tools and services of others left behind, of which a model here can make nothing.
+_SKIPPED: Final = frozenset(
+    {
+        "web_search_call",
+        "file_search_call",
+        "computer_call",
+        "computer_call_output",
+        "image_generation_call",
+        "code_interpreter_call",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "tool_search_call",
+        "program",
+        "program_output",
+        "configuration_update",
+        "compaction_trigger",
+        "ghost_snapshot",
+    }
+)
+
+
+class ConversationReader:
+    """Takes items one by one; items of one assistant turn become one message.
+
+    `find` gives the stored item that an `item_reference` means, or raises `ServerError`.
+    """
+
+    def __init__(self, find: Callable[[str], Item]) -> None:
+        self.messages: list[Message] = []
+        self.tools: list[dict[str, Any]] = []  # that came with items
+        self.skipped: list[str] = []  # types of items that were left out
+        self._find = find
+        self._names: dict[str, str] = {}  # of tools, by call id
+        self._turn: list[Part] = []  # of the assistant
+
+    def read(self, items: Iterable[Item], param: str = "input") -> None:
+        for number, item in enumerate(items):
+            self._item(item, f"{param}[{number}]")
+        self._end_turn()
+
+    def _item(self, item: Item, param: str) -> None:
+        match item.get("type"):
+            case None if "role" not in item and "id" in item:
+                self._reference(item, param)
+            case None | "message":
+                self._message(convert(item, MessageItem, param), param)
+            case "item_reference":
+                self._reference(item, param)
+            case "reasoning":
+                self._reasoning(convert(item, ReasoningItem, param))
+            case "additional_tools" | "tool_search_output":
+                self.tools += convert(item, MoreTools, param).tools
+            case "compaction" | "compaction_summary" | "context_compaction":
+                self._compaction(convert(item, SealedItem, param), str(item["type"]))
+            case "mcp_list_tools":
+                pass  # the tools of this turn are what counts
+            case str(kind) if kind in _SKIPPED:
+                self.skipped.append(kind)
+            case str(kind) if kind.endswith(("_output", "_result")):
+                self._output(kind, convert(item, CallOutput, param), param)
+            case str(kind) if kind.endswith("_call"):
+                self._call(kind, item, param)
+            case str():
+                raise unsupported(
+                    f"{param}.type", "it is not a type of item that the Responses API documents."
+                )
+            case _:
+                raise invalid(f"{param}.type", "must be a string.")
+
+    def _message(self, item: MessageItem, param: str) -> None:
+        parts, pin = parts_of(item.content, f"{param}.content")
+        if item.role == "assistant":
+            self._turn += parts
+        else:
+            self._say(item.role, parts, pin)
+
+    def _reference(self, item: Item, param: str) -> None:
+        wanted = convert(item, ItemReference, param).id
+        found = self._find(wanted)
+        if found.get("type") == "item_reference":
+            raise invalid(f"{param}.id", "must not name another reference.")
+        self._item(found, param)
+
+    def _reasoning(self, item: ReasoningItem) -> None:
+        sealed = unseal(item.encrypted_content) if item.encrypted_content else None
+        said = [str(part.get("text", "")) for part in (item.content or item.summary)]
+        text = "\n\n".join(said) if item.content or sealed is None else sealed
+        if text:
+            self._turn.append(Reasoning(text))
+
+    def _compaction(self, item: SealedItem, kind: str) -> None:
+        summary = unseal(item.encrypted_content)
+        if summary is None:
+            self.skipped.append(kind)
+        else:
+            self._say("user", (Text(SUMMARY_PREFACE + summary),))
+
+    def _call(self, kind: str, item: Item, param: str) -> None:
+        match kind:
+            case "function_call":
+                call = convert(item, FunctionCall, param)
+                self._called(call.call_id, flat_name(call.name, call.namespace), call.arguments)
+            case "custom_tool_call":
+                custom = convert(item, CustomToolCall, param)
+                name = flat_name(custom.name, custom.namespace)
+                self._called(custom.call_id, name, custom_arguments(custom.input))
+            case "local_shell_call" | "shell_call":
+                action = convert(item, ActionCall, param)
+                arguments = {key: value for key, value in action.action.items() if key != "type" and value}
+                self._called(action.call_id, kind.removesuffix("_call"), _json(arguments))
+            case "apply_patch_call":
+                patch = convert(item, PatchCall, param)
+                self._called(patch.call_id, "apply_patch", _json(patch.operation))
+            case "mcp_call":
+                self._mcp_call(convert(item, McpCall, param))
+            case _:
+                raise unsupported(
+                    f"{param}.type", "it is not a type of item that the Responses API documents."
+                )
+
+    def _called(self, call_id: str, name: str, arguments: str) -> None:
+        self._names[call_id] = name
+        self._turn.append(ToolCall(call_id, name, arguments))
+
+    def _mcp_call(self, call: McpCall) -> None:
+        if call.output is None and call.error is None:
+            return  # it was never made
+        self._called(call.id, flat_name(call.name, call.server_label), call.arguments)
+        failed = call.error is not None
+        output = (
+            _json(call.error) if failed and not isinstance(call.error, str) else call.error or call.output
+        )
+        self._answer(call.id, (Text(output or ""),), is_error=failed)
+
+    def _output(self, kind: str, item: CallOutput, param: str) -> None:
+        call_id = item.call_id or item.id
+        if not call_id:
+            raise invalid(f"{param}.call_id", "is required.")
+        output = item.output if item.output is not None else item.status or ""
+        if kind == "shell_call_output" and isinstance(output, list):
+            parts: tuple[Text | Image, ...] = tuple(Text(_shell_output(chunk)) for chunk in output)
+        else:
+            read, _ = parts_of(output, f"{param}.output")
+            parts = tuple(part for part in read if isinstance(part, Text | Image))
+            if len(parts) < len(read):
+                raise unsupported(f"{param}.output", "a tool's output may only hold text and images.")
+        self._answer(call_id, parts, is_error=item.status == "failed")
+
+    def _answer(self, call_id: str, parts: tuple[Text | Image, ...], *, is_error: bool) -> None:
+        self._say("tool", (ToolResult(call_id, parts, self._names.get(call_id), is_error),))
+
+    def _say(self, role: Role, parts: tuple[Part, ...], pin: bool = False) -> None:
+        self._end_turn()
+        self.messages.append(Message(role, parts, pin=pin))
+
+    def _end_turn(self) -> None:
+        if self._turn:
+            self.messages.append(Message("assistant", tuple(self._turn)))
+            self._turn = []
+
+
+def _shell_output(chunk: dict[str, Any]) -> str:
+    """One command's `stdout`, `stderr` and `outcome` as a model reads them."""
+    said = [str(chunk[name]) for name in ("stdout", "stderr") if chunk.get(name)]
+    outcome = chunk.get("outcome")
+    if isinstance(outcome, dict):
+        code = outcome.get("exit_code")
+        said.append("[timed out]" if outcome.get("type") == "timeout" else f"[exit code {code}]")
+    return "\n".join(said)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,319 @@
+"""Maps the tools of the Responses API to functions, and calls of those functions back to its items.
+
+A model can only call functions. Custom tools, shells and patches become functions with a fixed schema; the
+functions of a namespace get its name in front; all others, which no client runs, are left out with a warning.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pippin.api.dialects.shared.body_types import read_as
+from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, loggable, unsupported
+from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.core.decoding import from_json
+
+CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
+
+_TEXT: Final = {"type": "string"}
+CUSTOM_INPUT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The tool's input, as plain text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+_LOCAL_SHELL: Final = Tool(
+    "local_shell",
+    "Runs a command on the user's machine and returns its output.",
+    {
+        "type": "object",
+        "properties": {
+            "command": {"type": "array", "items": _TEXT, "description": "The program and its arguments."},
+            "working_directory": _TEXT,
+            "timeout_ms": {"type": "integer"},
+        },
+        "required": ["command"],
+    },
+)
+_SHELL: Final = Tool(
+    "shell",
+    "Runs shell commands on the user's machine and returns their output.",
+    {
+        "type": "object",
+        "properties": {
+            "commands": {"type": "array", "items": _TEXT, "description": "Shell commands, run one by one."},
+            "timeout_ms": {"type": "integer"},
+            "max_output_length": {"type": "integer"},
+        },
+        "required": ["commands"],
+    },
+)
+_APPLY_PATCH: Final = Tool(
+    "apply_patch",
+    "Creates, changes or deletes a file on the user's machine.",
+    {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            "path": _TEXT,
+            "diff": {"type": "string", "description": "The change as a V4A diff; not for delete_file."},
+        },
+        "required": ["type", "path"],
+    },
+)
+BUILT_IN: Final[dict[str, tuple[CallKind, Tool]]] = {
+    "local_shell": ("local_shell", _LOCAL_SHELL),
+    "shell": ("shell", _SHELL),
+    "apply_patch": ("apply_patch", _APPLY_PATCH),
+}
+
+
+SEPARATOR: Final = "__"
+MAX_TOOLS: Final = 1024
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+
+
+class Described(Struct, kw_only=True):
+    name: Name
+    description: str | None = None
+    defer_loading: Unused = None
+
+
+class Called(Described, kw_only=True):
+    allowed_callers: Unused = None
+    asynchronous: Unused = msgspec.field(name="async", default=None)
+
+
+class FunctionSpec(Called, tag_field="type", tag="function", kw_only=True):
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    output_schema: Unused = None
+
+
+class TextInput(Struct, tag_field="type", tag="text"):
+    pass
+
+
+class GrammarInput(Struct, tag_field="type", tag="grammar"):
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomSpec(Called, tag_field="type", tag="custom", kw_only=True):
+    format: TextInput | GrammarInput | None = None
+
+
+class NamespaceSpec(Described, tag_field="type", tag="namespace", kw_only=True):
+    tools: list[Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec)]]
+
+
+class Named(Struct, kw_only=True):
+    name: Name
+    type: str | None = None
+    namespace: str | None = None
+
+
+class AllowedTools(Struct, tag_field="type", tag="allowed_tools", kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: list[dict[str, Any]]
+
+
+GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
+GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedTools, Named)]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a function stands for: the kind of item that a call of it becomes, and its name there."""
+
+    kind: CallKind
+    name: str
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of a request: as the model sees them, and what each of them was."""
+
+    tools: tuple[Tool, ...] = ()
+    origins: dict[str, Origin] = field(default_factory=dict)  # by the name that the model sees
+    toolsets: tuple[Toolset, ...] = ()  # of MCP servers
+    left_out: tuple[str, ...] = ()  # types of tools that nobody here can run
+
+    def origin(self, name: str) -> Origin:
+        return self.origins.get(name, Origin("function", name))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.left_out:
+            return ()
+        kinds = ", ".join(dict.fromkeys(self.left_out))
+        return (f"Tools of type {kinds} are not for clients to run, and were left out of the prompt.",)
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """The name by which the model knows a function of a namespace."""
+    if not namespace:
+        return name
+    return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
+
+
+def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
+    if len(given) > MAX_TOOLS:
+        raise invalid(param, f"must hold at most {MAX_TOOLS} tools.")
+    tools: dict[str, Tool] = {}
+    origins: dict[str, Origin] = {}
+    left_out: list[str] = []
+    toolsets = [
+        toolset_of(convert(spec, McpTool, f"{param}[{number}]"), f"{param}[{number}]")
+        for number, spec in enumerate(given)
+        if spec.get("type") == "mcp"
+    ]
+    for number, spec in enumerate(given):
+        for tool, origin in _tools_of(spec, f"{param}[{number}]", left_out):
+            tools[tool.name] = tool
+            origins[tool.name] = origin
+    return Toolbox(tuple(tools.values()), origins, tuple(toolsets), tuple(left_out))
+
+
+def _tools_of(
+    spec: dict[str, Any], param: str, left_out: list[str], namespace: str | None = None
+) -> list[tuple[Tool, Origin]]:
+    match spec.get("type"):
+        case "function":
+            return [_function(spec, param, namespace)]
+        case "custom":
+            return [_custom(spec, param, namespace)]
+        case "namespace" if namespace is None:
+            return _namespace(spec, param, left_out)
+        case str(kind) if kind in BUILT_IN and namespace is None:
+            call_kind, tool = BUILT_IN[kind]
+            return [(tool, Origin(call_kind, tool.name))]
+        case "mcp" if namespace is None:
+            return []
+        case str(kind):
+            left_out.append(loggable(kind))
+            return []
+        case _:
+            raise invalid(f"{param}.type", "is required, and must be a string.")
+
+
+def _function(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, Origin]:
+    function = convert(spec, FunctionSpec, param)
+    if function.parameters is not None:
+        check_depth(function.parameters, f"{param}.parameters")
+    name = flat_name(function.name, namespace)
+    tool = Tool(name, function.description, function.parameters, bool(function.strict))
+    return tool, Origin("function", function.name, namespace)
+
+
+def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, Origin]:
+    custom = convert(spec, CustomSpec, param)
+    description, parameters = custom.description or "", CUSTOM_INPUT
+    match custom.format:
+        case GrammarInput(syntax, definition):
+            grammar = f"The input follows this {syntax} grammar:\n{definition}"
+            description = f"{description}\n\n{grammar}".strip()
+            if syntax == "regex":  # a JSON string can be held to it; to a Lark grammar it can't
+                parameters = _custom_like(definition)
+    strict = parameters is not CUSTOM_INPUT
+    tool = Tool(flat_name(custom.name, namespace), description or None, parameters, strict)
+    return tool, Origin("custom", custom.name, namespace)
+
+
+def _custom_like(pattern: str) -> dict[str, Any]:
+    text = {**CUSTOM_INPUT["properties"]["input"], "pattern": f"^(?:{pattern})$"}
+    return {**CUSTOM_INPUT, "properties": {"input": text}}
+
+
+def _namespace(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, Origin]]:
+    namespace = convert(spec, NamespaceSpec, param)
+    return [
+        found
+        for number, inner in enumerate(namespace.tools)
+        for found in _tools_of(
+            {"type": "function"} | inner, f"{param}.tools[{number}]", left_out, namespace.name
+        )
+    ]
+
+
+def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> ToolChoice:
+    """Raises `ServerError` where what is forced cannot be called."""
+    match given:
+        case None | "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            return ToolChoice("required", _offered((), toolbox))
+        case str():
+            raise invalid("tool_choice", "must be `none`, `auto`, `required`, or an object.")
+    match given.get("type"):
+        case "allowed_tools":
+            allowed = convert(given, AllowedTools, "tool_choice")
+            names = tuple(
+                name
+                for number, tool in enumerate(allowed.tools)
+                if (name := _name_of(tool, f"tool_choice.tools[{number}]", toolbox)) is not None
+            )
+            if not names and allowed.mode == "auto":
+                return ToolChoice("none")
+            return ToolChoice(allowed.mode, _offered(names, toolbox) if allowed.mode == "required" else names)
+        case str():
+            name = _name_of(given, "tool_choice", toolbox)
+            if name is None:
+                raise unsupported(
+                    "tool_choice", "that tool runs on OpenAI's servers; force a function instead."
+                )
+            return ToolChoice("required", (name,))
+        case _:
+            raise invalid("tool_choice.type", "is required, and must be a string.")
+
+
+def _offered(names: tuple[str, ...], toolbox: Toolbox) -> tuple[str, ...]:
+    if not toolbox.tools and not toolbox.toolsets:
+        raise invalid("tool_choice", "can't be `required` without a tool in `tools` that can be called.")
+    return names
+
+
+def _name_of(choice: dict[str, Any], param: str, toolbox: Toolbox) -> str | None:
+    """The function that is meant, None for a tool that was left out."""
+    kind = choice.get("type")
+    if kind in ("function", "custom"):
+        named = convert(choice, Named, param)
+        name = _find(named, toolbox)
+        if name is None:
+            raise invalid(f"{param}.name", "must be the name of a tool in `tools`.")
+        return name
+    if isinstance(kind, str) and kind in BUILT_IN:
+        if kind not in toolbox.origins:
+            raise invalid(f"{param}.type", "must be a tool that stands in `tools`.")
+        return kind
+    return None
+
+
+def _find(named: Named, toolbox: Toolbox) -> str | None:
+    flat = flat_name(named.name, named.namespace)
+    if flat in toolbox.origins:
+        return flat
+    for name, origin in toolbox.origins.items():
+        if origin.name == named.name and origin.kind in ("function", "custom"):
+            return name
+    return None
+
+
+def custom_arguments(text: str) -> str:
+    """The arguments of a custom tool's function, of the text that was its input."""
+    return msgspec.json.encode({"input": text}).decode()
+
+
+def custom_input(arguments: str) -> str:
+    """The other way round; arguments that are not what the schema asks for are given as they are."""
+    try:
+        return from_json(arguments, dict[str, str])["input"]
+    except (msgspec.DecodeError, KeyError):
+        return arguments

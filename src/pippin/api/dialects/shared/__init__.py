@@ -1,0 +1,1 @@
+"""What several dialects read or draw alike. Begin with `fields.py`."""

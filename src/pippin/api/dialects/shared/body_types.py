@@ -1,0 +1,132 @@
+"""Walks the types of a body: what may stand where, without the shells that unions and metadata are."""
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Meta, Struct, inspect
+
+
+def read_as(*shapes: Any) -> Meta:
+    """Annotates an object whose type is open, because it is given back as it came, with what it is read as."""
+    return Meta(extra={"read_as": shapes})
+
+
+@functools.cache
+def type_of(shape: Any) -> inspect.Type:
+    """msgspec takes a millisecond to tell it."""
+    return inspect.type_info(shape)
+
+
+def members(places: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
+    for place in places:
+        match place:
+            case inspect.UnionType(types=types):
+                yield from members(types)
+            case inspect.Metadata(extra={"read_as": shapes}):
+                yield from members(map(type_of, shapes))
+            case inspect.Metadata(type=inner):
+                yield from members([inner])
+            case _:
+                yield place
+
+
+def objects_of(place: inspect.Type, path: str) -> Iterator[tuple[str, inspect.StructType]]:
+    """Each struct that may stand at that place or inside of it, and where: `tools[].function`."""
+    for kind in members([place]):
+        match kind:
+            case inspect.StructType(fields=fields):
+                yield path, kind
+                for field in fields:
+                    yield from objects_of(field.type, f"{path}.{field.encode_name}")
+            case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
+                yield from objects_of(item, f"{path}[]")
+            case inspect.DictType(value_type=item):
+                yield from objects_of(item, f"{path}.*")
+
+
+MOST: Final = 24
+"""More values than that would hide the sentence that they stand in."""
+
+_STEPS: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+
+
+def allowed_values(type: Any, path: str) -> tuple[str, ...]:
+    """The words that may stand at `path` (`messages[0].role`), in the order in which they are declared; none where
+    they are not a closed list, or too many."""
+    steps = _STEPS.findall(path)
+    places = [inspect.type_info(type)]
+    for step in steps[:-1]:
+        places = [inner for place in members(places) for inner in _entered(place, step)]
+    words = dict.fromkeys(word for place in members(places) for word in _words(place, steps[-1:]))
+    return tuple(words) if len(words) <= MOST else ()
+
+
+def _entered(place: inspect.Type, step: str) -> Iterator[inspect.Type]:
+    match place:
+        case inspect.StructType(fields=fields):
+            yield from (field.type for field in fields if field.encode_name == step)
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item) if step[0] == "[":
+            yield item
+        case inspect.DictType(value_type=value) if step == "[...]":
+            yield value
+
+
+def _words(place: inspect.Type, steps: list[str]) -> Iterator[str]:
+    for step in steps:
+        match place:
+            case inspect.StructType(tag_field=field, tag=str(tag)) if field == step:
+                yield tag
+            case _:
+                for inner in members(_entered(place, step)):
+                    if isinstance(inner, inspect.LiteralType):
+                        yield from (value for value in inner.values if isinstance(value, str))
+
+
+MOST_LETTERS: Final = 64
+"""Of a name that goes to the log."""
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.$-]+")
+"""What is none may be a text, which is not for the log."""
+
+
+@functools.cache
+def settings_of(body: type[Struct]) -> Mapping[str, inspect.Type]:
+    """The fields of a body in which objects with keys of their own stand."""
+    fields = {field.encode_name: field.type for field in inspect.type_info(body).fields}  # type: ignore[attr-defined]
+    return {name: place for name, place in fields.items() if any(objects_of(place, name))}
+
+
+def unknown_keys(value: Any, place: inspect.Type, path: str) -> Iterator[str]:
+    """Where the keys of a decoded value stand that no struct at that place has: `tools[].function.foo`."""
+    kinds = list(members([place]))
+    match value:
+        case dict():
+            if (struct := _struct_for(value, kinds)) is not None:
+                yield from _unknown_of(value, struct, path)
+                return
+            for kind in kinds:
+                if isinstance(kind, inspect.DictType):
+                    for inner in value.values():
+                        yield from unknown_keys(inner, kind.value_type, f"{path}.*")
+        case list():
+            for kind in kinds:
+                if isinstance(kind, inspect.ListType | inspect.VarTupleType):
+                    for inner in value:
+                        yield from unknown_keys(inner, kind.item_type, f"{path}[]")
+
+
+def _unknown_of(value: dict[str, Any], struct: inspect.StructType, path: str) -> Iterator[str]:
+    known = {field.encode_name: field.type for field in struct.fields}
+    for key, inner in value.items():
+        if key in known:
+            yield from unknown_keys(inner, known[key], f"{path}.{key}")
+        elif key != struct.tag_field:
+            yield f"{path}.{key[:MOST_LETTERS] if NAME.fullmatch(key) else '?'}"
+
+
+def _struct_for(value: dict[str, Any], kinds: Sequence[inspect.Type]) -> inspect.StructType | None:
+    structs = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
+    tagged = [each for each in structs if each.tag_field and value.get(each.tag_field) == each.tag]
+    return next(iter(tagged or [each for each in structs if not each.tag_field]), None)

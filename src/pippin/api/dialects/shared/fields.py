@@ -1,0 +1,269 @@
+"""Reads a JSON body into a struct, and holds each field of a contract to: honoured, accepted, or refused."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+from pippin.api.dialects.shared.body_types import allowed_values, settings_of, unknown_keys
+from pippin.core import decoding
+from pippin.core.decoding import from_json
+from pippin.core.errors import ServerError
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+MAX_DEPTH = 100
+"""Levels of nesting in a body. Deeper values would only be a burden to whoever walks them later."""
+
+MOST_VALUES = 250_000
+"""Lists, objects and fields in a body, counted as its brackets and colons: those of a prompt of a million tokens.
+While more is decoded, which can't be interrupted, nobody else would be answered."""
+
+MOST_ITEMS = 1_000_000
+"""Things in a row, counted as commas: as many token ids as a prompt may have."""
+
+SLICE: Final = 1 << 20  # bytes that are looked at before others get their turn
+
+TOO_LARGE: Final = "holds a number of more than 64 bits."
+
+BOOKKEEPING: Final = "Bookkeeping of the client's."
+
+Unused = Annotated[Any, Meta(description="Accepted without effect.")]
+"""A documented key of settings that changes nothing here, and whose value nobody looks at."""
+
+_NEUTRAL = (b"null", b"false", b"0", b"0.0", b"[]", b"{}", b'""')
+_PLAIN = re.compile(r"[a-z0-9_]{1,64}")
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_FIELD_BEFORE = re.compile(rb'"([A-Za-z_]{1,64})"\s*:\s*(?:\{\s*"\d+"\s*:)?[\s\[\d.,-]*$')
+NEAR: Final = 200  # bytes before a number, within which its field's name stands
+MOST_NAMED: Final = 32  # unknown fields of a body
+_AT_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract(Generic[Body]):
+    """The documented fields of a request body.
+
+    Fields of `body` are honoured (or refused by value, by the dialect's own code). Names in `accepted` may have
+    any value and change nothing, for the reason that is given. Names in `refused` may only have a neutral value
+    (null, false, zero or empty), otherwise the request fails with the sentence given there, also where `body` has
+    them from a struct that dialects share.
+
+    Keys of objects inside a field count as fields, but for those of `left_open`: clients keep notes of their own in
+    messages.
+    """
+
+    body: type[Body]
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
+    left_open: frozenset[str] = frozenset({"messages"})
+
+    def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
+        """The body, and the names of fields that this contract does not know."""
+        given = decode_json(data, dict[str, msgspec.Raw])
+        unknown = self._sort_out(given)
+        body = _decode(data, self.body)
+        named = dict.fromkeys(unknown)
+        for path in self._unknown_inside(given):
+            if len(named) == MOST_NAMED:
+                break
+            named[path] = None
+        return body, tuple(named)
+
+    def decode_form(
+        self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
+    ) -> tuple[Body, tuple[str, ...]]:
+        """The same of a form: all values are texts, and those of `lists` come as often as they like."""
+        given: dict[str, list[str]] = {}
+        for name, texts in fields.items():
+            given.setdefault(name.partition("[")[0], []).extend(texts)
+        unknown = self._sorted_out({name: texts[-1].lower().encode() for name, texts in given.items()})
+        values = {
+            name: texts if name in lists else texts[-1]
+            for name, texts in given.items()
+            if name in names_of(self.body) and any(texts)
+        }
+        try:
+            body = decoding.convert(values, type=self.body, strict=False)
+        except msgspec.ValidationError as error:
+            raise validation_error(str(error), self.body) from None
+        for name, value in msgspec.structs.asdict(body).items():
+            if isinstance(value, int) and not in_range(value):
+                raise invalid(name, TOO_LARGE)
+        return body, unknown
+
+    def settings(self) -> Mapping[str, inspect.Type]:
+        """The fields whose objects have keys of their own."""
+        return {
+            name: place
+            for name, place in settings_of(self.body).items()
+            if name not in self.left_open and name not in self.refused
+        }
+
+    def _sort_out(self, given: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
+        for name in given.keys() - names_of(self.body):
+            decode_raw(given[name], name[:64])
+        return self._sorted_out({name: bytes(value) for name, value in given.items()})
+
+    def _unknown_inside(self, given: Mapping[str, msgspec.Raw]) -> Iterator[str]:
+        for name, place in self.settings().items():
+            if name in given:
+                yield from unknown_keys(decode_raw(given[name], name), place, name)
+
+    def _sorted_out(self, given: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Names that nobody knows. Raises `ServerError` for one that is refused."""
+        known = names_of(self.body)
+        unknown = []
+        for name, value in given.items():
+            if (sentence := self.refused.get(name)) is not None:
+                if value and (value not in _NEUTRAL or (value == b"{}" and name in self.switches)):
+                    raise unsupported(name, sentence)
+            elif name not in known and name not in self.accepted:
+                unknown.append(name[:64])
+        return tuple(unknown[:MOST_NAMED])
+
+
+@functools.cache
+def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of its fields on the wire; msgspec takes a millisecond to tell them."""
+    return frozenset(item.encode_name for item in msgspec.structs.fields(body))
+
+
+Decodable = TypeVar("Decodable")
+
+
+def decode_json(data: bytes, type: type[Decodable]) -> Decodable:
+    """Decode JSON; every complaint becomes a `ServerError` that names the field."""
+    if not data.strip():
+        raise ServerError("invalid_request", "The request body is empty; send a JSON object.")
+    if len(data) > MOST_VALUES:
+        check_values(data)
+    return _decode(data, type)
+
+
+def check_values(data: bytes) -> None:
+    """Refuse a body that takes long to decode whatever it means."""
+    values = items = 0
+    for start in range(0, len(data), SLICE):
+        part = data[start : start + SLICE]
+        values += sum(map(part.count, (b"[", b"{", b":")))
+        items += part.count(b",")
+        if values > MOST_VALUES:
+            raise ServerError(
+                "invalid_request", f"The request body holds more than {MOST_VALUES} lists and fields."
+            )
+        if items > MOST_ITEMS:
+            raise ServerError(
+                "invalid_request",
+                f"The request body holds more than {MOST_ITEMS} commas, as of numbers in a list.",
+            )
+
+
+def _decode(data: bytes, type: type[Decodable]) -> Decodable:
+    try:
+        return from_json(data, type)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), type) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise malformed(data, str(error)) from None
+    except RecursionError:
+        raise too_deep(None) from None
+
+
+def decode_raw(value: msgspec.Raw, name: str) -> Any:
+    """A value of which nobody looks at all must still be JSON with numbers in range, at a depth that can be read."""
+    try:
+        return from_json(value)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), Any, name) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise malformed(bytes(value), str(error)) from None
+    except RecursionError:
+        raise too_deep(name) from None
+
+
+def malformed(data: bytes, complaint: str) -> ServerError:
+    """What is no JSON. NaN and Infinity, which some clients write for numbers, are told by their field's name."""
+    if place := _AT_BYTE.search(complaint):
+        start = int(place[1])
+        field = _FIELD_BEFORE.search(data[max(0, start - NEAR) : start])
+        if field and data[start:].lstrip(b"-").startswith((b"NaN", b"Infinity")):
+            return invalid(field[1].decode(), "must be a finite number; NaN and Infinity are no JSON.")
+    reason = complaint.removeprefix("JSON is malformed: ")
+    return ServerError("invalid_request", f"The request body is not valid JSON: {reason}.")
+
+
+def convert(value: Any, type: type[Decodable], path: str) -> Decodable:
+    """Convert a value that is already decoded; `path` is where it stands in the body."""
+    try:
+        return decoding.convert(value, type=type)
+    except msgspec.ValidationError as error:
+        raise validation_error(str(error), type, path) from None
+    except RecursionError:
+        raise too_deep(path) from None
+
+
+def validation_error(complaint: str, type: Any, prefix: str = "") -> ServerError:
+    """Make a sentence of msgspec's complaint ("Expected `int`, got `str` - at `$.n`") about a value of that type."""
+    match = _AT_PATH.match(complaint)
+    problem, path = (match["problem"], match["path"] or "") if match else (complaint, "")
+    if path and problem.startswith("Invalid") and (words := allowed_values(type, path)):
+        problem += f"; it can be {', '.join(f'`{word}`' for word in words)}"
+    path = f"{prefix}{path}" if path.startswith("[") or not prefix else f"{prefix}.{path}" if path else prefix
+    if missing := re.match(r"Object missing required field `(.+)`", problem):
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return ServerError("invalid_request", f"`{path}` is required.", path)
+    problem = problem[:1].lower() + problem[1:]
+    where = f"Invalid `{path}`" if path else "Invalid request body"
+    return ServerError("invalid_request", f"{where}: {problem}.", path or None)
+
+
+def unsupported(param: str, sentence: str) -> ServerError:
+    return ServerError(
+        "unsupported", f"`{param}` is not supported: {sentence}", param, code="unsupported_parameter"
+    )
+
+
+def invalid(param: str, sentence: str) -> ServerError:
+    """A value that is never right. The sentence goes on after the field's name: "must be ..."."""
+    return ServerError("invalid_request", f"`{param}` {sentence}", param, code="invalid_value")
+
+
+def loggable(name: str) -> str:
+    """A name that a client made up, for a sentence of the log."""
+    return name if _PLAIN.fullmatch(name) else "unknown"
+
+
+def too_deep(param: str | None) -> ServerError:
+    return ServerError(
+        "invalid_request", f"The request body is nested more than {MAX_DEPTH} levels deep; flatten it.", param
+    )
+
+
+def in_range(number: int) -> bool:
+    """Whether it can be passed on to a worker."""
+    return -(2**63) <= number < 2**64
+
+
+def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
+    """Refuse free-form values (schemas, template variables) that are nested too deep to be walked, or hold
+    numbers that can't be passed on to a worker."""
+    level: list[Any] = [value]
+    for _ in range(limit):
+        following: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                following.extend(item.values())
+            elif isinstance(item, list):
+                following.extend(item)
+            elif isinstance(item, int) and not in_range(item):
+                raise invalid(param, TOO_LARGE)
+        if not following:
+            return
+        level = following
+    raise too_deep(param)

@@ -1,0 +1,20 @@
+"""Writes named server-sent events."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+
+class Closed(Struct, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+COMMENT: Final = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def event_frame(name: str, payload: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(payload))

@@ -1,0 +1,204 @@
+"""What OpenAI's two completion APIs answer alike: errors, usage, timings."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from pippin.core.errors import ErrorKind, ErrorReport
+from pippin.core.events import Finished, FinishReason, Timings, Token, Usage
+
+LOWEST = -9999.0
+"""Stands for a probability of zero, whose logarithm JSON can't hold; the number is OpenAI's."""
+
+
+class TopLogprob(Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class LogprobsBody(Struct, kw_only=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+def text_of(raw: bytes) -> str:
+    """A part of a character shows as U+FFFD; `bytes` beside it has the truth."""
+    return raw.decode("utf-8", "replace")
+
+
+def finite(logprob: float | None) -> float:
+    return LOWEST if logprob is None or not logprob > LOWEST else logprob
+
+
+def logprobs_of(tokens: Iterable[Token]) -> list[TokenLogprob]:
+    return [
+        TokenLogprob(
+            token=text_of(token.raw),
+            logprob=finite(token.logprob),
+            bytes=list(token.raw),
+            top_logprobs=[
+                TopLogprob(token=text_of(other.raw), logprob=finite(other.logprob), bytes=list(other.raw))
+                for other in token.top
+            ],
+        )
+        for token in tokens
+    ]
+
+
+ERROR_TYPE: Final[dict[ErrorKind, str]] = {
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "rate_limited": "rate_limit_error",
+    "timeout": "timeout_error",
+    "cancelled": "request_cancelled",
+    "overloaded": "overloaded_error",
+    "load_failed": "server_error",
+    "worker_died": "server_error",
+    "internal": "server_error",
+}
+ERROR_CODE: Final[dict[ErrorKind, str | None]] = {
+    "invalid_request": None,
+    "authentication": "invalid_api_key",
+    "rate_limited": "rate_limit_exceeded",
+    "unsupported": "unsupported_parameter",
+    "load_failed": "model_load_failed",
+    "overloaded": "server_overloaded",
+    "too_large": "request_too_large",
+    "timeout": "request_timeout",
+    "cancelled": "request_cancelled",
+    "internal": "internal_error",
+}
+"""Kinds that are not listed are their own code."""
+
+STOPPED: Final[dict[FinishReason, str]] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "cancelled": "stop",
+}
+
+
+class ErrorDetail(Struct, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Struct, kw_only=True):
+    error: ErrorDetail
+
+
+def error_body(report: ErrorReport) -> ErrorBody:
+    return ErrorBody(
+        error=ErrorDetail(
+            message=report.message,
+            type=ERROR_TYPE.get(report.kind, "invalid_request_error"),
+            param=report.param,
+            code=report.code or ERROR_CODE.get(report.kind, report.kind),
+        )
+    )
+
+
+def encode_error(report: ErrorReport) -> bytes:
+    return msgspec.json.encode(error_body(report))
+
+
+class PromptDetails(Struct, kw_only=True):
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    audio_tokens: int = 0
+
+
+class CompletionDetails(Struct, kw_only=True):
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class UsageBody(Struct, kw_only=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: PromptDetails = msgspec.field(default_factory=PromptDetails)
+    completion_tokens_details: CompletionDetails = msgspec.field(default_factory=CompletionDetails)
+
+
+def usage_body(requests: Iterable[list[Usage]]) -> UsageBody:
+    """Sum of the choices of each request; choices of one request share their prompt."""
+    body = UsageBody()
+    details = body.completion_tokens_details
+    for choices in requests:
+        if not choices:
+            continue
+        prompt = choices[0]
+        body.prompt_tokens += prompt.prompt_tokens
+        body.prompt_tokens_details.cached_tokens += prompt.cached_tokens
+        body.prompt_tokens_details.cache_write_tokens += prompt.stored_tokens
+        body.completion_tokens += sum(usage.completion_tokens for usage in choices)
+        for usage in choices:
+            details.reasoning_tokens += usage.reasoning_tokens
+            details.accepted_prediction_tokens += usage.accepted_tokens
+            details.rejected_prediction_tokens += usage.draft_tokens - usage.accepted_tokens
+    body.total_tokens = body.prompt_tokens + body.completion_tokens
+    return body
+
+
+class TimingsBody(Struct, kw_only=True):
+    """llama.cpp's and mlx-vlm's figures; milliseconds, and tokens a second."""
+
+    prompt_n: int
+    cache_n: int
+    predicted_n: int
+    queue_ms: float
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    draft_n: int
+    draft_n_accepted: int
+
+
+def timings_body(finished: Iterable[Finished]) -> TimingsBody | None:
+    """Figures of a whole request: its prompt, and the choices as they ran beside one another."""
+    choices = list(finished)
+    if not choices:
+        return None
+    prompt, times = choices[0].usage, _longest(choices)
+    computed = max(prompt.prompt_tokens - prompt.cached_tokens, 0)
+    predicted = sum(choice.usage.completion_tokens for choice in choices)
+    return TimingsBody(
+        prompt_n=computed,
+        cache_n=prompt.cached_tokens,
+        predicted_n=predicted,
+        queue_ms=round(times.queue, 3),
+        prompt_ms=round(times.prefill, 3),
+        prompt_per_token_ms=_ratio(times.prefill, computed),
+        prompt_per_second=_ratio(1000.0 * computed, times.prefill),
+        predicted_ms=round(times.decode, 3),
+        predicted_per_token_ms=_ratio(times.decode, predicted),
+        predicted_per_second=_ratio(1000.0 * predicted, times.decode),
+        draft_n=sum(choice.usage.draft_tokens for choice in choices),
+        draft_n_accepted=sum(choice.usage.accepted_tokens for choice in choices),
+    )
+
+
+def _longest(choices: list[Finished]) -> Timings:
+    return max((choice.timings for choice in choices), key=lambda timings: timings.decode)
+
+
+def _ratio(dividend: float, divisor: float) -> float:
+    return round(dividend / divisor, 3) if divisor > 0 else 0.0

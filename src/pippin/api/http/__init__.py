@@ -1,0 +1,1 @@
+"""Bytes: the listening server, bounds of the protocol, bodies, forms, streams. Begin with `protocol.py`."""

@@ -1,0 +1,194 @@
+"""Reads multipart forms, as SDKs send files, within limits of size and number."""
+
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+
+from pippin.api.http.body import MIB, check_length, joined, pieces_of, read_body, too_large
+from pippin.core.errors import ServerError
+
+MOST_PARTS: Final = 128
+LARGEST_FIELD: Final = MIB
+LARGEST_HEADERS: Final = 8192  # bytes of one part's headers
+FORM: Final = "multipart/form-data"
+ENCODED: Final = "application/x-www-form-urlencoded"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file of a form. Its name is the client's word: shown, never opened."""
+
+    filename: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    files: dict[str, list[Upload]] = field(default_factory=dict)
+
+    def only_file(self, name: str) -> Upload:
+        """Raises `ServerError` unless there is exactly one."""
+        found = self.files.get(name, [])
+        if len(found) != 1:
+            problem = "is sent more than once." if found else "is required: send it as a file of the form."
+            raise ServerError("invalid_request", f"`{name}` {problem}", name)
+        return found[0]
+
+
+def is_form(request: Request) -> bool:
+    return _media_type(request) in (FORM, ENCODED)
+
+
+async def read_form(request: Request, limit_mb: float, idle_seconds: float) -> Form:
+    """The fields and files of a form. Raises `ServerError` before more than the limit is held."""
+    media = _media_type(request)
+    if media == ENCODED:
+        body = await read_body(request, min(limit_mb, 1.0), idle_seconds)
+        form = Form()
+        try:
+            for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_PARTS):
+                form.fields.setdefault(name, []).append(value)
+        except ValueError as error:
+            raise malformed(str(error)) from None
+        return form
+    if media != FORM:
+        raise ServerError(
+            "unsupported_media_type", f"Send the body as a form, with the header `Content-Type: {FORM}`."
+        )
+    _, options = parse_options_header(request.headers["content-type"])
+    boundary = options.get(b"boundary", b"")
+    if not 1 <= len(boundary) <= 256:
+        raise malformed("its header names no boundary")
+    limit = int(limit_mb * MIB)
+    check_length(request.headers, limit)
+    reader = FormReader(boundary)
+    size = 0
+    async for piece in pieces_of(request, idle_seconds):
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
+        reader.feed(piece)
+    return await reader.finish()
+
+
+def malformed(why: str) -> ServerError:
+    return ServerError("invalid_request", f"The request body is not a valid form: {why}.")
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class FormReader:
+    """Sorts the parts of one body as they come. Raises `ServerError` for what is no form."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self._form = Form()
+        self._parts = 0
+        self._ended = False
+        self._name = ""
+        self._filename: str | None = None
+        self._files: list[tuple[str, str, list[bytes], int]] = []  # names, and pieces with their size
+        self._data = bytearray()
+        self._pieces: list[bytes] = []  # what came before `_data`
+        self._size = 0  # of both
+        self._header, self._value = bytearray(), bytearray()
+        self._headers: dict[bytes, bytes] = {}
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_part_data": self._take,
+                "on_part_end": self._end_part,
+                "on_header_field": self._take_name,
+                "on_header_value": self._take_value,
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._open,
+                "on_end": self._end,
+            },
+        )
+
+    def feed(self, piece: bytes) -> None:
+        try:
+            self._parser.write(piece)
+        except FormParserError as error:
+            raise malformed(str(error)) from None
+
+    async def finish(self) -> Form:
+        if not self._ended:
+            raise malformed("it ends in the middle")
+        for name, filename, pieces, size in self._files:
+            data = await joined(pieces, size)
+            self._form.files.setdefault(name, []).append(Upload(filename, data))
+        return self._form
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise malformed(f"it has more than {MOST_PARTS} parts")
+        self._headers = {}
+        self._data, self._pieces, self._size = bytearray(), [], 0
+
+    def _take_name(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+        self._check_headers()
+
+    def _take_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+        self._check_headers()
+
+    def _check_headers(self) -> None:
+        held = len(self._header) + len(self._value) + sum(map(len, self._headers.values()))
+        if held > LARGEST_HEADERS or len(self._headers) > 16:
+            raise malformed("a part has too many headers")
+
+    def _end_header(self) -> None:
+        self._headers[bytes(self._header).lower()] = bytes(self._value)
+        self._header, self._value = bytearray(), bytearray()
+
+    def _open(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        self._name = _text(options.get(b"name", b""))
+        if not self._name:
+            raise malformed("a part has no name")
+        filename = options.get(b"filename")
+        self._filename = None if filename is None else _text(filename)
+
+    def _take(self, data: bytes, start: int, end: int) -> None:
+        self._data += memoryview(data)[start:end]
+        self._size += end - start
+        if len(self._data) >= MIB:
+            self._cut()
+        if self._filename is None and self._size > LARGEST_FIELD:
+            raise ServerError(
+                "too_large", f"The field `{self._name[:64]}` of the form is too long.", self._name[:64]
+            )
+
+    def _end_part(self) -> None:
+        if self._filename is None:
+            self._form.fields.setdefault(self._name, []).append(_text(b"".join(self._pieces) + self._data))
+        else:
+            bare = self._name.removesuffix("[]").partition("[")[0]  # `image[]` and `image[0]` of arrays
+            self._cut()
+            self._files.append((bare, self._filename[:255], self._pieces, self._size))
+        self._data, self._pieces, self._size = bytearray(), [], 0
+
+    def _cut(self) -> None:
+        """A file is kept in pieces that are copied into one beside the event loop."""
+        self._pieces.append(bytes(self._data))
+        self._data = bytearray()
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise malformed("a field is not UTF-8 text") from None

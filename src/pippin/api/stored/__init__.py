@@ -1,0 +1,1 @@
+"""Responses and conversations that are kept for later turns. Begin with `history.py`."""

@@ -1,0 +1,108 @@
+"""Saves each response that is to be stored, before the client is told that it is complete."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
+from pippin.api.dialects.responses.stored import stored_items
+from pippin.api.stored.history import OwnedHistory, StoredResponse
+from pippin.core.completion import Completion
+from pippin.core.errors import ErrorReport
+from pippin.core.events import Accepted, Event, Finished
+
+Save = Callable[[dict[str, Any]], None]
+
+
+class SavingDialect:
+    """The Responses dialect of one caller, whose responses go into that caller's history."""
+
+    def __init__(self, dialect: ResponsesDialect, history: OwnedHistory) -> None:
+        self._dialect = dialect
+        self._history = history
+
+    @property
+    def name(self) -> str:
+        return self._dialect.name
+
+    @property
+    def path(self) -> str:
+        return self._dialect.path
+
+    @property
+    def body(self) -> type[Struct]:
+        return self._dialect.body
+
+    @property
+    def answer(self) -> type[Struct] | None:
+        return self._dialect.answer
+
+    def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
+        return self._dialect.decode(body, context)
+
+    def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> Encoder:
+        encoder = self._dialect.encoder(decoded, run)
+        if not decoded.shape.store and decoded.shape.conversation is None:
+            return encoder
+        return SavingEncoder(encoder, saver(self._history, decoded.shape, run))
+
+    def status(self, report: ErrorReport) -> int:
+        return self._dialect.status(report)
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return self._dialect.error(report, request_id)
+
+
+class SavingEncoder:
+    def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
+        self.inner = encoder
+        self._save = save
+        self._unsaved = False
+
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        return self.inner.start(accepted)
+
+    def event(self, event: Event, request: int = 0) -> bytes:
+        frames = self.inner.event(event, request)
+        if isinstance(event, Finished) and event.choice == 0:
+            self._unsaved = True
+        return frames
+
+    def keep_alive(self) -> bytes:
+        return self.inner.keep_alive()
+
+    def failed(self, report: ErrorReport) -> bytes:
+        self._unsaved = True
+        return self.inner.failed(report)
+
+    def end(self) -> bytes:
+        return self.inner.end()
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        self._unsaved = True
+        return self.inner.whole(completions)
+
+    async def save(self) -> None:
+        """What was drawn and is not stored yet; beside the event loop, for the input may be large and the disk slow."""
+        if self._unsaved:
+            self._unsaved = False
+            await asyncio.to_thread(lambda: self._save(self.inner.response()))
+
+
+def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo) -> Save:
+    """Saves the response of a run, and adds its turn to the conversation that it joined."""
+    given = stored_items(shape.input, run.id, history.item)
+    before = None if shape.conversation is None else history.conversation(shape.conversation)
+
+    def save(response: dict[str, Any]) -> None:
+        if shape.store:
+            turn = StoredResponse(response=response, input=given, previous=shape.previous, before=before)
+            history.save_response(response["id"], turn)
+        if shape.conversation is not None and response["status"] in ("completed", "incomplete"):
+            history.add_to_conversation(shape.conversation, [*given, *response["output"]])
+
+    return save

@@ -1,0 +1,1 @@
+"""How requests and engines are counted, timed and traced. Begin with `observer.py`."""

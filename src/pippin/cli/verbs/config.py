@@ -1,0 +1,84 @@
+"""`pippin config show`: every option's value, and who gave it."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from pippin.cli.arguments import option_parser
+from pippin.config.errors import ConfigError
+from pippin.config.load import load
+from pippin.config.options.declaration import options
+from pippin.config.settings import Settings, Sources
+
+SECRET = ("api_keys",)
+
+
+USAGE = """usage: pippin config show [--changed] [--json] [the flags of `pippin serve`]
+
+Shows the value of every option and who gave it: a flag, a variable, the file, a profile, or the default.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else 2
+    if arguments[0] != "show":
+        raise ConfigError(f"`pippin config {arguments[0]}`: there is only `pippin config show`.")
+    parser = option_parser("pippin config show", "Show every option's value and where it came from.")
+    parser.add_argument("--changed", action="store_true", help="only what differs from the defaults")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parsed = parser.parse(arguments[1:])
+    settings = load(Sources(flags=tuple(parsed.given)))
+    rows = _rows(settings, changed=parsed.changed)
+    print(_as_json(rows) if parsed.json else _as_text(rows) or "# Nothing differs from the defaults.")
+    for note in settings.notes:
+        print(f"# {note.severity}: {note.text}")
+    return 0
+
+
+def _rows(settings: Settings, *, changed: bool) -> list[tuple[str, Any, str]]:
+    """Name, value and origin of each option; models after them."""
+    server = msgspec.structs.asdict(settings.server)
+    defaults = msgspec.structs.asdict(settings.server.model_defaults)
+    rows: list[tuple[str, Any, str]] = []
+    for option in options().values():
+        origin = settings.origin(option.name)
+        if option.scope == "start" or (changed and origin.source == "default"):
+            continue
+        value = (server if option.scope == "server" else defaults)[option.name]
+        rows.append((option.name, "***" if value and option.name in SECRET else value, str(origin)))
+    for number, entry in enumerate(settings.server.models):
+        prefix = f"models[{number}]"
+        rows.append((f"{prefix}.path", entry.path, str(settings.origin(prefix))))
+        rows += [
+            (f"{prefix}.{name}", value, str(settings.origin(prefix)))
+            for name, value in (("name", entry.name), ("kind", entry.kind), ("preload", entry.preload))
+            if value is not None
+        ]
+        own = msgspec.structs.asdict(entry.options)
+        rows += [
+            (name, own[name.removeprefix(f"{prefix}.")], str(origin))
+            for name, origin in settings.provenance.items()
+            if name.startswith(f"{prefix}.")
+        ]
+    return rows
+
+
+def _as_json(rows: list[tuple[str, Any, str]]) -> str:
+    shown = {name: {"value": value, "from": origin} for name, value, origin in rows}
+    return json.dumps(shown, indent=2, default=list)
+
+
+def _as_text(rows: list[tuple[str, Any, str]]) -> str:
+    pairs = [(f"{name}: {_yaml(value)}", origin) for name, value, origin in rows]
+    width = min(max((len(text) for text, _ in pairs), default=0), 60)
+    return "\n".join(f"{text:<{width}}  # {origin}" for text, origin in pairs)
+
+
+def _yaml(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()

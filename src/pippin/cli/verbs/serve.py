@@ -1,0 +1,75 @@
+"""`pippin serve`: starts the server, and tells the person who started it how it goes."""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pippin.cli.arguments import option_parser
+from pippin.cli.greeting import Preparation, greet, served_names
+from pippin.cli.local import open_catalog
+from pippin.cli.logs import configure_logging
+from pippin.cli.running import RunningServer, announced
+from pippin.cli.verbs import version
+from pippin.config.errors import ConfigError
+from pippin.config.load import load
+from pippin.config.options.start import Compat
+from pippin.config.settings import Settings, Sources
+
+if TYPE_CHECKING:
+    from pippin.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
+
+
+def run(arguments: Sequence[str]) -> int:
+    return serve(arguments, "pippin serve", compat=None)
+
+
+def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> int:
+    """`compat` is the profile that the verb implies."""
+    parsed = option_parser(program, DESCRIPTION).parse(arguments)
+    if any(flag.name == "--version" for flag in parsed.given):
+        return version.run([])
+    faulthandler.enable()  # a crash in a library says where it was
+    settings = load(Sources(flags=tuple(parsed.given), compat=compat))
+    try:
+        configure_logging(settings.server)
+    except OSError as error:
+        raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
+    for note in settings.notes:
+        log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
+    return _serve(settings, open_catalog(settings))
+
+
+def _serve(settings: Settings, catalog: "Catalog") -> int:
+    from pippin.api.server import AddressError, run_server
+    from pippin.catalog import footprint
+    from pippin.service import open_service
+
+    service = open_service(settings.server, catalog, footprint)
+    preparation = Preparation(settings.server, catalog, service)
+    until_the_end = contextlib.ExitStack()
+
+    def on_ready(host: str, port: int) -> None:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        example = next((info.id for info in catalog.models()), "MODEL")
+        greet(settings.server, address, served_names(settings.server, catalog), example)
+        word = RunningServer(pid=os.getpid(), address=address, started=time.time())
+        try:
+            until_the_end.enter_context(announced(word))
+        except OSError as error:  # a service may have no folder that it can write
+            log.warning("`pippin ps` and `stop` can't find this server by themselves: %s.", error)
+
+    try:
+        with until_the_end:
+            return run_server(service, settings, on_ready, preparation.run)
+    except AddressError as error:
+        print(f"pippin: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,154 @@
+"""Every option as a value, read from the option structs: the source of flags, variables, keys and docs."""
+
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, inspect
+
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
+from pippin.config.options.start import StartOptions
+
+Scope = Literal["start", "server", "model"]
+Shape = Literal["switch", "value", "list", "mapping"]
+
+STRUCTS: dict[Scope, type[Struct]] = {"start": StartOptions, "server": ServerOptions, "model": ModelOptions}
+STRUCTURAL = ("models", "model_defaults")  # what the other options fill in
+
+SECTIONS: dict[str, str] = {
+    "config": "Where options come from",
+    "model": "Models to serve",
+    "host": "Address and log",
+    "model_dirs": "Finding models",
+    "max_models": "Memory and the pool",
+    "api_keys": "Access",
+    "timeout": "Limits",
+    "media_fetch": "Media from outside",
+    "response_store": "Stored responses and MCP",
+    "dtype": "How weights run",
+    "context_length": "Prompt and window",
+    "max_tokens": "Limits and sampling defaults",
+    "max_num_seqs": "Scheduling",
+    "prefix_cache": "Prefix cache",
+    "kv_bits": "KV quantisation and speculation",
+    "min_pixels": "Images in prompts",
+    "embedding_max_length": "Other kinds of model",
+    "pinned": "Life in the pool",
+}
+"""Titles of the groups, by the option that opens each."""
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    name: str
+    scope: Scope
+    section: str
+    type: Any
+    shape: Shape
+    default: Any
+    help: str
+    flag: str
+    hot: bool
+    expects: str  # "a whole number from 0 to 65535"
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        return "PIPPIN_" + self.name.upper()
+
+
+@cache
+def options() -> dict[str, Option]:
+    """All options by name, in the order of their declaration. Names are unique across the structs."""
+    found: dict[str, Option] = {}
+    section = ""
+    for scope, struct in STRUCTS.items():
+        for field in msgspec.structs.fields(struct):
+            if field.name in STRUCTURAL:
+                continue
+            if field.name in found:
+                raise TypeError(f"two structs declare the option {field.name}")
+            section = SECTIONS.get(field.name, section)
+            found[field.name] = _option(field, scope, section)
+    return found
+
+
+def _option(field: Any, scope: Scope, section: str) -> Option:
+    declared = inspect.type_info(field.type)
+    if not isinstance(declared, inspect.Metadata):
+        raise TypeError(f"the option {field.name} has no help: give its type a Meta(description=...)")
+    marks = declared.extra or {}
+    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return Option(
+        name=field.name,
+        scope=scope,
+        section=section,
+        type=field.type,
+        shape=_shape(declared.type),
+        default=default,
+        help=(declared.extra_json_schema or {})["description"],
+        flag=marks.get("flag", "--" + field.name.replace("_", "-")),
+        hot=marks.get("hot", False),
+        expects=_expects(declared.type),
+        choices=_choices(declared.type),
+    )
+
+
+def _members(kind: inspect.Type) -> list[inspect.Type]:
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return [_plain(member) for member in kinds if not isinstance(member, inspect.NoneType)]
+
+
+def _plain(kind: inspect.Type) -> inspect.Type:
+    return _plain(kind.type) if isinstance(kind, inspect.Metadata) else kind
+
+
+def _shape(kind: inspect.Type) -> Shape:
+    match _members(kind)[0]:
+        case inspect.BoolType():
+            return "switch"
+        case inspect.VarTupleType():
+            return "list"
+        case inspect.DictType():
+            return "mapping"
+        case _:
+            return "value"
+
+
+def _choices(kind: inspect.Type) -> tuple[str, ...]:
+    match _members(kind)[0]:
+        case inspect.LiteralType(values=values):
+            return tuple(str(value) for value in values)
+        case _:
+            return ()
+
+
+def _expects(kind: inspect.Type) -> str:
+    match _members(kind)[0]:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=low, le=high, gt=above, lt=below):
+            return "a whole number" + _range(low, high, above, below)
+        case inspect.FloatType(ge=low, le=high, gt=above, lt=below):
+            return "a number" + _range(low, high, above, below)
+        case inspect.LiteralType(values=values):
+            return "one of " + ", ".join(str(value) for value in values)
+        case inspect.VarTupleType(item_type=item):
+            return "a list, each item " + _expects(item)
+        case inspect.DictType(value_type=inspect.StrType()):
+            return "NAME=VALUE pairs"
+        case inspect.DictType():
+            return "a JSON object"
+        case _:
+            return "text"
+
+
+def _range(low: float | None, high: float | None, above: float | None, below: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    words = [
+        f"{word} {limit}"
+        for word, limit in (("at least", low), ("above", above), ("at most", high), ("below", below))
+        if limit is not None
+    ]
+    return " " + " and ".join(words) if words else ""

@@ -1,0 +1,200 @@
+"""The options of one model: what its worker is told, and how the pool keeps it."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from pippin.config.options.marks import HOT, flag
+from pippin.core.requests import OverflowPolicy
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Each field is an option of `pippin serve` (underscores become dashes), of the YAML file, and of
+    `PIPPIN_*` variables. A default for all models may be overridden per model in the YAML file."""
+
+    # How weights run
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16", "stored"],
+        Meta(description="Type that weights run in; `auto` lets the device decide."),
+    ] = "auto"
+    accelerated_blas: Annotated[
+        bool,
+        Meta(
+            description="On the CPU of Linux, put MKL, if installed, or OpenBLAS in front of MLX's own BLAS."
+        ),
+    ] = True
+    trust_remote_code: Annotated[
+        bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
+    ] = False
+    adapter_path: Annotated[str | None, Meta(description="LoRA adapter to serve the model with.")] = None
+    adapters: Annotated[
+        dict[str, str],
+        Meta(description="Adapters that requests may name: name to folder.", extra=flag("--adapter")),
+    ] = field(default_factory=dict)
+
+    # Prompt and window
+    context_length: Annotated[
+        Positive | None, Meta(description="Lower the model's context window to this many tokens.")
+    ] = None
+    overflow: Annotated[
+        OverflowPolicy,
+        Meta(description="What to do with a conversation that does not fit the window.", extra=HOT),
+    ] = "error"
+    chat_template_file: Annotated[
+        str | None, Meta(description="Jinja file to use instead of the model's chat template.")
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any], Meta(description="Variables for the chat template, as JSON.")
+    ] = field(default_factory=dict)
+    tool_call_parser: Annotated[
+        str | None, Meta(description="Format of tool calls; detected from the template if not set.")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Meta(description="Format of reasoning; detected from the template if not set.")
+    ] = None
+    enable_thinking: Annotated[
+        bool | None, Meta(description="Think by default; not set leaves it to the template.", extra=HOT)
+    ] = None
+    thinking_budget: Annotated[
+        Natural | None, Meta(description="Most tokens of reasoning before the end is forced.", extra=HOT)
+    ] = None
+    thinking_start_token: Annotated[str | None, Meta(description="Text that opens reasoning.", extra=HOT)] = (
+        None
+    )
+    thinking_end_token: Annotated[str | None, Meta(description="Text that closes reasoning.", extra=HOT)] = (
+        None
+    )
+
+    # Limits and sampling defaults
+    max_tokens: Annotated[
+        Positive | None,
+        Meta(description="Default limit of new tokens; not set is up to the window.", extra=HOT),
+    ] = None
+    max_request_tokens: Annotated[
+        Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="Default temperature.", extra=HOT)
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Default top-p.", extra=HOT)
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Default top-k; 0 is off.", extra=HOT)
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Default min-p.", extra=HOT)
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Default repetition penalty.", extra=HOT)
+    ] = None
+    repetition_context_size: Annotated[
+        Natural | None, Meta(description="Tokens that the repetition penalty looks back.", extra=HOT)
+    ] = None
+    presence_penalty: Annotated[float | None, Meta(description="Default presence penalty.", extra=HOT)] = None
+    frequency_penalty: Annotated[float | None, Meta(description="Default frequency penalty.", extra=HOT)] = (
+        None
+    )
+    xtc_probability: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Default XTC probability.", extra=HOT)
+    ] = None
+    xtc_threshold: Annotated[
+        Annotated[float, Meta(ge=0, le=0.5)] | None, Meta(description="Default XTC threshold.", extra=HOT)
+    ] = None
+    seed: Annotated[
+        int | None, Meta(description="Default seed; not set is a fresh one each time.", extra=HOT)
+    ] = None
+
+    # Scheduling
+    max_num_seqs: Annotated[Positive, Meta(description="Most requests that decode together.")] = 64
+    prefill_step_size: Annotated[Positive, Meta(description="Most prompt tokens in one step.")] = 2048
+    target_gap_ms: Annotated[
+        float,
+        Meta(gt=0, description="Gap between tokens that prompt chunks are sized to keep, in ms.", extra=HOT),
+    ] = 200.0
+    queue_size: Annotated[Positive, Meta(description="Most requests waiting; beyond it 503.", extra=HOT)] = (
+        512
+    )
+    queue_timeout: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds that a request may wait in the queue.", extra=HOT),
+    ] = None
+    stream_interval: Annotated[
+        Positive, Meta(description="Tokens to gather before streaming.", extra=HOT)
+    ] = 1
+    memory_bytes: Annotated[
+        Positive | None, Meta(description="Most bytes for weights and caches of this model.")
+    ] = None
+
+    # Prefix cache
+    prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for later requests.")] = True
+    cache_block_tokens: Annotated[Positive, Meta(description="Tokens in a block of the cache.")] = 16
+    cache_memory_mb: Annotated[
+        Natural | None, Meta(description="Most memory for the prefix cache, in MiB.")
+    ] = None
+    cache_memory_percent: Annotated[
+        float, Meta(gt=0, le=1, description="Share of free memory for the prefix cache.")
+    ] = 0.2
+    prompt_cache_size: Annotated[
+        Positive | None, Meta(description="Most conversations in the prefix cache.")
+    ] = None
+    cache_dir: Annotated[str | None, Meta(description="Folder of the prefix cache's disk tier.")] = None
+    cache_disk_max_gb: Annotated[float, Meta(gt=0, description="Most disk for the prefix cache, in GB.")] = (
+        10.0
+    )
+    warm_prompts: Annotated[
+        str | None, Meta(description="JSON file of prompts to compute at start and keep.")
+    ] = None
+
+    # KV quantisation and speculation
+    kv_bits: Annotated[
+        Literal[4, 8] | None, Meta(description="Bits of the KV cache's full-attention layers.")
+    ] = None
+    kv_group_size: Annotated[
+        Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
+    ] = 64
+    quantized_kv_start: Annotated[
+        Natural, Meta(description="Tokens of a row that stay unquantised at first.")
+    ] = 0
+    draft_model_path: Annotated[str | None, Meta(description="Smaller model that proposes tokens.")] = None
+    num_draft_tokens: Annotated[Positive, Meta(description="Tokens proposed at a time.")] = 3
+    prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
+
+    # Media
+    min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
+    max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None
+    vision_cache_size: Annotated[Natural, Meta(description="Images whose features are kept.")] = 20
+
+    # Other kinds
+    embedding_max_length: Annotated[
+        Positive | None, Meta(description="Most tokens of an embedding input.")
+    ] = None
+    embedding_overflow: Annotated[
+        Literal["error", "truncate"], Meta(description="What to do with embedding inputs that are too long.")
+    ] = "error"
+    embedding_pooling: Annotated[
+        Literal["last", "mean"] | None,
+        Meta(
+            description="What a language model embeds: the last token's state or the mean of all. "
+            "Not set is the folder's choice, or the last."
+        ),
+    ] = None
+    quantize: Annotated[Literal[3, 4, 5, 6, 8, 16] | None, Meta(description="Bits of an image model.")] = None
+    config_name: Annotated[str | None, Meta(description="Preset of an image model.")] = None
+    lora_paths: Annotated[tuple[str, ...], Meta(description="LoRA files of an image model.")] = ()
+    lora_scales: Annotated[
+        tuple[float, ...], Meta(description="Strengths of the LoRA files, in their order.")
+    ] = ()
+
+    # Life in the pool
+    pinned: Annotated[bool, Meta(description="Never unload this model to make room.", extra=HOT)] = False
+    idle_timeout: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
+    ] = None
+    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
+        1800.0
+    )

@@ -1,0 +1,37 @@
+"""The options that a start reads first: where the others come from, and short ways to name models."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from pippin.config.options.marks import flag
+from pippin.core.models import ModelKind
+
+Compat = Literal["mlx-vlm", "mlx-server", "mlx-openai-server", "vllm-mlx", "mlx-lm"]
+
+
+class StartOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Resolved into `ServerOptions.models` and gone after the start."""
+
+    config: Annotated[str | None, Meta(description="YAML file of options and models.")] = None
+    models_config: Annotated[
+        str | None, Meta(description="YAML registry of models, as vllm-mlx writes it.")
+    ] = None
+    compat: Annotated[
+        Compat | None, Meta(description="Take over the defaults of a server that Pippin replaces.")
+    ] = None
+
+    model: Annotated[
+        tuple[str, ...],
+        Meta(description="Model to serve, as the positional argument.", extra=flag("--model")),
+    ] = ()
+    served_model_name: Annotated[str | None, Meta(description="Name of the first model for clients.")] = None
+    model_kind: Annotated[
+        ModelKind | None, Meta(description="Kind of the first model; read from its files if not set.")
+    ] = None
+    lazy_load: Annotated[bool, Meta(description="Load models at their first request.")] = False
+    image_model: Annotated[str | None, Meta(description="Image model to serve beside them.")] = None
+    tts_model: Annotated[str | None, Meta(description="Text-to-speech model to serve.")] = None
+    stt_model: Annotated[str | None, Meta(description="Speech-to-text model to serve.")] = None
+    embedding_model: Annotated[str | None, Meta(description="Embedding model to serve.")] = None
+    reranker_model: Annotated[str | None, Meta(description="Reranker to serve.")] = None

@@ -1,0 +1,1 @@
+"""What only a CPU needs: the one door through which `engines/device.py` reaches it."""

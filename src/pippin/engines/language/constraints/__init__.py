@@ -1,0 +1,1 @@
+"""What the output must look like: grammars and the token masks that they allow. Begin with `grammar.py`."""

@@ -1,0 +1,264 @@
+"""What the output must look like: grammars, compiled beside the step loop, and their token masks."""
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from numpy.typing import NDArray
+
+from pippin.core.errors import ServerError
+from pippin.core.requests import Choice, Grammar, JsonObject, JsonSchema, OutputFormat, Regex
+from pippin.engines.language.constraints import schema as schema_walk
+from pippin.engines.language.constraints import tokens as grammar_tokens
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.output import answer_grammar
+from pippin.output.reasoning_format import ReasoningFormat
+
+MOST_SOURCE = 1 << 20  # bytes of a grammar's source
+CACHE_BYTES = 32 << 20
+CACHE_OVERHEAD = 64 << 10  # of a compiled grammar, beside what grows with its source
+
+WHITESPACE = r"(\x20|\n[\x20\t]{0,40})?"
+"""Between the tokens of JSON: none, a space, or a line end with its indentation. A small model lost in blanks
+could otherwise fill its whole answer with them."""
+
+_UNIMPLEMENTED = re.compile(r'Unimplemented keys: \["([^"]+)"')
+_BAD_VALUE = (
+    (re.compile(r"Unknown format: (.*)"), "format"),
+    (re.compile(r"Invalid type: (.*)"), "type"),
+    (re.compile(r"(?:Pointer|Resource) '#?([^']*)'"), "$ref"),
+)
+
+
+class GrammarMatcher:
+    """Where one row stands in its grammar. Used on one thread at a time."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing but an end can follow."""
+        return bool(self._matcher.is_stopped())
+
+    @property
+    def error(self) -> str | None:
+        """Why the grammar can't go on (it grew past a limit), if it can't."""
+        return str(self._matcher.get_error()) if self._matcher.is_error() else None
+
+    def accept(self, token: int) -> bool:
+        return bool(self._matcher.consume_token(token))
+
+    def allowed(self, tokens: list[int]) -> int:
+        """How many of these may come one after the other."""
+        return int(self._matcher.validate_tokens(tokens))
+
+    def roll_back(self, count: int) -> None:
+        """Forget the last `count` accepted tokens."""
+        if count:
+            self._matcher.rollback(count)
+
+    def fill(self, row: NDArray[np.int32], words: int) -> None:
+        """Write the allowed tokens' bits; `words` is the tokenizer's own count of them."""
+        if row.size == words:
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            return
+        own = np.zeros(words, np.int32)
+        self._matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+        row[:] = 0
+        row[: min(words, row.size)] = own[: row.size]
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGrammar:
+    """A grammar at its start; each row runs on a copy."""
+
+    start: LLMatcher
+    words: int  # of a mask
+    size: int  # bytes that it counts for in the cache
+
+    def matcher(self) -> GrammarMatcher:
+        return GrammarMatcher(self.start.deep_copy())
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer and keeps the last used. Safe for use from several threads at once."""
+
+    def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
+        self._tokenizer = tokenizer
+        self._cache_bytes = cache_bytes
+        self._lock = Lock()
+        self._tokens: LLTokenizer | None = None
+        self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._size = 0
+
+    def compile(
+        self,
+        wanted: OutputFormat | None,
+        calls: str | None = None,
+        *,
+        reasoning: ReasoningFormat | None = None,
+        thinks: bool = True,
+        param: str = "response_format",
+    ) -> CompiledGrammar:
+        """The grammar of an answer: of `wanted`, or of tool calls (`calls` is Lark source), or of either one. It may
+        follow on `reasoning`, which leaves its own marks around it, and blanks if the model `thinks` this time.
+
+        Raises `ServerError` for what can't be honoured, naming `param`, the keyword and its path.
+        """
+        parts: dict[str, dict[str, Any]] = {}
+        if wanted is not None:
+            parts["answer"] = self._source(wanted, param)
+        if calls is not None:
+            parts["calls"] = {"lark_grammar": calls}
+        named = [{"name": name, **part} for name, part in parts.items()]
+        if reasoning is not None:
+            kinds = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
+            named = [
+                {
+                    "name": f"whole_{name}",
+                    "lark_grammar": kinds[name](reasoning, self.special_id, f"@{name}", thinks=thinks),
+                }
+                for name in parts
+            ] + named
+            parts = {f"whole_{name}": {} for name in parts}
+        either = " | ".join(f"@{name}" for name in parts)
+        whole = [{"lark_grammar": f"start: {either}"}, *named] if len(named) > 1 else [*parts.values()]
+        source = json.dumps({"grammars": whole}, ensure_ascii=False)
+        if len(source) > MOST_SOURCE:
+            raise ServerError("invalid_request", f"The grammar is larger than {MOST_SOURCE} bytes.", param)
+        return self._compiled(source, lambda error: self._refusal(error, wanted, param))
+
+    def special_id(self, text: str) -> int | None:
+        """The id of `text` where it is one token that grammars name in the special-token syntax."""
+        return grammar_tokens.special_id(self._tokenizer, text)
+
+    def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
+        match wanted:
+            case JsonObject():
+                return {"json_schema": _with_options({"type": "object"}, lenient=False)}
+            case JsonSchema(schema, _, strict):
+                try:
+                    schema_walk.check_size(schema)
+                except schema_walk.TooLarge as error:
+                    raise ServerError(
+                        "invalid_request", f"The JSON schema is too large: {error}.", param
+                    ) from None
+                return {"json_schema": _with_options(schema, lenient=not strict)}
+            case Regex(pattern):
+                return {"lark_grammar": "start: TEXT\nTEXT: " + _lark_regex(pattern)}
+            case Choice(options):
+                if not options:
+                    raise ServerError("invalid_request", "A choice needs at least one option.", param)
+                return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
+            case Grammar(syntax, source):
+                return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
+
+    def _compiled(self, source: str, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
+        with self._lock:
+            known = self._cache.get(source)
+            if known is not None:
+                self._cache.move_to_end(source)
+                return known
+            tokens = self._ll_tokenizer()
+        matcher = _start(tokens, source)
+        if matcher.is_error():
+            raise refusal(matcher.get_error())
+        words = -(-self._tokenizer.size // 32)
+        compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD)
+        with self._lock:
+            if source not in self._cache:
+                self._cache[source] = compiled
+                self._size += compiled.size
+            while self._size > self._cache_bytes and len(self._cache) > 1:
+                self._size -= self._cache.popitem(last=False)[1].size
+        return compiled
+
+    def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
+        """The compiler's words, with the keyword and where it stands."""
+        if not isinstance(wanted, JsonSchema):
+            return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
+        keyword, path = _place(error, wanted.schema)
+        if keyword is None:
+            path, error = schema_walk.innermost_failing(wanted.schema, self._fault) or (None, error)
+        where = f" at '{path}'" if path else ""
+        named = f" (keyword '{keyword}')" if keyword else ""
+        way_out = ", or set strict to false to have what is not supported left out" if wanted.strict else ""
+        return ServerError(
+            "invalid_request",
+            f"The JSON schema can't be honoured{where}{named}: {_one_line(error)}. Change it{way_out}.",
+            f"{param}.{path}" if path else param,
+        )
+
+    def _fault(self, schema: dict[str, Any]) -> str:
+        source = json.dumps({"grammars": [{"json_schema": _with_options(schema, lenient=False)}]})
+        return str(_start(self._ll_tokenizer(), source).get_error())
+
+    def _ll_tokenizer(self) -> LLTokenizer:
+        """Made when the first grammar is."""
+        if self._tokens is None:
+            self._tokens = grammar_tokens.open_tokens(self._tokenizer)
+        return self._tokens
+
+
+def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
+    return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
+
+
+def _with_options(schema: dict[str, Any] | bool, *, lenient: bool) -> dict[str, Any]:
+    options = {"whitespace_pattern": WHITESPACE, "lenient": lenient, "coerce_one_of": lenient}
+    held: dict[str, Any] = {"allOf": [{}]} if schema is True else {"not": {}} if schema is False else schema
+    return {**held, "x-guidance": options}
+
+
+def _lark_regex(pattern: str) -> str:
+    """The whole answer matches; anchors at its ends are taken as said already."""
+    escaped = pattern.removeprefix("^")
+    if escaped.endswith("$") and not escaped.endswith("\\$"):
+        escaped = escaped[:-1]
+    return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", escaped).replace("\n", "\\n") + "/"
+
+
+def _from_gbnf(source: str, param: str) -> str:
+    try:
+        return str(gbnf_to_lark(source))
+    except Exception as error:  # the converter has no common error of its own
+        raise ServerError("invalid_request", f"The GBNF grammar can't be read: {error}.", param) from error
+
+
+def _one_line(error: str) -> str:
+    return " ".join(error.split())[:500]
+
+
+def _place(error: str, schema: Any) -> tuple[str | None, str | None]:
+    missing = _UNIMPLEMENTED.search(error)
+    if missing:
+        return missing[1], schema_walk.keyword_path(schema, missing[1])
+    for pattern, keyword in _BAD_VALUE:
+        found = pattern.search(error)
+        if found:
+            value = "#" + found[1] if keyword == "$ref" and found[1].startswith("/") else found[1]
+            return keyword, schema_walk.value_path(schema, keyword, value)
+    if "oneOf" in error:
+        return "oneOf", schema_walk.keyword_path(schema, "oneOf")
+    if "regex parse error" in error:
+        return "pattern", _bad_pattern(error, schema)
+    return None, None
+
+
+def _bad_pattern(error: str, schema: Any) -> str | None:
+    for path, node in schema_walk.nodes(schema):
+        pattern = node.get("pattern")
+        if isinstance(pattern, str) and pattern in error:
+            return f"{path}.pattern".removeprefix(".")
+        for name in node.get("patternProperties") or ():
+            if name in error:
+                return f"{path}.patternProperties.{name}".removeprefix(".")
+    return None

@@ -1,0 +1,1 @@
+"""The model itself: its weights, adapters and head. Begin with `weights.py`."""

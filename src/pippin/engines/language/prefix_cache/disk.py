@@ -1,0 +1,334 @@
+"""Blocks of the prefix tree on their way to and from the disk tier."""
+
+import hashlib
+import logging
+import os
+import queue
+import secrets
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+from msgspec import Struct
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pippin.config.cache_folder import SUFFIX, CacheFile, cache_files, delete, model_folders
+from pippin.engines.language.prefix_cache.blocks import Block, Snapshot, bytes_of, snapshot_arrays
+from pippin.engines.language.prefix_cache.tree import Node, PrefixTree
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = "1"
+BACKLOG: Final = 512  # files that wait to be written; more are not written at all
+SWEEP_EVERY: Final = 64  # files written between looks at the folder's size
+
+Stored = dict[str, np.ndarray]
+
+
+class Write(Struct, frozen=True):
+    name: str
+    arrays: Stored
+    types: dict[str, str]  # of arrays whose type numpy does not have, by name
+
+
+class Read(Struct, frozen=True):
+    names: tuple[str, ...]
+    reply: "Future[list[Entry | None]]"
+
+
+class Wipe(Struct, frozen=True):
+    reply: "Future[None]"
+
+
+class Sweep(Struct, frozen=True):
+    pass
+
+
+class Entry(Struct, frozen=True):
+    arrays: Stored
+    types: dict[str, str]
+
+
+class DiskCache:
+    """`folder` may be shared; files of this model lie in a folder of their own under it."""
+
+    def __init__(self, folder: Path, fingerprint: str, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self.hits = 0
+        self.writes = 0
+        self._root = folder
+        self._folder = folder / fingerprint
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._orders: queue.SimpleQueue[Write | Read | Wipe | Sweep | None] = queue.SimpleQueue()
+        self._orders.put(Sweep())
+        self._waiting: set[str] = set()
+        self._thread = threading.Thread(target=self._work, name="prefix-cache-disk", daemon=True)
+        self._thread.start()
+
+    def has(self, name: str) -> bool:
+        return (self._folder / (name + SUFFIX)).exists()
+
+    def write(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+        if len(self._waiting) < BACKLOG and name not in self._waiting and not self.has(name):
+            self._waiting.add(name)
+            self._orders.put(Write(name, arrays, types))
+
+    def read(self, names: Sequence[str]) -> "Future[list[Entry | None]]":
+        reply: Future[list[Entry | None]] = Future()
+        self._orders.put(Read(tuple(names), reply))
+        return reply
+
+    def wipe(self) -> None:
+        """Delete all files of this model, as far as they may be deleted."""
+        reply: Future[None] = Future()
+        self._orders.put(Wipe(reply))
+        reply.exception()  # waits for its end; the log has what failed
+
+    def close(self) -> None:
+        """Finish what waits to be written."""
+        self._orders.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                match order:
+                    case Write(name, arrays, types):
+                        self._waiting.discard(name)
+                        self._store(name, arrays, types)
+                    case Read(names, reply):
+                        reply.set_result([self._load(name) for name in names])
+                    case Wipe(reply):
+                        delete(cache_files(self._folder))
+                        self._sweep()
+                        reply.set_result(None)
+                    case Sweep():
+                        self._sweep()
+            except OSError as error:  # a full or vanished disk costs the cache, not the server
+                log.warning("the prefix cache's folder fails: %s", error.strerror)
+                if isinstance(order, (Read, Wipe)) and not order.reply.done():
+                    order.reply.set_exception(error)
+
+    def _store(self, name: str, arrays: Stored, types: dict[str, str]) -> None:
+        metadata = {f"type.{key}": value for key, value in types.items()}
+        metadata |= {"version": VERSION, "name": name, "checksum": _checksum(arrays)}
+        data = save(arrays, metadata)
+        if len(data) > self.limit:
+            return
+        unfinished = self._folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        self._folder.mkdir(parents=True, exist_ok=True)  # an operator may have deleted it
+        try:
+            unfinished.write_bytes(data)
+            unfinished.replace(self._folder / (name + SUFFIX))
+        finally:
+            unfinished.unlink(missing_ok=True)
+        self.writes += 1
+        self.bytes += len(data)
+        if self.bytes > self.limit or self.writes % SWEEP_EVERY == 0:
+            self._sweep()
+
+    def _load(self, name: str) -> Entry | None:
+        path = self._folder / (name + SUFFIX)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            if metadata.get("version") != VERSION or metadata.get("name") != name:
+                raise ValueError("it belongs to something else")
+            if metadata.get("checksum") != _checksum(arrays):
+                raise ValueError("its checksum differs")
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except (SafetensorError, ValueError, OSError, MemoryError) as error:
+            log.warning("dropped a file of the prefix cache: %s: %s", path.name, error)
+            path.unlink(missing_ok=True)
+            return None
+        self.hits += 1
+        types = {
+            key.removeprefix("type."): value for key, value in metadata.items() if key.startswith("type.")
+        }
+        return Entry(arrays, types)
+
+    def _sweep(self) -> None:
+        """Hold the limit over all models in the folder: what was not used for longest goes."""
+        found: list[CacheFile] = []
+        for folder in model_folders(self._root):
+            files = list(cache_files(folder))
+            found += [file for file in files if file.finished]
+            delete(file for file in files if not file.finished)
+        self.bytes = sum(file.size for file in found)
+        for file in sorted(found, key=lambda file: (file.used, file.path)):
+            if self.bytes <= self.limit:
+                return
+            self.bytes -= delete([file])[1]
+
+
+def _checksum(arrays: Stored) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        digest.update(f"{name}{arrays[name].dtype}{arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def fingerprint(folder: Path, *details: str) -> str:
+    """Of a model's files and of whatever else shapes its caches."""
+    digest = hashlib.blake2b(digest_size=12)
+    for detail in (VERSION, *details):
+        digest.update(detail.encode() + b"\0")
+    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        if path.exists():
+            status = path.stat()
+            digest.update(f"{path.name} {status.st_size}".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(1 << 16))
+                file.seek(max(status.st_size - (1 << 16), 0))
+                digest.update(file.read(1 << 16))
+    return digest.hexdigest()
+
+
+WRITES_A_STEP = 8  # blocks copied to the host in one step
+STATE = "-state"
+NUMPY_LACKS = {mx.bfloat16: mx.uint16}
+
+
+class DiskTier:
+    """On the step thread; the disk's own thread gets copies."""
+
+    def __init__(self, disk: DiskCache, tree: PrefixTree, *, has_blocks: bool, has_snapshots: bool) -> None:
+        self.disk = disk
+        self._tree = tree
+        self._has_blocks = has_blocks
+        self._has_snapshots = has_snapshots
+        self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
+
+    def keep(self, node: Node) -> None:
+        """A block or a snapshot is new in the tree."""
+        name = node.digest.hex()
+        if node.block and not self.disk.has(name):
+            self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
+        if node.snapshot is not None and not self.disk.has(name + STATE):
+            self._unwritten.append((name + STATE, _named(node.snapshot)))
+
+    def wipe(self) -> None:
+        self._unwritten.clear()
+        self.disk.wipe()
+
+    def write_some(self, most: int = WRITES_A_STEP) -> None:
+        for _ in range(min(most, len(self._unwritten))):
+            name, arrays = self._unwritten.popleft()
+            self.disk.write(name, *_to_host(arrays))
+
+    def find(self, key: bytes, tokens: Sequence[int]) -> "Loading | None":
+        """Start to read what the disk has after what the tree knows."""
+        size = self._tree.block_tokens
+        path = self._tree.path(key, tokens)
+        digests = [node.digest for node in path]
+        digest = digests[-1] if digests else self._tree.root(key).digest
+        for start in range(len(path) * size, len(tokens) - size + 1, size):
+            digest = self._tree.digest_after(digest, tuple(tokens[start : start + size]))
+            if self._has_blocks and not self.disk.has(digest.hex()):
+                break
+            digests.append(digest)
+        depth, known = len(digests), len(path)
+        if self._has_snapshots:
+            known = max(
+                (place + 1 for place, node in enumerate(path) if node.snapshot is not None), default=0
+            )
+            while depth > known and not self.disk.has(digests[depth - 1].hex() + STATE):
+                depth -= 1
+        if depth <= known:
+            return None
+        names = [each.hex() for each in digests[len(path) : depth]] if self._has_blocks else []
+        if self._has_snapshots:
+            names.append(digests[depth - 1].hex() + STATE)
+        return Loading(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
+
+    def take(self, loading: "Loading") -> None:
+        """Put what was read into the tree."""
+        if loading.reply.exception() is not None:
+            return
+        entries = loading.reply.result()
+        state = entries.pop() if self._has_snapshots else None
+        size, tokens = self._tree.block_tokens, loading.tokens
+        path = self._tree.path(loading.key, tokens)
+        for depth in range(len(path), len(tokens) // size):
+            block: Block = ()
+            if self._has_blocks:
+                entry = entries[depth - loading.known] if depth >= loading.known else None
+                if entry is None:
+                    break
+                arrays = _to_device(entry)
+                block = tuple(arrays[str(index)] for index in range(len(arrays)))
+            start = depth * size
+            if (
+                self._tree.add(path, loading.key, tokens[start : start + size], block, bytes_of(block))
+                is None
+            ):
+                break
+        self._tree.touch(path)
+        if state is not None and len(path) * size == len(tokens):
+            snapshot = _unnamed(_to_device(state))
+            self._tree.set_snapshot(path[-1], snapshot, bytes_of(snapshot_arrays(snapshot)))
+
+    def close(self) -> None:
+        self.write_some(len(self._unwritten))
+        self.disk.close()
+
+
+class Loading:
+    """What the disk has of a prompt is under way: blocks from `known` on, up to the end of `tokens`."""
+
+    def __init__(
+        self,
+        key: bytes,
+        tokens: tuple[int, ...],
+        known: int,
+        reply: "Future[list[Entry | None]]",
+    ) -> None:
+        self.key = key
+        self.tokens = tokens
+        self.known = known
+        self.reply = reply
+
+
+def _named(snapshot: Snapshot) -> dict[str, mx.array]:
+    return {
+        f"{layer}.{place}.{len(snapshot)}.{len(state)}": array
+        for layer, state in enumerate(snapshot)
+        for place, array in enumerate(state)
+        if array is not None
+    }
+
+
+def _unnamed(arrays: dict[str, mx.array]) -> Snapshot:
+    states: dict[int, list[mx.array | None]] = {}
+    for name, array in arrays.items():
+        layer, place, _, length = map(int, name.split("."))
+        states.setdefault(layer, [None] * length)[place] = array
+    return tuple(tuple(states[layer]) for layer in sorted(states))
+
+
+def _to_host(arrays: dict[str, mx.array]) -> tuple[Stored, dict[str, str]]:
+    types, stored = {}, {}
+    for name, array in arrays.items():
+        if array.dtype in NUMPY_LACKS:
+            types[name] = "bfloat16"
+            array = array.view(NUMPY_LACKS[array.dtype])
+        stored[name] = np.array(array)
+    return stored, types
+
+
+def _to_device(entry: Entry) -> dict[str, mx.array]:
+    return {
+        name: mx.array(array).view(mx.bfloat16) if entry.types.get(name) == "bfloat16" else mx.array(array)
+        for name, array in entry.arrays.items()
+    }

@@ -1,0 +1,1 @@
+"""From a request to a job: template, tokens, limits. Begin with `preparer.py`."""

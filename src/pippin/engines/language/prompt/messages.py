@@ -1,0 +1,296 @@
+"""A conversation in the shape that one model's chat template understands."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pippin.core.conversation import (
+    Audio,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Video,
+)
+from pippin.core.errors import ServerError
+from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
+from pippin.engines.language.text.literals import Literals
+from pippin.engines.language.vision.checkpoint import EXTRA_HINT, has_extra
+from pippin.engines.language.vision.writing import MediaStyle, holds_media
+from pippin.output.tool_format import History, Write, write_json_tags
+
+Style = Literal["any", "nine", "function"]
+_FUNCTION = re.compile(r"functions\.[^\s:]+:[0-9]+")
+
+
+class CallIds:
+    """Of one conversation: a call and its result keep one id, whatever the client calls it."""
+
+    def __init__(self, messages: Sequence[Message], style: Style) -> None:
+        self._style = style
+        calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
+        self._counted = {call.id: f"functions.{call.name}:{count}" for count, call in enumerate(calls)}
+
+    def written(self, id: str) -> str:
+        match self._style:
+            case "any":
+                return id
+            case "nine":
+                fits = len(id) == 9 and id.isalnum() and id.isascii()
+                return id if fits else hashlib.sha256(id.encode()).hexdigest()[:9]
+            case "function":
+                return id if _FUNCTION.fullmatch(id) else self._counted.get(id, id)
+
+
+@dataclass(frozen=True)
+class Converter:
+    traits: Traits
+    history: History
+    literals: Literals
+    media: MediaStyle | None = None  # of models that take more than text
+
+    def convert(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> Messages:
+        """Raises `ServerError` for a part that this model can't take."""
+        converted: Messages = []
+        ids = CallIds(messages, self.history.call_ids)
+        for place, message in enumerate(messages):
+            converted += self._message(message, ids, f"messages[{place}]")
+        if tools and not self.traits.tools:
+            converted = with_words(converted, self.offer(tools), self._write)
+        converted = self._place_system(converted)
+        if not self.traits.repeated_roles:
+            converted = _merge_repeated(converted)
+        if self.traits.content == "parts":
+            for entry in converted:
+                if isinstance(entry.get("content"), str):
+                    entry["content"] = [{"type": "text", "text": entry["content"]}]
+        return converted
+
+    def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+        """The tools as the template expects them."""
+        shielded: list[dict[str, Any]] = self.literals.shield_value(
+            [described(tool, self.traits) for tool in tools]
+        )
+        return shielded
+
+    def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
+        results = [(place, part) for place, part in enumerate(message.parts) if isinstance(part, ToolResult)]
+        entries = [self._result(part, message, ids, f"{where}.content[{place}]") for place, part in results]
+        entries += self._shown_results([part for _, part in results])
+        if message.role == "tool" or (results and len(results) == len(message.parts)):
+            if not results:
+                raise ServerError(
+                    "invalid_request",
+                    f"'{where}' has the role 'tool' but no result; give it a 'tool_call_id' and content.",
+                    where,
+                )
+            return entries
+        entry: dict[str, Any] = {"role": self._role(message), "content": self._content(message, where)}
+        if message.name is not None:
+            entry["name"] = self.literals.shield(message.name)
+        if message.role == "assistant":
+            return [*entries, *self._assistant(entry, message, ids)]
+        return [*entries, entry]
+
+    def _role(self, message: Message) -> str:
+        return "system" if message.role == "developer" and not self.traits.developer else message.role
+
+    def _content(self, message: Message, where: str) -> Any:
+        trusted = message.role in ("system", "developer", "assistant")
+        if self.media is not None and holds_media(message.parts):
+            return self.media.content(message.parts, lambda text: self.literals.shield(text, trusted=trusted))
+        texts = _texts(message.parts, where)
+        return self.literals.shield("\n".join(texts), trusted=trusted)
+
+    def _shown_results(self, results: list[ToolResult]) -> Messages:
+        """What tools have shown beside text, in a message of the user: templates take it nowhere else."""
+        shown = tuple(part for result in results for part in result.parts if isinstance(part, Image))
+        if self.media is None or not shown:
+            return []
+        return [{"role": "user", "content": self.media.content(shown, self.literals.shield)}]
+
+    def _assistant(self, entry: dict[str, Any], message: Message, ids: CallIds) -> Messages:
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        thoughts = "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
+        if thoughts:
+            shielded = self.literals.shield(thoughts, trusted=True)
+            entry.update(dict.fromkeys(self.traits.reasoning_fields, shielded))
+            if self.traits.thinking_parts:
+                entry["content"] = thinking_parts(shielded, entry["content"])
+        if not calls:
+            return [entry]
+        if not self.traits.tool_calls:
+            written = "\n".join(self._written_call(call) for call in calls)
+            return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
+        drawn = [self._call(call, ids) for call in calls]
+        if entry["content"] and not self.traits.calls_beside_text:
+            return [entry, {"role": entry["role"], "content": self.traits.empty_content, "tool_calls": drawn}]
+        return [{**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": drawn}]
+
+    def _call(self, call: ToolCall, ids: CallIds) -> dict[str, Any]:
+        given: Any = call.arguments
+        if self.traits.arguments == "object":
+            given = _parsed(call.arguments)
+        shielded: dict[str, Any] = self.literals.shield_value({"name": call.name, "arguments": given})
+        written = self.literals.shield(ids.written(call.id))
+        return {"id": written, "type": "function", "function": shielded}
+
+    def _written_call(self, call: ToolCall) -> str:
+        """A call for a template that writes none."""
+        name, arguments = self.literals.shield_value([call.name, _parsed(call.arguments)])
+        return self._write(name, arguments)
+
+    @property
+    def _write(self) -> Write:
+        return self.history.write or write_json_tags
+
+    def _result(self, result: ToolResult, message: Message, ids: CallIds, where: str) -> dict[str, Any]:
+        parts = result.parts
+        if self.media is not None:
+            parts = tuple(part for part in parts if isinstance(part, Text))
+        text = self.literals.shield("\n".join(_texts(parts, where)))
+        if result.is_error:
+            text = f"Error: {text}"
+        if not self.traits.tool_results:
+            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+        content = _parsed_result(text) if self.history.result_content == "object" else text
+        entry = {
+            "role": self.history.result_role,
+            "content": content,
+            "tool_call_id": self.literals.shield(ids.written(result.call_id)),
+        }
+        name = result.name or message.name
+        return {**entry, "name": self.literals.shield(name)} if name else entry
+
+    def _place_system(self, entries: Messages) -> Messages:
+        """System messages where the template takes them: where they are, at the start, or in the first user turn."""
+        traits = self.traits
+        if traits.system and traits.late_system and traits.several_system:
+            return entries
+        leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
+        late = any(entry["role"] == "system" for entry in entries[leading:])
+        if traits.system and (traits.late_system or not late) and (leading <= 1 or traits.several_system):
+            return entries
+        moved = entries if not traits.system or (late and not traits.late_system) else entries[:leading]
+        text = "\n\n".join(
+            entry["content"] for entry in moved if entry["role"] == "system" and entry["content"]
+        )
+        rest = [entry for entry in moved if entry["role"] != "system"] + entries[len(moved) :]
+        if not text:
+            return rest
+        if traits.system:
+            return [{"role": "system", "content": text}, *rest]
+        first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
+        if first is None:
+            return [{"role": "user", "content": text}, *rest]
+        opened = {**rest[first], "content": _joined(text, rest[first]["content"])}
+        return [*rest[:first], opened, *rest[first + 1 :]]
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two contents as one: texts, or lists of parts where one of them holds media."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    listed = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
+    return [*listed[0], {"type": "text", "text": "\n\n"}, *listed[1]]
+
+
+def _texts(parts: Sequence[Part], where: str) -> list[str]:
+    """The texts of a message; what is no text and no call is refused by name."""
+    texts = []
+    for place, part in enumerate(parts):
+        match part:
+            case Text(text):
+                texts.append(text)
+            case Image() | Audio() | Video():
+                kind = type(part).__name__.lower()
+                hint = "" if has_extra() else f" Models that do need an extra: {EXTRA_HINT}."
+                raise ServerError(
+                    "unsupported",
+                    f"This model takes text only, and '{where}.content[{place}]' is of the type {kind}. Leave it out, "
+                    f"or choose a model that takes such input.{hint}",
+                    f"{where}.content[{place}]",
+                )
+            case _:
+                pass
+    return texts
+
+
+def _parsed(arguments: str) -> Any:
+    """Arguments as an object. What is no JSON object, an earlier model's slip, is kept under one name."""
+    try:
+        found = json.loads(arguments or "{}")
+    except ValueError:
+        return {"arguments": arguments}
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def _parsed_result(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _merge_repeated(entries: Messages) -> Messages:
+    """One message where the same side speaks twice in a row, in plain text."""
+    merged: Messages = []
+    for entry in entries:
+        last = merged[-1] if merged else None
+        plain = entry["role"] in ("user", "assistant") and entry.keys() == {"role", "content"}
+        if last is not None and plain and last["role"] == entry["role"] and last.keys() == entry.keys():
+            last["content"] = _joined(last["content"], entry["content"])
+        else:
+            merged.append(dict(entry))
+    return merged
+
+
+OFFER = """You can call functions. These are on offer, one JSON object in each line:
+<tools>
+{tools}
+</tools>
+To call one, write its name and its arguments in this form, and nothing else around them:
+{example}"""
+"""For templates that know nothing of tools."""
+
+
+def described(tool: Tool, traits: Traits) -> dict[str, Any]:
+    """OpenAI's way of naming a tool, with what the template can't do without."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None or traits.descriptions:
+        function["description"] = tool.description or ""
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    function["parameters"] = parameters if traits.null_types else without_null(parameters)
+    return {"type": "function", "function": function}
+
+
+def without_null(schema: Any) -> Any:
+    """A schema whose lists of types do not say that a value may be null: some templates loop for ever over it."""
+    if isinstance(schema, list):
+        return [without_null(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: without_null(held) for key, held in schema.items()}
+    match schema.get("type"):
+        case list(types):
+            kept = [kind for kind in types if kind != "null"]
+            found["type"] = kept[0] if len(kept) == 1 else kept
+        case "null":
+            del found["type"]
+    return found
+
+
+def with_words(entries: Messages, offered: list[dict[str, Any]], write: Write) -> Messages:
+    """The conversation with the offer in its system message, and how a call is written."""
+    lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in offered)
+    offer = OFFER.format(tools=lines, example=write("function_name", {"argument": "value"}))
+    if entries and entries[0]["role"] in ("system", "developer"):
+        return [{**entries[0], "content": f"{entries[0]['content']}\n\n{offer}"}, *entries[1:]]
+    return [{"role": "system", "content": offer}, *entries]

@@ -1,0 +1,278 @@
+"""Requests to jobs: what is done before the engine sees a request, beside the step loop."""
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jinja2
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Tool
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
+from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
+from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prompt import infill, limits
+from pippin.engines.language.prompt.fitting import fitted, overflow
+from pippin.engines.language.prompt.reasoning import ReasoningPlan, marked, plan_reasoning
+from pippin.engines.language.prompt.rendering import PromptRenderer
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.media import Medium
+from pippin.engines.language.vision.opening import open_media
+from pippin.output import formats
+from pippin.output.tool_format import History, ToolFormat
+
+if TYPE_CHECKING:
+    from pippin.engines.language.vision.processing import MediaProcessor
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_WINDOW = 1 << 20
+RESERVED_FOR_ANSWER = 4  # with the policy `truncate`, this fraction of the window at most is kept free
+DEFAULT_TOOL_FORMAT = "json_tools"  # for templates that know nothing of tools
+MOST_DETOKENIZED = 1 << 20
+
+
+class LanguagePreparer:
+    """Safe for use from several threads at once."""
+
+    def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: "MediaProcessor | None" = None) -> None:
+        """`tokenizer` as it was loaded, with the chat templates to use. Raises `ServerError` for a broken one. `media`
+        is there for models that take more than text."""
+        self.options = convert(spec.options, ModelOptions)
+        sources = tokenizer.chat_templates
+        source = sources.get("default", "")
+        detected = formats.detect(source, spec.info.architecture)
+        options = self.options
+        self._tools = (
+            formats.tool_format(options.tool_call_parser) if options.tool_call_parser else detected.tool
+        )
+        named = (
+            formats.reasoning_format(options.reasoning_parser)
+            if options.reasoning_parser
+            else detected.reasoning
+        )
+        self._reasoning = marked(named, options.thinking_start_token, options.thinking_end_token)
+        markers = [
+            *(self._tools.markers if self._tools else ()),
+            *(self._reasoning.markers if self._reasoning else ()),
+        ]
+        self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
+        self._media = media
+        if media is not None:
+            media.use(self.tokenizer)
+        self._renderer = self._open_renderer()
+        if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
+            self._stand_in(self._tools)
+        ending = self.tokenizer.single(self._renderer.turn_end)
+        if ending is not None:  # chat models whose configuration forgets the end of a turn would talk on
+            self.tokenizer.eos |= {ending}
+        self._grammars = GrammarCompiler(self.tokenizer)
+        self._infill_ends = infill.ends(self.tokenizer)
+        window = spec.info.context_window or UNKNOWN_WINDOW
+        self.window = min(window, options.context_length or window)
+        self.info: ModelInfo = self._described(spec.info)
+
+    def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
+        match task:
+            case Generate(request):
+                return self._job(id, request)
+            case CountTokens(request):
+                return (Counted(len(self._renderer.prompt(request, self._offered(request)).tokens)),)
+            case RenderTemplate(request):
+                prompt = self._renderer.prompt(request, self._offered(request))
+                return (Rendered(prompt.text, prompt.tokens),)
+            case Tokenize(text, add_special_tokens, with_pieces):
+                tokens = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+                pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
+                return (Tokenized(tuple(tokens), pieces),)
+            case Detokenize(tokens):
+                if len(tokens) > MOST_DETOKENIZED:
+                    raise ServerError(
+                        "invalid_request", f"'tokens' may hold {MOST_DETOKENIZED} at most.", "tokens"
+                    )
+                limits.check_tokens(tokens, self.tokenizer.size, "tokens")
+                return (Detokenized(self.tokenizer.decode(tokens)),)
+            case _:
+                raise ServerError(
+                    "unsupported",
+                    f"The model {self.info.id!r} generates text; it can't do this. Name a model of the right kind.",
+                    "model",
+                )
+
+    def try_media(self, is_faithful: Callable[[Medium], bool]) -> None:
+        """Keep to the media that the model, now that it is loaded, is right with."""
+        if self._media is None:
+            return
+        for kind, sample in self._media.samples.items():
+            if kind in self._media.placeholders and not is_faithful(sample):
+                log.warning("%s is served without %s: this family's are not supported", self.info.id, kind)
+                self._media.refused.add(kind)
+        self.info = self._described(self.info)
+
+    def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
+        limits.check(request, self.tokenizer)
+        offered = self._offered(request)
+        asked = request.max_tokens
+        reserve = min(1 if asked is None else asked, max(self.window // RESERVED_FOR_ANSWER, 1))
+        prompt = fitted(self._renderer, request, offered, self.window, reserve)
+        room = self.window - len(prompt.tokens)
+        if room < 1 and asked != 0:
+            raise overflow(len(prompt.tokens), self.window, request)
+        tool_format = self._tool_format(request) if not prompt.raw else None
+        reasoning = plan_reasoning(self._reasoning, prompt, request, self.tokenizer)
+        ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())
+        stops = request.stop + (tool_format.stops if tool_format and offered else ())
+        return LanguageJob(
+            id=id,
+            request=request,
+            accepted=Accepted(len(prompt.tokens), prompt.dropped),
+            prompt=prompt.tokens,
+            prompt_text=prompt.text if request.echo else "",
+            raw_prompt=prompt.raw,
+            max_tokens=max(min(room, room if asked is None else asked), 0),
+            eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
+            pins=prompt.pins,
+            thinking_open=reasoning.opened,
+            may_think=reasoning.may_open,
+            thinking_start=reasoning.start,
+            thinking_budget=request.thinking.budget,
+            thinking_end=reasoning.end,
+            grammar=self._grammar(request, offered, tool_format, reasoning),
+            grammar_has_reasoning=reasoning.format is not None and reasoning.format.in_grammar is not None,
+            tools=request.tools if request.tool_choice.mode == "none" else offered,
+            tool_format=tool_format,
+            reasoning_format=reasoning.format,
+            stops=stops,
+            seed=request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63),
+            created=time.monotonic(),
+            key=_cache_key(request),
+            media=prompt.media,
+        )
+
+    def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
+        """The tools that the model is told of."""
+        choice = request.tool_choice
+        known = {tool.name for tool in request.tools}
+        unknown = [name for name in choice.names if name not in known]
+        if unknown:
+            raise ServerError(
+                "invalid_request",
+                f"'tool_choice' names {unknown[0]!r}, which is not among 'tools'.",
+                "tool_choice",
+            )
+        match choice.mode:
+            case "none":
+                return ()
+            case "required" if not request.tools:
+                raise ServerError(
+                    "invalid_request", "'tool_choice' asks for a call, but 'tools' is empty.", "tool_choice"
+                )
+            case _:
+                return tuple(tool for tool in request.tools if not choice.names or tool.name in choice.names)
+
+    def _tool_format(self, request: GenerationRequest) -> ToolFormat | None:
+        if request.tool_format is not None:
+            return formats.tool_format(request.tool_format)
+        if self._tools is None and request.tools:
+            return formats.tool_format(DEFAULT_TOOL_FORMAT)
+        return self._tools
+
+    def _grammar(
+        self,
+        request: GenerationRequest,
+        offered: tuple[Tool, ...],
+        tool_format: ToolFormat | None,
+        reasoning: ReasoningPlan,
+    ) -> CompiledGrammar | None:
+        wanted, calls = request.output_format, None
+        required = request.tool_choice.mode == "required"
+        if tool_format is not None and offered:
+            if required:
+                wanted = None
+            if required or wanted is not None or any(tool.strict for tool in offered):
+                calls = tool_format.grammar(
+                    offered,
+                    required=required or wanted is not None,
+                    parallel=request.parallel_tool_calls,
+                    special=self._grammars.special_id,
+                )
+        if wanted is None and calls is None:
+            return None
+        param = "response_format" if wanted is not None else "tools"
+        thinks = reasoning.opened or reasoning.may_open
+        return self._grammars.compile(wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param)
+
+    def _open_renderer(self) -> PromptRenderer:
+        defaults = dict(self.options.chat_template_kwargs)
+        if self.options.enable_thinking is not None:
+            defaults |= dict.fromkeys(("enable_thinking", "thinking"), self.options.enable_thinking)
+        history = self._tools.history if self._tools else History()
+        try:
+            return PromptRenderer(
+                self.tokenizer, self.tokenizer.chat_templates, history, defaults, self._media
+            )
+        except jinja2.TemplateSyntaxError as error:
+            raise ServerError(
+                "load_failed",
+                f"The chat template is broken in line {error.lineno}: {error.message}. Give another one with "
+                "--chat-template-file.",
+            ) from error
+
+    def _stand_in(self, found: ToolFormat) -> None:
+        """A template that tells of no tools needs words for them, which name a format that can be written out."""
+        if found.history.write is None:
+            self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
+            self._renderer = self._open_renderer()
+
+    def _described(self, info: ModelInfo) -> ModelInfo:
+        """What is known of the model now that its tokenizer and template are read."""
+        chat = bool(self.tokenizer.chat_templates)
+        kinds = self._media.kinds if self._media is not None and chat else frozenset()
+        capabilities = msgspec.structs.replace(
+            info.capabilities or Capabilities(),
+            chat=chat,
+            tools=chat,
+            reasoning=self._reasoning is not None,
+            infill=infill.family(self.tokenizer) is not None,
+            images="image" in kinds,
+            video="video" in kinds,
+            audio="audio" in kinds,
+        )
+        return msgspec.structs.replace(
+            info,
+            capabilities=capabilities,
+            context_window=None if self.window == UNKNOWN_WINDOW else self.window,
+            tool_format=self._tools.name if self._tools else None,
+            reasoning_format=self._reasoning.name if self._reasoning else None,
+        )
+
+
+def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
+    """Read tokenizer and template. Raises `ServerError("load_failed")`."""
+    if spec.info.path is None:
+        raise ServerError("load_failed", f"The model {spec.info.id!r} has no folder.")
+    options = convert(spec.options, ModelOptions)
+    tokenizer = Tokenizer.load(Path(spec.info.path), trust_remote_code=options.trust_remote_code)
+    if options.chat_template_file is not None:
+        try:
+            tokenizer.chat_templates = {
+                "default": Path(options.chat_template_file).expanduser().read_text("utf-8")
+            }
+        except (OSError, UnicodeDecodeError) as error:
+            raise ServerError("load_failed", f"The chat template file can't be read: {error}.") from error
+    return LanguagePreparer(spec, tokenizer, open_media(spec.info, options))
+
+
+def _cache_key(request: GenerationRequest) -> bytes:
+    parts = f"{request.adapter or ''}\0{request.cache_salt or ''}"
+    return hashlib.blake2b(parts.encode(), digest_size=16).digest()

@@ -1,0 +1,377 @@
+"""How the next token of every row of a batch is chosen, in one pass over the device.
+
+The order for each row is: repetition, frequency and presence penalties, DRY, logit bias, mask, temperature,
+top-n-sigma, top-k, typical-p, top-p, min-p, XTC, draw (temperature first and top-k before top-p, as vLLM and
+transformers have it). A greedy row stops after the mask and takes the best. The draw is by one uniform number, a hash
+of the row's seed and its count of sampled tokens, so it depends on no neighbour. Logprobs are of the model's own
+distribution, before any of this.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.events import TopToken
+from pippin.core.requests import Sampling
+from pippin.engines.language.sampling.filters import Filters, draw, mask, top_p, top_p_of_best
+from pippin.engines.language.sampling.penalties import History, Penalties
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one choice of a request; choice 0 has the request's own."""
+    return (seed + choice * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+
+
+def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64], stream: int) -> NDArray[np.float32]:
+    """Numbers in [0, 1), one for each seed and position (SplitMix64's finaliser, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        mixed = seeds
+        for word in (positions, np.full_like(positions, stream)):
+            mixed = mixed + (word + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            mixed = mixed ^ (mixed >> np.uint64(31))
+    return ((mixed >> np.uint64(40)).astype(np.float64) / 2**24).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A sampled token on the host: the arguments of `RowDecoder.accept`."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[TopToken, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One token for each row, still on the device.
+
+    `scored` lists the rows that asked for logprobs, in ascending order; the arrays beside it have one entry for each
+    of them.
+    """
+
+    tokens: mx.array  # [B] int32
+    scored: tuple[int, ...] = ()
+    logprobs: mx.array | None = None  # [len(scored)] float32
+    top_ids: mx.array | None = None  # [len(scored), K] int32, best first
+    top_logprobs: mx.array | None = None  # [len(scored), K] float32
+
+    def arrays(self) -> list[mx.array]:
+        """What to hand to `mx.async_eval`."""
+        found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
+        return [array for array in found if array is not None]
+
+    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[Choice]:
+        """The values on the host; waits for the device. `wanted` is each row's count of alternatives, or None."""
+        tokens: list[int] = np.array(self.tokens).tolist()
+        choices = [Choice(token) for token in tokens]
+        if self.logprobs is None:
+            return choices
+        logprobs: list[float] = np.array(self.logprobs).tolist()
+        ids: list[list[int]] = [] if self.top_ids is None else np.array(self.top_ids).tolist()
+        tops: list[list[float]] = [] if self.top_logprobs is None else np.array(self.top_logprobs).tolist()
+        for place, row in enumerate(self.scored):
+            count = wanted[row]
+            top: tuple[TopToken, ...] = ()
+            if count:
+                pairs = zip(ids[place][:count], tops[place][:count], strict=True)
+                top = tuple(TopToken(token, tokenizer.raw(token), logprob) for token, logprob in pairs)
+            choices[row] = Choice(tokens[row], logprobs[place], top)
+        return choices
+
+
+def score(logits: mx.array, tokens: mx.array, wanted: Sequence[int | None]) -> Sampled:
+    """`tokens` [B] with the logprobs that rows of `logits` [B, V] want: each a count of alternatives, or None."""
+    rows = [row for row, count in enumerate(wanted) if count is not None]
+    if not rows:
+        return Sampled(tokens)
+    scored = tuple(rows)
+    whole = rows == list(range(logits.shape[0]))
+    asked = (logits if whole else logits[mx.array(rows)]).astype(mx.float32)
+    chosen = tokens if whole else tokens[mx.array(rows)]
+    norm = mx.logsumexp(asked, axis=-1, keepdims=True)
+    logprobs = (mx.take_along_axis(asked, chosen[:, None], axis=-1) - norm)[:, 0]
+    count = min(max(wanted[row] or 0 for row in rows), asked.shape[-1])
+    if not count:
+        return Sampled(tokens, scored, logprobs)
+    ids, values = best(asked, count)
+    return Sampled(tokens, scored, logprobs, ids.astype(mx.int32), values - norm)
+
+
+def best(x: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """The ids and values [R, count] of the best of `x` [R, N], best first."""
+    width = x.shape[-1]
+    ids = mx.argpartition(x, width - count, axis=-1)[:, width - count :] if count < width else None
+    values = x if ids is None else mx.take_along_axis(x, ids, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    values = mx.take_along_axis(values, order, axis=-1)
+    return (order if ids is None else mx.take_along_axis(ids, order, axis=-1)), values
+
+
+SHORT = 256
+"""Up to this top-k, a row is drawn from its best `SHORT` tokens alone, without looking at the others again."""
+
+DRY_BREAKERS = ("\n", ":", '"', "*")
+
+
+@dataclass(frozen=True)
+class _Row:
+    sampling: Sampling
+    seed: int
+    logprobs: int | None
+
+    @property
+    def kind(self) -> Literal["greedy", "short", "wide"]:
+        if not self.sampling.temperature:
+            return "greedy"
+        return "short" if 0 < (self.sampling.top_k or 0) <= SHORT else "wide"
+
+    @property
+    def tracked(self) -> bool:
+        """Whether what was said before matters."""
+        sampling = self.sampling
+        return bool(
+            (sampling.repetition_penalty or 1) != 1
+            or sampling.presence_penalty
+            or sampling.frequency_penalty
+            or sampling.dry_multiplier
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the rows have in common: made when a row joins or leaves, so that a step need not look at each."""
+
+    short: Filters | None
+    wide: Filters | None
+    greedy: bool  # any row is
+    tracked: list[int]
+    penalties: Penalties | None
+    bias: tuple[mx.array, mx.array, mx.array] | None  # rows, tokens, values
+    wanted: tuple[int | None, ...]
+    seeds: NDArray[np.uint64]
+
+
+class BatchSampler:
+    """The sampling state of all rows of a batch, in the batch's order.
+
+    A temperature of None is greedy, as is 0; everything else that is None is off.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, sorts_slowly: bool = False) -> None:
+        """`sorts_slowly`: the device had better look at the best tokens alone, though the host must wait for it."""
+        self._tokenizer = tokenizer
+        self._top_p = top_p_of_best if sorts_slowly else top_p
+        self._rows: list[_Row] = []
+        self._positions = np.zeros(0, np.uint64)
+        self._history = History.empty()
+        self._plan: _Plan | None = None
+        self._protected: mx.array | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def join(
+        self,
+        sampling: Sampling,
+        *,
+        seed: int,
+        prompt: Sequence[int],
+        logprobs: int | None,
+        generated: int = 0,
+    ) -> None:
+        """Append a row. The last `generated` tokens of `prompt` are its own earlier output (after a preemption)."""
+        row = _Row(sampling, seed & 0xFFFFFFFFFFFFFFFF, logprobs)
+        self._rows.append(row)
+        self._positions = np.append(self._positions, np.uint64(generated))
+        if row.tracked:
+            self._history = self._history.joined(np.array(prompt, np.int32), len(prompt) - generated)
+        self._plan = None
+
+    def leave(self, keep: list[int]) -> None:
+        """Keep only these rows, in this order."""
+        places = {row: place for place, row in enumerate(r for r, x in enumerate(self._rows) if x.tracked)}
+        self._history = self._history.kept([places[row] for row in keep if row in places])
+        self._rows = [self._rows[row] for row in keep]
+        self._positions = self._positions[keep]
+        self._plan = None
+
+    def sample(
+        self,
+        logits: mx.array,
+        masks: NDArray[np.int32] | None = None,
+        masked_rows: list[int] | None = None,
+    ) -> Sampled:
+        """Choose a token for each row of `logits` [B, V] and remember it. `masks` [len(masked_rows), words] holds 32
+        tokens in a word, the lowest bit first; tokens beyond its words are out."""
+        sampled = self._choose(logits, self._history, 0, masks, masked_rows)
+        plan = self._planned()
+        if plan.tracked:
+            self._history = self._history.extended(_take_rows(sampled.tokens, plan.tracked, len(self._rows)))
+        self._positions = self._positions + np.uint64(1)
+        return sampled
+
+    def sample_ahead(
+        self,
+        logits: mx.array,
+        proposals: NDArray[np.int32],
+        masks: Sequence[NDArray[np.int32] | None] = (),
+        masked_rows: Sequence[list[int] | None] = (),
+    ) -> list[Sampled]:
+        """Choose a token at each of T places of `logits` [B, T, V], as if the `proposals` [B, T - 1] before it had been
+        chosen, and remember nothing: `commit` says what became of them. What stands at a place is what `sample`
+        would have chosen there, so accepting proposals while they are equal keeps the distribution exact."""
+        plan = self._planned()
+        history, found = self._history, []
+        for place in range(logits.shape[1]):
+            if place and plan.tracked:
+                history = history.extended(mx.array(proposals[plan.tracked, place - 1]))
+            bits = masks[place] if masks else None
+            rows = masked_rows[place] if masked_rows else None
+            found.append(self._choose(logits[:, place], history, place, bits, rows))
+        return found
+
+    def commit(self, tokens: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+        """Remember the first `counts[row]` of `tokens` [B, T] for each row."""
+        plan = self._planned()
+        if plan.tracked:
+            self._history = self._history.appended(tokens[plan.tracked], counts[plan.tracked])
+        self._positions = self._positions + counts.astype(np.uint64)
+
+    def _choose(
+        self,
+        logits: mx.array,
+        history: History,
+        ahead: int,
+        masks: NDArray[np.int32] | None,
+        masked_rows: list[int] | None,
+    ) -> Sampled:
+        plan = self._planned()
+        edited = self._edited(plan, logits, history, masks, masked_rows)
+        whole = plan.short or plan.wide
+        if whole is None:
+            return score(logits, mx.argmax(edited, axis=-1).astype(mx.int32), plan.wanted)
+        positions = self._positions + np.uint64(ahead)
+        if len(whole.rows) == len(self._rows):
+            return score(logits, self._drawn(plan, whole, edited, positions), plan.wanted)
+        tokens = mx.argmax(edited, axis=-1) if plan.greedy else mx.zeros(len(self._rows), mx.uint32)
+        tokens = tokens.astype(mx.int32)
+        for group in (plan.short, plan.wide):
+            if group is not None:
+                tokens[mx.array(group.rows)] = self._drawn(plan, group, edited, positions)
+        return score(logits, tokens, plan.wanted)
+
+    def _edited(
+        self,
+        plan: _Plan,
+        logits: mx.array,
+        history: History,
+        masks: NDArray[np.int32] | None,
+        masked_rows: list[int] | None,
+    ) -> mx.array:
+        """The logits after penalties, bias and masks."""
+        rows = len(self._rows)
+        if plan.penalties is not None or plan.bias is not None or masked_rows:
+            logits = logits.astype(mx.float32)
+        if plan.penalties is not None:
+            penalised = plan.penalties.apply(_take_rows(logits, plan.tracked, rows), history)
+            logits = _put_rows(logits, plan.tracked, penalised)
+        if plan.bias is not None:
+            places, tokens, values = plan.bias
+            logits = logits.at[places, tokens].add(values)
+        if masked_rows and masks is not None:
+            masked = mask(_take_rows(logits, masked_rows, rows), masks)
+            logits = _put_rows(logits, masked_rows, masked)
+        return logits
+
+    def _drawn(
+        self, plan: _Plan, group: Filters, logits: mx.array, positions: NDArray[np.uint64]
+    ) -> mx.array:
+        """The tokens [R] of one group of rows."""
+        seeds, places = plan.seeds[group.rows], positions[group.rows]
+        x = _take_rows(logits, group.rows, len(self._rows)).astype(mx.float32)
+        ids = None
+        if group is plan.short:
+            ids, x = best(x, min(SHORT, x.shape[-1]))
+        protected = self._protected_tokens(logits.shape[-1]) if group.xtc_threshold is not None else None
+        if protected is not None:
+            protected = protected[None] if ids is None else protected[ids]
+        left = group.narrow(x / group.temperature, uniform(seeds, places, 1), protected, self._top_p)
+        column = draw(left, mx.array(uniform(seeds, places, 0))[:, None])
+        if ids is not None:
+            column = mx.take_along_axis(ids, column[:, None], axis=-1)[:, 0]
+        return column.astype(mx.int32)
+
+    def _protected_tokens(self, width: int) -> mx.array:
+        """Tokens that XTC never drops: line ends and ends of text."""
+        if self._protected is None or self._protected.size != width:
+            mask = np.zeros(width, np.bool_)
+            mask[[token for token in (*self._tokenizer.line_ends, *self._tokenizer.eos) if token < width]] = (
+                True
+            )
+            self._protected = mx.array(mask)
+        return self._protected
+
+    def _planned(self) -> _Plan:
+        if self._plan is None:
+            self._plan = self._make_plan()
+        return self._plan
+
+    def _make_plan(self) -> _Plan:
+        rows = self._rows
+        kinds = [row.kind for row in rows]
+
+        def group(kind: str) -> Filters | None:
+            members = [place for place, found in enumerate(kinds) if found == kind]
+            return Filters.of(members, [rows[place].sampling for place in members]) if members else None
+
+        tracked = [place for place, row in enumerate(rows) if row.tracked]
+        samplings = [rows[place].sampling for place in tracked]
+        bias = [
+            (place, token, value)
+            for place, row in enumerate(rows)
+            for token, value in (row.sampling.logit_bias or {}).items()
+        ]
+        return _Plan(
+            short=group("short"),
+            wide=group("wide"),
+            greedy="greedy" in kinds,
+            tracked=tracked,
+            penalties=Penalties.of(samplings, self._breakers(samplings)) if tracked else None,
+            bias=_columns(bias) if bias else None,
+            wanted=tuple(row.logprobs for row in rows),
+            seeds=np.array([row.seed for row in rows], np.uint64),
+        )
+
+    def _breakers(self, samplings: list[Sampling]) -> mx.array | None:
+        """Which tokens break a sequence for each tracked row [R, V], where any of them uses DRY."""
+        if not any(sampling.dry_multiplier for sampling in samplings):
+            return None
+        sets = []
+        for sampling in samplings:
+            found = sampling.dry_sequence_breakers
+            sets.append(self._tokenizer.tokens_holding(DRY_BREAKERS if found is None else found))
+        return mx.array(np.stack(sets))
+
+
+def _columns(entries: list[tuple[int, int, float]]) -> tuple[mx.array, mx.array, mx.array]:
+    rows, tokens, values = zip(*entries, strict=True)
+    return mx.array(rows), mx.array(tokens), mx.array(values, dtype=mx.float32)
+
+
+def _take_rows(x: mx.array, rows: list[int], total: int) -> mx.array:
+    return x if len(rows) == total else x[mx.array(rows)]
+
+
+def _put_rows(x: mx.array, rows: list[int], part: mx.array) -> mx.array:
+    if len(rows) == x.shape[0]:
+        return part
+    merged = mx.array(x)  # an assignment would change the caller's array
+    merged[mx.array(rows)] = part
+    return merged

@@ -1,0 +1,220 @@
+"""What the host knows of one choice while it is generated: text, stops, limits, parts, grammar."""
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, FinishReason, Token, TopToken
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.text.stopping import Shown, StopFinder
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.output.reader import OutputReader
+
+logger = logging.getLogger(__name__)
+
+
+class RowDecoder:
+    """Fed with every token of a choice in order. The engine adds `Finished` with usage and timings."""
+
+    def __init__(self, job: LanguageJob, choice: int, tokenizer: Tokenizer) -> None:
+        self.job = job
+        self.choice = choice
+        self.finished: FinishReason | None = "length" if job.max_tokens == 0 else None
+        self.stop_sequence: str | None = None
+        self.completion_tokens = 0
+        self.reasoning_tokens = 0
+        self.forced: tuple[int, ...] = ()
+        """Tokens that come next whatever the model says: the end of reasoning, its budget used up."""
+        request = job.request
+        self._closed = False
+        self._tokenizer = tokenizer
+        self._detokenizer = tokenizer.detokenizer(job.markers, strip_first_space=not job.raw_prompt)
+        self._stops = StopFinder(job.stops, include=request.include_stop)
+        self._reader = OutputReader(
+            choice=choice,
+            tool_format=job.tool_format,
+            reasoning_format=job.reasoning_format,
+            tools=job.tools if request.read_calls else (),
+            tool_choice=request.tool_choice,
+            parallel_tool_calls=request.parallel_tool_calls,
+            thinking_open=job.thinking_open,
+        )
+        self._matcher = job.grammar.matcher() if job.grammar is not None else None
+        self._blank = True  # nothing but blanks so far
+        self._opening: tuple[int, ...] = ()  # the rest of what opens reasoning
+        self._force_end_of_thinking()
+
+    def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
+        """Take one sampled (or forced) token; the last one's events end all parts. Nothing may be fed once `finished`
+        is set. Raises `ServerError` where a grammar can't go on, which ends the request."""
+        self.completion_tokens += 1
+        if token in self.job.eos and not self._ends_thinking(token):
+            self.finished = "stop"
+            return self.close("stop")
+        if self.forced:
+            self.forced = self.forced[1:] if token == self.forced[0] else ()
+        thinking = self._reader.thinking
+        constrained = self._constrained and not self._opens_thinking(token)
+        if constrained:
+            self._advance(token)
+        self._blank = self._blank and not self._tokenizer.raw(token).strip()
+        tokens = () if logprob is None else (Token(token, self._tokenizer.raw(token), logprob, top),)
+        events = self._show(self._detokenizer.add(token), tokens)
+        if thinking or self._reader.thinking:
+            self.reasoning_tokens += 1
+        self._settle(grammar_over=constrained and self._matcher is not None and self._matcher.stopped)
+        return events if self.finished is None else events + self.close(self.finished)
+
+    def close(self, reason: FinishReason) -> list[Event]:
+        """Release held-back text and end open parts, if the last token has not done so. `reason` is `finished`, or
+        what ended the row from outside."""
+        if self._closed:
+            return []
+        self._closed = True
+        events: list[Event] = []
+        if self._stops.found is None:
+            events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
+        events += self._reader.finish(truncated=reason in ("length", "cancelled"))
+        if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
+            self.finished = "tool_calls"
+        return events
+
+    @property
+    def calls(self) -> int:
+        """Complete tool calls so far."""
+        return self._reader.calls
+
+    @property
+    def needs_mask(self) -> bool:
+        """The next token must be masked (every earlier one must have been accepted before)."""
+        return bool(self.forced) or self._constrained or self._too_short
+
+    def fill_mask(self, row: NDArray[np.int32]) -> None:
+        """Write the bits of allowed tokens into `row`, int32 [ceil(vocab / 32)], bit 0 of word 0 for token 0."""
+        if self.forced:
+            row[:] = 0
+            _set(row, self.forced[0])
+            return
+        if self._constrained and self._matcher is not None and self.job.grammar is not None:
+            self._matcher.fill(row, self.job.grammar.words)
+            if self._may_think and self.job.thinking_start:
+                _set(row, self.job.thinking_start[0])
+        else:
+            row[:] = -1
+        if self._too_short:
+            allowed = row.copy()
+            for token in self.job.eos:
+                _clear(row, token)
+            if not row.any():  # the grammar allows nothing but an end
+                row[:] = allowed
+
+    def allowed(self, tokens: list[int]) -> int:
+        """How many of these proposals could be accepted one after the other, by grammar, budget and limits. A place
+        where the rules change (reasoning ends, a budget is reached) ends the run."""
+        room = self.job.max_tokens - self.completion_tokens
+        if self.forced or self._too_short or room <= 0:
+            return 0
+        proposals = tokens[:room]
+        if self._reader.thinking:
+            if self.job.thinking_budget is not None:
+                proposals = proposals[: max(self.job.thinking_budget - self.reasoning_tokens, 0)]
+            return len(proposals) if self._matcher is None else 0
+        if self._matcher is None:
+            return len(proposals)
+        return 0 if self._may_think else self._matcher.allowed(proposals)
+
+    def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
+        """Fill one mask [len(tokens) + 1, words] for each place of a run that `allowed` let through: after none of
+        `tokens`, after the first, and so on. The row stands where it stood afterwards."""
+        self.fill_mask(rows[0])
+        if self._matcher is None or self.job.grammar is None:
+            rows[1:] = -1
+            return
+        taken = 0
+        for place, token in enumerate(tokens, start=1):
+            if not self._matcher.accept(token):
+                break
+            taken += 1
+            self._matcher.fill(rows[place], self.job.grammar.words)
+        self._matcher.roll_back(taken)
+
+    @property
+    def _constrained(self) -> bool:
+        return self._matcher is not None and (self.job.grammar_has_reasoning or not self._reader.thinking)
+
+    @property
+    def _may_think(self) -> bool:
+        """The model may still open its reasoning by itself: where its answer begins."""
+        return self.job.may_think and self._blank
+
+    @property
+    def _too_short(self) -> bool:
+        return self.completion_tokens < self.job.request.min_tokens
+
+    def _opens_thinking(self, token: int) -> bool:
+        """Whether the token is one of those that open reasoning, of which the grammar knows nothing. The first brings
+        the others."""
+        start = self.job.thinking_start
+        if self._opening:
+            self._opening = self._opening[1:]
+            return True
+        if not self._may_think or start[:1] != (token,) or (self._matcher and self._matcher.allowed([token])):
+            return False
+        self.forced = self._opening = start[1:]
+        return True
+
+    def _ends_thinking(self, token: int) -> bool:
+        """Some families end each message of a turn, reasoning too, by the token that ends the turn."""
+        return self._reader.thinking and self.job.thinking_end == (token,)
+
+    def _advance(self, token: int) -> None:
+        if self._matcher is None or self._matcher.accept(token):
+            return
+        logger.warning("grammar of request %s stopped: %s", self.job.id, self._matcher.error)
+        raise ServerError(
+            "invalid_request",
+            "The grammar or schema became too complex while the answer was generated. Make it simpler.",
+            "response_format",
+        )
+
+    def _show(self, text: str, tokens: tuple[Token, ...]) -> list[Event]:
+        """Stop strings are looked for in the answer only, not in the reasoning."""
+        if self._reader.thinking or self._too_short:
+            return self._read(self._stops.finish()) + self._read([(text, tokens)])
+        return self._read(self._stops.feed(text, tokens))
+
+    def _read(self, shown: Shown) -> list[Event]:
+        events: list[Event] = []
+        for text, tokens in shown:
+            if text or tokens:
+                events += self._reader.feed(text, tokens, self.completion_tokens)
+        return events
+
+    def _settle(self, *, grammar_over: bool) -> None:
+        """Whether this was the last token."""
+        self._force_end_of_thinking()
+        if self._stops.found is not None:
+            found = self._stops.found
+            self.finished, self.stop_sequence = "stop", found if found in self.job.request.stop else None
+        elif self._reader.done or grammar_over:
+            self.finished = "stop"
+        elif self.completion_tokens >= self.job.max_tokens:
+            self.finished = "length"
+
+    def _force_end_of_thinking(self) -> None:
+        budget = self.job.thinking_budget
+        if budget is None or self.forced or not self._reader.thinking or not self.job.thinking_end:
+            return
+        if self.reasoning_tokens >= budget:
+            self.forced = self.job.thinking_end
+
+
+def _set(row: NDArray[np.int32], token: int) -> None:
+    row.view(np.uint32)[token // 32] |= np.uint32(1 << (token % 32))
+
+
+def _clear(row: NDArray[np.int32], token: int) -> None:
+    if token // 32 < row.size:
+        row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)

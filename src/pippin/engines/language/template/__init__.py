@@ -1,0 +1,1 @@
+"""Chat templates: Jinja from a model's folder, bounded in what it may cost. Begin with `template.py`."""

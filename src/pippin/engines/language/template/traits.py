@@ -1,0 +1,146 @@
+"""What a chat template can do, found by trying it once when the model is opened."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pippin.engines.language.template.limits import TemplateRefusal
+from pippin.engines.language.template.template import ChatTemplate
+from pippin.output.tool_format import History
+
+Messages = list[dict[str, Any]]
+Render = Callable[..., str | None]
+
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    content: Literal["text", "parts"] = "text"
+    system: bool = True  # takes a system message at the start
+    late_system: bool = True  # and anywhere
+    several_system: bool = True  # and more than one
+    developer: bool = False
+    repeated_roles: bool = True  # two user messages in a row
+    tools: bool = False  # writes the tools on offer
+    tool_calls: bool = False  # writes earlier calls
+    tool_results: bool = False  # writes messages of the role `tool`
+    no_tools: bool = True  # takes `tools=None`; otherwise the variable is left out
+    descriptions: bool = False  # stumbles over a tool without a description
+    null_types: bool = True  # writes a parameter that may be null
+    calls_beside_text: bool = True  # of one message
+    arguments: Literal["object", "json"] = "object"
+    empty_content: str | None = ""  # of a message that is only calls
+    reasoning_fields: tuple[str, ...] = ()
+    thinking_parts: bool = False  # reasoning is a part of the content (Mistral's)
+    turn_end: str = ""  # what follows an assistant's words
+
+
+def probe(template: ChatTemplate, history: History) -> Traits:
+    def text(words: str) -> Any:
+        return [{"type": "text", "text": words}] if content == "parts" else words
+
+    def says(messages: Messages, *words: str, **variables: Any) -> bool:
+        rendered = _try(template, messages, variables)
+        return rendered is not None and all(word in rendered for word in words)
+
+    content: Literal["text", "parts"] = "text"
+    if not says([_user("QXA")], "QXA"):
+        content = "parts"
+        if not says([_user(text("QXA"))], "QXA"):
+            content = "text"
+    user, other, assistant = _user(text("QXA")), _user(text("QXB")), _assistant(text("QXC"))
+    system, second = {"role": "system", "content": text("QXS")}, {"role": "system", "content": text("QXT")}
+    takes_system = says([system, user], "QXS", "QXA")
+    arguments, empty, calls = _call_style(template, history, text)
+    offer = _offer(description="QXD")
+    call_id = _call_id(history)
+    result = {"role": "tool", "content": text("QXR"), "tool_call_id": call_id, "name": "qxtool"}
+    called = _calling(empty, _arguments(arguments), call_id)
+    tools = says([user], "qxtool", "QXD", tools=[offer])
+    return Traits(
+        content=content,
+        system=takes_system,
+        late_system=takes_system and says([user, assistant, second, other], "QXA", "QXC", "QXT", "QXB"),
+        several_system=takes_system and says([system, second, user], "QXS", "QXT", "QXA"),
+        developer="developer" in template.source
+        and says([{"role": "developer", "content": text("QXV")}, user], "QXV"),
+        repeated_roles=says([user, other], "QXA", "QXB"),
+        tools=tools,
+        tool_calls=calls,
+        tool_results=calls and says([user, called, result], "QXR", tools=[offer]),
+        no_tools=says([user], "QXA", tools=None),
+        descriptions=tools and not says([user], "qxtool", tools=[_offer()]),
+        null_types=not tools or says([user], "qxtool", tools=[_offer(["string", "null"], description="QXD")]),
+        calls_beside_text=not calls
+        or says([user, _calling(text("QXC"), _arguments(arguments), call_id)], "qxkey", tools=[offer]),
+        arguments=arguments,
+        empty_content=empty,
+        reasoning_fields=tuple(field for field in _REASONING_FIELDS if _reads_field(template.source, field)),
+        thinking_parts="'thinking'" in template.source
+        and says([user, _assistant(thinking_parts("QXH", "QXC"))], "QXH"),
+        turn_end=_turn_end(_try(template, [user, assistant], {})),
+    )
+
+
+def thinking_parts(thoughts: str, said: Any) -> list[dict[str, Any]]:
+    """A content that begins with reasoning; `said` is text, or parts already."""
+    parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
+    return [{"type": "thinking", "thinking": thoughts}, *parts]
+
+
+def _offer(type: str | list[str] = "string", **description: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"qxkey": {"type": type, "description": "QXP"}}}
+    return {"type": "function", "function": {"name": "qxtool", **description, "parameters": parameters}}
+
+
+def _call_id(history: History) -> str:
+    return "functions.qxtool:0" if history.call_ids == "function" else "call12345"
+
+
+def _try(template: ChatTemplate, messages: Messages, variables: dict[str, Any]) -> str | None:
+    try:
+        return template.render(messages, {"add_generation_prompt": False, **variables})
+    except TemplateRefusal:
+        return None
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def _arguments(style: Literal["object", "json"]) -> Any:
+    return {"qxkey": "qxvalue"} if style == "object" else '{"qxkey": "qxvalue"}'
+
+
+def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
+    function = {"name": "qxtool", "arguments": arguments}
+    call = {"id": id, "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _call_style(
+    template: ChatTemplate, history: History, text: Callable[[str], Any]
+) -> tuple[Literal["object", "json"], str | None, bool]:
+    """How arguments and empty contents are to be given, so that calls come out right; whether they do at all."""
+    styles: tuple[Literal["object", "json"], ...] = ("object", "json")
+    for style in sorted(styles, key=lambda style: style != history.arguments):
+        for empty in ("", None):
+            messages = [_user(text("QXA")), _calling(empty, _arguments(style), _call_id(history))]
+            rendered = _try(template, messages, {}) or ""
+            twice = '\\"qxkey' in rendered or "{'qxkey" in rendered
+            if "qxtool" in rendered and "qxkey" in rendered and not twice:
+                return style, empty, True
+    return history.arguments, "", False
+
+
+def _reads_field(source: str, field: str) -> bool:
+    return any(sign in source for sign in (f".{field}", f"['{field}']", f'["{field}"]', f"get('{field}"))
+
+
+def _turn_end(rendered: str | None) -> str:
+    return rendered.rpartition("QXC")[2].strip() if rendered and "QXC" in rendered else ""

@@ -1,0 +1,1 @@
+"""The notations in which models write calls and values, shared by the formats. Begin with `json_calls.py`."""

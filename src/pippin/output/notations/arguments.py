@@ -1,0 +1,170 @@
+"""Arguments that are not JSON on the wire, written as one JSON object, typed by the tool's schema."""
+
+import json
+from typing import Any, Final, Literal
+
+from pippin.output.notations.literals import PYTHON, read_literal
+from pippin.output.source import Malformed, Put, Source
+
+Untyped = Literal["string", "json"]
+"""What a value is whose type the schema does not say: a string, or JSON if it reads as such."""
+
+_NAMES: Final = {"true": "true", "false": "false", "null": "null", "none": "null"}
+_KINDS: Final = {"integer", "number", "boolean", "null", "object", "array", "string"}
+LITERAL_LIMIT: Final = 1 << 16  # characters of a value that is read as a Python literal
+
+
+def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
+    """JSON types that a schema admits; empty where it does not say."""
+    if not isinstance(schema, dict) or depth > 8:
+        return frozenset()
+    if isinstance(schema.get("$ref"), str):
+        return types_of(_resolve(schema["$ref"], root), root, depth + 1)
+    kind = schema.get("type")
+    if isinstance(kind, str | list):
+        return frozenset(name for name in ([kind] if isinstance(kind, str) else kind) if name in _KINDS)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            found = [types_of(option, root, depth + 1) for option in schema[key]]
+            return frozenset().union(*found) if all(found) or key == "allOf" else frozenset()
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return frozenset(_type_of(value) for value in values) if isinstance(values, list) else frozenset()
+
+
+def _resolve(reference: str, root: dict[str, Any]) -> Any:
+    found: Any = root
+    for step in reference.removeprefix("#/").split("/"):
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def property_schema(schema: dict[str, Any] | None, key: str) -> Any:
+    """What a parameters schema says of one of its properties."""
+    if not isinstance(schema, dict):
+        return None
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and key in properties:
+        return properties[key]
+    return schema.get("additionalProperties")
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _parse(text: str) -> tuple[str, str] | None:
+    """The type of a text that is one JSON value, and its JSON. Only the type counts here."""
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_int=len)
+    except (ValueError, RecursionError):
+        return None
+    kind = _type_of(value)
+    return ("integer" if isinstance(value, float) and value.is_integer() else kind), text
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(name)
+
+
+def convert(text: str, types: frozenset[str]) -> str:
+    """The JSON of a value whose text is complete: as one of `types` if it can be, else as a string."""
+    bare = text.strip()
+    parsed = _parse(_NAMES.get(bare.lower(), bare)) or _parse_literal(bare)
+    if parsed is None:
+        return quoted(text)
+    kind, value = parsed
+    fits = not types or kind in types or (kind == "integer" and "number" in types)
+    return value if fits else quoted(text)
+
+
+def _parse_literal(text: str) -> tuple[str, str] | None:
+    """A list or dict in Python's notation, as JSON. Nothing is evaluated: the text is read, with limits."""
+    if not text.startswith(("[", "{", "(")) or len(text) > LITERAL_LIMIT:
+        return None
+    source = Source()
+    source.push(text)
+    source.close(truncated=False)
+    pieces: list[str] = []
+    try:
+        next(read_literal(source, pieces.append, PYTHON), None)
+    except Malformed:
+        return None
+    return None if source.position < len(text) else ("object" if text[0] == "{" else "array", "".join(pieces))
+
+
+class ArgumentsWriter:
+    """One JSON object, argument by argument; strings go out as they come, other values at their end."""
+
+    def __init__(self, put: Put, schema: dict[str, Any] | None, untyped: Untyped) -> None:
+        self._put, self._schema, self._untyped = put, schema, untyped
+        self._count = 0
+        self._types: frozenset[str] = frozenset()
+        self._streams = False
+        self._held: list[str] = []
+        self._opened = False  # a string's opening quote is out
+
+    def begin(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
+        """A value of this key follows. `kind` is what the wire itself says of it."""
+        self.begin_value(key, kind=kind)
+        self.member(key)
+
+    def begin_value(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
+        """As `begin`, where the key is not to be written."""
+        types = types_of(property_schema(self._schema, key), self._schema or {})
+        if kind == "string" or (not types and kind is None and self._untyped == "string"):
+            types = frozenset({"string"})
+        self._types = types
+        self._streams = types == {"string"}
+        self._held, self._opened = [], False
+
+    def member(self, key: str) -> None:
+        """The key of a value that is written by `raw`."""
+        self._put(("{" if not self._count else ", ") + quoted(key) + ": ")
+        self._count += 1
+
+    def put(self, text: str) -> None:
+        """More of the value's text."""
+        if self._streams:
+            self._put(('"' if not self._opened else "") + quoted(text)[1:-1])
+            self._opened = True
+            return
+        self._held.append(text)
+        if self._types == {"string", "null"} and not _may_be_null(held := "".join(self._held)):
+            self._streams, self._held = True, []
+            self.put(held)
+
+    def raw(self, text: str) -> None:
+        self._put(text)
+
+    def end(self) -> None:
+        """The value is complete."""
+        if self._streams:
+            self._put('"' if self._opened else '""')
+        else:
+            self._put(convert("".join(self._held), self._types))
+
+    def close(self) -> None:
+        self._put("}" if self._count else "{}")
+
+
+def _may_be_null(text: str) -> bool:
+    bare = text.strip().lower()
+    return len(text) < 16 and ("null".startswith(bare) or "none".startswith(bare))

@@ -1,0 +1,149 @@
+"""Reading calls that are JSON objects: a name, and arguments that are handed on as they come."""
+
+from collections.abc import Callable
+
+from pippin.output.markers import Markers
+from pippin.output.notations.json_text import (
+    StringDecoder,
+    discard,
+    read_object_rest,
+    read_string,
+    read_string_body,
+    read_value,
+)
+from pippin.output.source import Malformed, Reading
+from pippin.output.tool_format import Calls
+
+NAMES = ("name", "tool_name", "function", "function_name")
+ARGUMENTS = ("arguments", "parameters", "args", "input")
+HELD_LIMIT = 1 << 20  # characters of arguments that stand before their name
+
+
+class _Call:
+    """One call while its object is read: arguments wait for the name if they come first.
+
+    A `bare` call stands without a marker: only a tool on offer, and no other keys than a call's, make it one.
+    """
+
+    def __init__(self, calls: Calls, bare: bool) -> None:
+        self._calls, self.bare = calls, bare
+        self._held: list[str] = []
+        self._size = 0
+        self.name: str | None = None
+
+    def start(self, name: str) -> None:
+        if not name or (self.bare and self._calls.schema(name) is None):
+            raise Malformed
+        if self.name is None:
+            self.name = name
+            self._calls.writer.start_call(name)
+            self._calls.writer.arguments("".join(self._held))
+
+    def put(self, text: str) -> None:
+        if self.name is not None:
+            self._calls.writer.arguments(text)
+            return
+        self._size += len(text)
+        if self._size > HELD_LIMIT:
+            raise Malformed
+        self._held.append(text)
+
+
+def read_call(calls: Calls, *, bare: bool = False, opened: bool = False) -> Reading[None]:
+    """One object `{"name": ..., "arguments": {...}}`, under any of the usual keys, in any order."""
+    call = _Call(calls, bare)
+    if not opened:
+        yield from calls.source.expect("{")
+    yield from _read_members(calls, call)
+    if call.name is None:
+        raise Malformed
+    calls.writer.end_call()
+
+
+def read_calls(calls: Calls, *, bare: bool = False) -> Reading[None]:
+    """One object, or an array of them."""
+    source = calls.source
+    yield from source.space()
+    if (yield from source.literal("[")) is None:
+        yield from read_call(calls, bare=bare)
+    else:
+        yield from read_array(calls, bare=bare)
+
+
+def read_array(calls: Calls, *, bare: bool = False) -> Reading[None]:
+    """Objects after the opening bracket, up to and with the closing one. Malformed if there is none."""
+    source = calls.source
+    yield from source.space()
+    yield from read_call(calls, bare=bare)
+    yield from source.space()
+    while (yield from source.literal("]")) is None:
+        yield from source.expect(",")
+        yield from source.space()
+        if (yield from source.literal("]")):
+            return
+        yield from read_call(calls, bare=bare)
+        yield from source.space()
+
+
+def read_arguments(
+    calls: Calls, put: Callable[[str], None] | None = None, *, opened: bool = False
+) -> Reading[None]:
+    """The arguments alone: an object (`opened`: its brace is taken), the same as a string, or null."""
+    source = calls.source
+    put = put or calls.writer.arguments
+    if opened:
+        put("{")
+        yield from read_object_rest(source, put)
+        return
+    first = yield from source.peek()
+    if first == '"':
+        source.take(1)
+        yield from read_string_body(source, StringDecoder(put))
+    elif first == "n":
+        yield from source.expect("null")
+    else:
+        yield from read_value(source, put)
+
+
+def read_message_call(calls: Calls, name: str, ends: tuple[str, ...]) -> Reading[None]:
+    """A message that is the arguments of a call to `name`: JSON, or whatever its tool takes."""
+    source = calls.source
+    calls.writer.start_call(name)
+    yield from source.space()
+    if (yield from source.peek()) == "{":
+        yield from read_value(source, calls.writer.arguments)
+    elif (yield from source.until(Markers(ends), calls.writer.arguments)) is None and source.truncated:
+        raise Malformed
+    calls.writer.end_call()
+
+
+def _read_members(calls: Calls, call: _Call) -> Reading[None]:
+    source = calls.source
+    while True:
+        yield from source.space()
+        if (yield from source.literal("}")):
+            return
+        if call.name is not None and (yield from source.peek()) == "<":
+            return
+        key = yield from read_string(source)
+        yield from source.space()
+        yield from source.expect(":")
+        yield from source.space()
+        yield from _read_member(calls, call, key)
+        yield from source.space()
+        yield from source.literal(",")
+
+
+def _read_member(calls: Calls, call: _Call, key: str) -> Reading[None]:
+    first = yield from calls.source.peek()
+    if key == "function" and first == "{":
+        calls.source.take(1)
+        yield from _read_members(calls, call)
+    elif key in NAMES and first == '"':
+        call.start((yield from read_string(calls.source)))
+    elif key in ARGUMENTS:
+        yield from read_arguments(calls, call.put)
+    elif call.bare and key not in ("type", "id"):
+        raise Malformed
+    else:
+        yield from read_value(calls.source, discard)

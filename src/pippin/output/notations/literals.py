@@ -1,0 +1,139 @@
+"""Reading values in notations that are not JSON (Python's, Gemma's), put as JSON as they come."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pippin.output.markers import Markers
+from pippin.output.notations.json_text import StringDecoder
+from pippin.output.source import Malformed, Put, Reading, Source
+
+MAX_DEPTH: Final = 64
+_WORD_END = re.compile(r"[,:=()\[\]{}\s\"'<]")
+_WORDS: Final = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "true": "true",
+    "false": "false",
+    "null": "null",
+}
+_CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
+_NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Notation:
+    """`quotes` delimit strings with backslash escapes, `fences` strings without any.
+
+    `bare_end` (if set) admits strings without quotes: they end before any of these characters.
+    """
+
+    quotes: tuple[str, ...] = ('"""', "'''", '"', "'")
+    fences: tuple[str, ...] = ()
+    bare_end: re.Pattern[str] | None = None
+
+
+PYTHON: Final = Notation()
+
+
+def read_literal(
+    source: Source, put: Put, notation: Notation, depth: int = 0, taken: str | None = None
+) -> Reading[None]:
+    """One value (`taken`: its opening delimiter, if that is taken).
+
+    Malformed where it is none; what was put before that is the beginning of one.
+    """
+    if depth > MAX_DEPTH:
+        raise Malformed
+    delimiter = taken or (yield from source.literal(*notation.fences, *notation.quotes, *_CLOSING))
+    if delimiter is None:
+        yield from _read_bare(source, put, notation)
+    elif delimiter in _CLOSING:
+        yield from _read_container(source, put, notation, delimiter, depth)
+    else:
+        put('"')
+        yield from read_string_rest(source, lambda text: put(_inside(text)), notation, delimiter)
+        put('"')
+
+
+def read_string_rest(source: Source, put: Put, notation: Notation, delimiter: str) -> Reading[None]:
+    """A string after its opening delimiter; its decoded text is put."""
+    escapes = delimiter in notation.quotes
+    markers = Markers((delimiter, "\\") if escapes else (delimiter,))
+    decoder = _PythonString(put) if escapes else put
+    while (found := (yield from source.until(markers, decoder))) == "\\":
+        decoder("\\" + (yield from source.exactly(1)))
+    if found is None:
+        raise Malformed
+
+
+class _PythonString(StringDecoder):
+    """Python keeps a backslash that escapes nothing, and joins lines at one before a line's end."""
+
+    def __call__(self, raw: str) -> None:
+        if len(raw) == 2 and raw[0] == "\\" and raw[1] not in "ntrbfu\\'\"/":
+            super().__call__("" if raw[1] == "\n" else "\\\\")
+            raw = raw[1] if raw[1] != "\n" else ""
+        super().__call__(raw)
+
+
+def _inside(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _read_container(source: Source, put: Put, notation: Notation, opener: str, depth: int) -> Reading[None]:
+    closer = _CLOSING[opener]
+    json_closer = "}" if opener == "{" else "]"
+    separator = "{" if opener == "{" else "["
+    while True:
+        yield from source.space()
+        if (yield from source.literal(closer)):
+            put(separator + json_closer if separator in "{[" else json_closer)
+            return
+        put(separator)
+        separator = ", "
+        if opener == "{":
+            put(json.dumps((yield from read_key(source, notation)), ensure_ascii=False) + ": ")
+            yield from source.space()
+        yield from read_literal(source, put, notation, depth + 1)
+        yield from source.space()
+        if (yield from source.literal(",")) is None and (yield from source.peek()) != closer:
+            raise Malformed
+
+
+def read_key(source: Source, notation: Notation) -> Reading[str]:
+    """A key with its colon: quoted, or a bare word."""
+    delimiter = yield from source.literal(*notation.fences, *notation.quotes)
+    pieces: list[str] = []
+    if delimiter is None:
+        pieces.append((yield from source.word(_WORD_END)))
+    else:
+        yield from read_string_rest(source, pieces.append, notation, delimiter)
+    yield from source.space()
+    yield from source.expect(":")
+    return "".join(pieces)
+
+
+def _read_bare(source: Source, put: Put, notation: Notation) -> Reading[None]:
+    put(word_value((yield from source.word(notation.bare_end or _WORD_END, limit=1 << 16)), notation))
+
+
+def word_value(word: str, notation: Notation) -> str:
+    """The JSON of a word without quotes: a constant, a number, or (where the notation has them) a string."""
+    value = _WORDS.get(word.strip()) or _number(word)
+    if value is None and notation.bare_end is None:
+        raise Malformed
+    return value or json.dumps(word.strip(), ensure_ascii=False)
+
+
+def _number(word: str) -> str | None:
+    digits = word.strip().replace("_", "")
+    if not any(character.isdigit() for character in digits) or not _NUMBER.fullmatch(digits):
+        return None
+    try:
+        return json.dumps(json.loads(digits))
+    except ValueError:
+        value = float(digits)
+        return json.dumps(value) if value - value == 0 else None

@@ -1,0 +1,1 @@
+"""Which models are in memory. Begin with `pool.py`."""

@@ -1,0 +1,238 @@
+"""Which models are in memory: loaded when a request needs them, unloaded to make room or when idle.
+
+All on one event loop; what changes a slot does so between two awaits, and wakes whoever waits for a change.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pippin.config.accelerator import device_memory
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
+from pippin.core.decoding import convert
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import EngineStats, ModelInfo, ModelState
+from pippin.runtime.pool.clock import Changes, Clock, SystemClock
+from pippin.runtime.pool.residency import CALLED_OFF, Residency
+from pippin.runtime.pool.slot import Slot
+from pippin.runtime.pool.source import Estimate, ModelSource
+from pippin.runtime.workers.supervisor import WorkerProcess
+from pippin.runtime.workers.worker import Launcher, Worker
+
+
+def memory_budget(options: ServerOptions) -> int:
+    """Bytes: what the operator set, or a share of the memory that weights lie in."""
+    if options.memory_budget_gb is not None:
+        return int(options.memory_budget_gb * 1e9)
+    return int(device_memory() * options.memory_percent)
+
+
+@dataclass(eq=False)
+class Lease:
+    """The right to use a model's worker; released once."""
+
+    pool: "Pool"
+    slot: Slot
+    worker: Worker
+    released: bool = False
+
+    @property
+    def options(self) -> ModelOptions:
+        return self.slot.options
+
+    def release(self, keep_alive: float | None = None) -> None:
+        """Give it back. `keep_alive`: seconds that the model stays if nothing else comes; below 0: for ever."""
+        if not self.released:
+            self.released = True
+            self.pool.release(self.slot, keep_alive)
+
+
+class Pool:
+    def __init__(
+        self,
+        options: ServerOptions,
+        catalog: ModelSource,
+        estimate: Estimate,
+        memory: int,
+        launcher: Launcher = WorkerProcess.launch,
+        clock: Clock | None = None,
+    ) -> None:
+        """`memory`: bytes that all models together may take."""
+        self._options = options
+        self._catalog = catalog
+        self._clock = clock or SystemClock()
+        self._slots: dict[str, Slot] = {}
+        self._changes = Changes(self._clock)
+        self._residency = Residency(
+            options, estimate, memory, self._slots, launcher, self._changes, self._clock
+        )
+        self._closed = False
+
+    # For requests
+
+    async def lease(self, info: ModelInfo) -> Lease:
+        """Claim a model, loading it if need be; returns when its worker can prepare requests."""
+        slot = self._slot(info)
+        while True:
+            self._check_open()
+            if slot.closing:
+                await self._changes.until(lambda: not slot.closing)
+                continue
+            slot.check_failure(self._clock.now())
+            slot.check_queue()
+            worker = await self._claimed(slot)
+            if worker is not None:
+                return Lease(self, slot, worker)
+
+    def release(self, slot: Slot, keep_alive: float | None) -> None:
+        slot.claims -= 1
+        self._touch(slot)
+        slot.idle_seconds = keep_alive
+        if slot.claims == 0:
+            self._residency.call_off(slot)
+            self._residency.watch_idleness(slot)
+        self._changes.tell()
+
+    # For operators
+
+    async def load(self, name: str) -> ModelState:
+        """Load a model to the end, tried at once even if it has just failed. Raises `ServerError` where that fails."""
+        slot = self._slot(self._catalog.resolve(name))
+        slot.refuse_until = 0.0
+        lease = await self.lease(slot.info)
+        try:
+            await asyncio.shield(lease.worker.weights_ready)
+            await self._changes.until(lambda: lease.slot.loading is None)
+        finally:
+            lease.release()
+        return lease.slot.as_state()
+
+    async def unload(self, name: str) -> bool:
+        """Unload a model once its requests are done, at most `drain_timeout`; False if it was not loaded."""
+        slot = self._slots.get(self._catalog.resolve(name).id)
+        if slot is None or not slot.resident:
+            return False
+        slot.drains += 1
+        try:
+            if not await self._changes.until(lambda: slot.claims == 0, self._options.drain_timeout):
+                self._cut(
+                    slot, f"The model {slot.info.id!r} was unloaded. Send the request again to load it."
+                )
+            await self._residency.unload(slot)
+        finally:
+            slot.drains -= 1
+            self._changes.tell()
+        return True
+
+    async def pin(self, name: str, pinned: bool) -> ModelState:
+        """Keep a model from being unloaded to make room or for idleness; it need not be loaded yet."""
+        slot = self._slot(self._catalog.resolve(name))
+        slot.pinned = pinned
+        self._residency.watch_idleness(slot)
+        self._changes.tell()
+        return slot.as_state()
+
+    def states(self) -> list[ModelState]:
+        """Every model that was asked for since the server started, in that order."""
+        return [slot.as_state() for slot in self._slots.values()]
+
+    def info(self, model: str) -> ModelInfo | None:
+        """What a loaded model's worker tells of it, which is truer than the catalog; by the model's id."""
+        slot = self._slots.get(model)
+        return slot.worker.info if slot is not None and slot.worker is not None else None
+
+    def last_loaded(self) -> str | None:
+        """The model that was loaded last, or another that still is loaded."""
+        loaded = [name for name, slot in self._slots.items() if slot.worker is not None]
+        last = self._residency.last_loaded
+        return last if last in loaded else next(reversed(loaded), None)
+
+    async def stats(self, name: str) -> EngineStats:
+        """A snapshot of a model's engine; zeros where it is not loaded."""
+        slot = self._slots.get(name) or self._slots.get(self._catalog.resolve(name).id)
+        return EngineStats() if slot is None or slot.worker is None else await slot.worker.stats()
+
+    async def clear_cache(
+        self, name: str | None = None, *, prefixes_only: bool = False, disk: bool = False
+    ) -> list[str]:
+        """Clear the caches of one model, or of all that are loaded; the ids of those."""
+        cleared = []
+        for slot in self._chosen(name):
+            if slot.worker is not None and slot.state == "loaded":
+                slot.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
+                cleared.append(slot.info.id)
+        return cleared
+
+    async def adopt(self, options: ServerOptions) -> None:
+        """Take over changed options of the server, and those of each model that is in use."""
+        self._options = options
+        self._residency.adopt(options, memory_budget(options))
+        for slot in list(self._slots.values()):
+            before = msgspec.structs.asdict(slot.options)
+            after = msgspec.structs.asdict(self._catalog.options_for(slot.info))
+            if changes := {name: value for name, value in after.items() if value != before[name]}:
+                await self.reconfigure(slot.info.id, changes)
+        self._changes.tell()
+
+    async def reconfigure(self, name: str | None, changes: dict[str, Any]) -> None:
+        """Change options of one model, or of all in use; what an engine can't change holds from its next load."""
+        for slot in self._chosen(name):
+            slot.options = convert(msgspec.to_builtins(slot.options) | changes, ModelOptions)
+            if "pinned" in changes:
+                slot.pinned = slot.options.pinned
+            if slot.worker is not None:
+                slot.worker.reconfigure(changes)
+            self._residency.watch_idleness(slot)
+
+    async def close(self, deadline: float) -> None:
+        """Lease nothing more, let the workers finish within `deadline` seconds, and end them all."""
+        self._closed = True
+        self._changes.tell()
+        leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
+        await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))
+
+    async def _claimed(self, slot: Slot) -> Worker | None:
+        """The worker, claimed; None where its load was called off and may be tried again."""
+        slot.claims += 1
+        self._touch(slot)
+        try:
+            return await asyncio.shield(self._residency.ready(slot))
+        except ServerError as error:
+            self.release(slot, None)
+            if error.report.kind != CALLED_OFF:
+                raise
+            return None
+        except BaseException:
+            self.release(slot, None)
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServerError("overloaded", "The server is shutting down.", retry_after=10.0)
+
+    def _cut(self, slot: Slot, message: str) -> None:
+        if slot.worker is not None:
+            slot.worker.fail_all(ErrorReport(kind="overloaded", message=message, retry_after=5.0))
+
+    def _touch(self, slot: Slot) -> None:
+        slot.last_used = self._clock.now()
+        slot.last_used_wall = self._clock.wall()
+        self._residency.forget_idleness(slot)
+
+    def _slot(self, info: ModelInfo) -> Slot:
+        slot = self._slots.get(info.id)
+        if slot is None:
+            options = self._catalog.options_for(info)
+            slot = self._slots[info.id] = Slot(info, options, pinned=options.pinned)
+        elif slot.ready is None:
+            slot.info = info  # its files may have changed since the last load
+        return slot
+
+    def _chosen(self, name: str | None) -> list[Slot]:
+        if name is None:
+            return list(self._slots.values())
+        slot = self._slots.get(self._catalog.resolve(name).id)
+        return [] if slot is None else [slot]

@@ -1,0 +1,123 @@
+"""The place of one model in the pool: its state, its claims, and its history of failures."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import LoadState, ModelInfo, ModelState
+from pippin.runtime.pool.clock import Timer
+from pippin.runtime.pool.eviction import Resident
+from pippin.runtime.workers.worker import Worker
+
+FAILURE_KEPT: Final = 10.0  # seconds that a failed load answers further requests; doubled each time
+DEATHS_BEFORE_PAUSE: Final = 3
+DEATHS_COUNTED: Final = 120.0  # seconds that a death is remembered
+LONGEST_PAUSE: Final = 120.0  # seconds
+
+
+@dataclass(eq=False)
+class Slot:
+    """`claims` counts the requests that hold this load or wait for it; while `closing`, new ones wait for
+    the next. Times are the pool's clock, but for those that are shown."""
+
+    info: ModelInfo
+    options: ModelOptions
+    pinned: bool
+    state: LoadState = "unloaded"
+    stage: Literal["waiting", "starting", "prompt", "weights"] | None = None
+    claims: int = 0
+    drains: int = 0  # how many want it gone once its requests are done
+    resident: bool = False  # its footprint is taken from the budget
+    footprint: int = 0
+    memory: int = 0  # bytes that the worker was told it may take
+    worker: Worker | None = None
+    ready: "asyncio.Future[Worker] | None" = None  # the worker, once it can prepare requests
+    loading: "asyncio.Task[None] | None" = None
+    unloading: "asyncio.Task[None] | None" = None
+    last_used: float = 0.0
+    last_used_wall: float | None = None
+    loaded_at: float | None = None
+    load_seconds: float | None = None
+    idle_seconds: float | None = None  # what the last request asked for, instead of the option
+    idle_timer: Timer | None = None
+    died: bool = False  # the next load is a restart
+    restarts: int = 0
+    loads: int = 0
+    evictions: int = 0
+    error: ErrorReport | None = None
+    failures: int = 0  # loads that failed since the last that did not
+    refuse_until: float = 0.0
+    deaths: list[float] = field(default_factory=list)
+
+    @property
+    def closing(self) -> bool:
+        return self.drains > 0 or self.state == "unloading"
+
+    @property
+    def idle(self) -> bool:
+        return self.state == "loaded" and self.claims == 0 and self.drains == 0
+
+    @property
+    def lost(self) -> ErrorReport | None:
+        """What became of a worker that died while its load goes on."""
+        return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
+
+    def as_resident(self) -> Resident:
+        return Resident(self.info.id, self.footprint, self.claims > 0, self.pinned, self.last_used)
+
+    def as_state(self) -> ModelState:
+        return ModelState(
+            id=self.info.id,
+            kind=self.info.kind,
+            state="unloading" if self.closing else self.state,
+            stage=self.stage,
+            progress=self.worker.progress if self.worker is not None else None,
+            pinned=self.pinned,
+            active=self.claims,
+            last_used=self.last_used_wall,
+            loaded_at=self.loaded_at,
+            load_seconds=self.load_seconds,
+            footprint=self.footprint if self.resident else 0,
+            pid=self.worker.pid if self.worker is not None else None,
+            restarts=self.restarts,
+            loads=self.loads,
+            evictions=self.evictions,
+            error=self.error,
+        )
+
+    def check_failure(self, now: float) -> None:
+        """Raise the failure of a short while ago instead of trying again at once."""
+        if now < self.refuse_until and self.error is not None:
+            report = self.error
+            raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
+
+    def check_queue(self) -> None:
+        """Refuse a request beyond the rows and the queue of the model."""
+        if self.claims >= self.options.max_num_seqs + self.options.queue_size:
+            message = (
+                f"The queue of model {self.info.id!r} is full ({self.claims} requests); try again later."
+            )
+            raise ServerError("overloaded", message, retry_after=5.0)
+
+    def load_failed(self, error: ErrorReport, now: float) -> None:
+        """Remember a failed load; the answer is kept longer each time, until one succeeds."""
+        self.error = error
+        self.failures += 1
+        self.refuse_until = now + min(FAILURE_KEPT * 2.0 ** (self.failures - 1), LONGEST_PAUSE)
+
+    def worker_died(self, error: ErrorReport, now: float) -> None:
+        """Remember a death; after several in a short time, pause before the next try, longer each time."""
+        self.error = error
+        self.died = True
+        self.deaths = [death for death in self.deaths if now - death < DEATHS_COUNTED] + [now]
+        excess = len(self.deaths) - DEATHS_BEFORE_PAUSE
+        if excess >= 0:
+            pause = min(FAILURE_KEPT * 2.0**excess, LONGEST_PAUSE)
+            self.refuse_until = now + pause
+            self.error = ErrorReport(
+                kind="overloaded",
+                message=f"The process of model {self.info.id!r} has died {len(self.deaths)} times within "
+                f"{DEATHS_COUNTED:.0f} seconds; it is started again in {pause:.0f} seconds at the earliest.",
+            )

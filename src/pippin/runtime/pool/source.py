@@ -1,0 +1,29 @@
+"""What the pool and the service ask of the catalog."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
+from pippin.core.models import ModelInfo
+
+Estimate = Callable[[ModelInfo, ModelOptions], int]
+"""Bytes that a model takes when it is loaded, before it has been."""
+
+
+class ModelSource(Protocol):
+    """`pippin.catalog`'s `Catalog`, as far as it is needed here."""
+
+    def models(self) -> list[ModelInfo]: ...
+
+    def resolve(self, name: str) -> ModelInfo:
+        """Raises `ServerError` for a name that is unknown or ambiguous."""
+        ...
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        """The same, downloaded first if it is missing and requests may cause that."""
+        ...
+
+    def adopt(self, options: ServerOptions) -> None: ...
+
+    def options_for(self, info: ModelInfo) -> ModelOptions: ...

@@ -1,0 +1,1 @@
+"""One worker process and the socket to it. Begin with `supervisor.py`."""

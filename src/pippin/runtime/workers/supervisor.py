@@ -1,0 +1,298 @@
+"""One worker process: started, watched until its end, and never left behind.
+
+The supervisor knows the process and its requests; who is loaded when, and what follows a death, is the pool's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Final, TypeVar
+
+import msgspec
+
+from pippin.config.worker_environment import worker_environment
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Event
+from pippin.core.link import (
+    AskStats,
+    Cancel,
+    ClearCache,
+    LoadFailed,
+    Loading,
+    LoadWeights,
+    Order,
+    Output,
+    Reconfigure,
+    Report,
+    Shutdown,
+    Stage,
+    Stats,
+    Submit,
+)
+from pippin.core.models import EngineStats, WorkerSpec
+from pippin.core.tasks import Task
+from pippin.runtime.workers.death import Birth, death_report, died
+from pippin.runtime.workers.late_stats import brought_up_to_date
+from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, request_id
+from pippin.runtime.workers.log import forward_log
+from pippin.runtime.workers.mailbox import Mailbox
+
+log = logging.getLogger(__name__)
+
+EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the process
+TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
+STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
+LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
+ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
+SOCKET_BUFFER: Final = 1 << 20  # bytes
+
+T = TypeVar("T")
+
+
+class WorkerProcess:
+    """`prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
+    `ServerError`; `died` always resolves in the end, with what to tell clients."""
+
+    def __init__(self, spec: WorkerSpec, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        self.info = spec.info
+        self.footprint = 0
+        self.progress: tuple[int, int, str] | None = None
+        self.prompt_ready: asyncio.Future[None] = loop.create_future()
+        self.weights_ready: asyncio.Future[None] = loop.create_future()
+        self.died: asyncio.Future[ErrorReport] = loop.create_future()
+        self._process = process
+        self._birth = Birth.now()
+        self._need = spec.expected_bytes
+        self._link: Link | None = None
+        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
+        self._wire_ids: dict[str, str] = {}
+        self._serial = 0
+        self._last_stats = EngineStats()
+        self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
+        self._link_ended: asyncio.Future[None] = loop.create_future()
+        self._may_load = self._stopping = False
+        self._fault: Exception | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
+        """Start a worker, which loads up to its weights; returns as soon as the process runs."""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+        ours.setblocking(False)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "pippin.worker", str(theirs.fileno()), str(os.getpid())),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                env=worker_environment(),
+                start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        worker = cls(spec, process)
+        worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
+        try:
+            worker._link = await Link.open(ours, worker._report, worker._link_closed)
+            worker._link.send(spec)
+        except BaseException:  # nobody gets the worker: it must not outlive this call
+            ours.close()
+            worker._signal(signal.SIGKILL)
+            await asyncio.shield(worker.died)
+            raise
+        return worker
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.died.done() else self._process.pid
+
+    def load_weights(self, memory_bytes: int | None) -> None:
+        """Let it take the memory for its model, which it waits for at the end of its first stage."""
+        self._may_load = True
+        self._birth = Birth.now()
+        self._try_to_send(LoadWeights(memory_bytes))
+
+    def submit(self, id: str, task: Task, choices: int) -> Mailbox:
+        """Send a request. Raises `ServerError` when the worker is gone or takes no more."""
+        if self.died.done():
+            raise ServerError.of(self.died.result())
+        self._serial += 1
+        # The serial number: what is still on its way for an earlier request of this id is not for this one.
+        wire_id = f"{id}{SERIAL_MARK}{self._serial}"
+        mailbox = Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        self._mailboxes[wire_id] = mailbox
+        self._wire_ids[id] = wire_id
+        try:
+            self._send(Submit(wire_id, task))
+        except LinkFull as error:
+            self._forget(wire_id)
+            raise ServerError(
+                "overloaded",
+                f"The model {self.info.id!r} has too many unread requests; try again later.",
+                retry_after=10.0,
+            ) from error
+        return mailbox
+
+    def cancel(self, id: str) -> None:
+        """Forget a request; its mailbox gets nothing more."""
+        wire_id = self._wire_ids.get(id)
+        if wire_id is not None:
+            self._forget(wire_id)
+            self._try_to_send(Cancel(wire_id))
+
+    def fail_all(self, error: ErrorReport) -> None:
+        """End every request with this error."""
+        waiting = list(self._mailboxes.items())
+        for wire_id, _ in waiting:
+            self.cancel(request_id(wire_id))
+        _fail_some([mailbox for _, mailbox in waiting], error)
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        self._try_to_send(ClearCache(prefixes_only, disk))
+
+    def reconfigure(self, options: dict[str, object]) -> None:
+        self._try_to_send(Reconfigure(options))
+
+    async def stats(self) -> EngineStats:
+        """A fresh snapshot; what is known where the worker is inside a long step."""
+        if self.died.done() or not self.weights_ready.done():
+            return self._last_stats
+        if self._stats_asked is None:
+            self._stats_asked = asyncio.get_running_loop().create_future()
+            self._try_to_send(AskStats())
+        await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
+        return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._wire_ids)
+
+    async def stop(self, deadline: float) -> None:
+        """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
+        self._stopping = True
+        self._try_to_send(Shutdown(deadline))
+        for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.died), patience)
+                return
+            self._signal(number)
+        await asyncio.shield(self.died)
+
+    def _send(self, order: Order) -> None:
+        if self._link is not None:
+            self._link.send(order)
+
+    def _try_to_send(self, order: Order) -> None:
+        """A worker that reads nothing is not helped by one more order."""
+        with contextlib.suppress(LinkFull):
+            self._send(order)
+
+    def _report(self, report: Report) -> None:
+        match report:
+            case Output(events):
+                self._deliver(events)
+            case Stage(stage, info, _, footprint):
+                self.info = info
+                self.footprint = footprint
+                _resolve(self.prompt_ready, None)
+                if stage == "weights":
+                    self.progress = None
+                    _resolve(self.weights_ready, None)
+            case Loading(done, total, message):
+                self.progress = (done, total, message)
+            case LoadFailed(error):
+                self._fail_load(error)
+            case Stats(stats):
+                requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
+                self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
+                self._answer_stats()
+
+    def _deliver(self, events: list[tuple[str, Event]]) -> None:
+        mailboxes = self._mailboxes
+        for wire_id, event in events:
+            mailbox = mailboxes.get(wire_id)
+            if mailbox is not None:  # else it was cancelled
+                mailbox.put(event)
+                if mailbox.complete:
+                    self._forget(wire_id)
+
+    def _forget(self, wire_id: str) -> None:
+        self._mailboxes.pop(wire_id, None)
+        self._wire_ids.pop(request_id(wire_id), None)
+
+    def _fail_load(self, error: ErrorReport) -> None:
+        for stage in (self.prompt_ready, self.weights_ready):
+            if not stage.done():
+                stage.set_exception(ServerError.of(error))
+                stage.exception()  # read once here: nobody may be waiting
+        self.fail_all(error)
+
+    def _answer_stats(self) -> None:
+        asked, self._stats_asked = self._stats_asked, None
+        if asked is not None:
+            _resolve(asked, None)
+
+    def _link_closed(self, fault: Exception | None) -> None:
+        """The worker closed its end, or sent what is no frame: either way it is of no more use."""
+        self._fault = fault
+        _resolve(self._link_ended, None)
+        if not self._stopping:
+            patience = 0.0 if fault else EXIT_WITHIN
+            asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """Not through the process object, which would reap the process behind the back of whoever waits for it."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    def _doing(self) -> str | None:
+        """What of its load it is at; None when it is loaded."""
+        if not self.prompt_ready.done():
+            return "read its tokenizer"
+        if not self._may_load:
+            return "waited for room in memory"
+        if self.weights_ready.done() and self.weights_ready.exception() is None:
+            return None
+        done, total, _ = self.progress or (0, 0, "")
+        return f"loaded its weights ({done * 100 // total} %)" if total else "loaded its weights"
+
+    async def _watch_process(self) -> None:
+        output = self._process.stdout
+        assert output is not None  # asked for with PIPE
+        reading = asyncio.create_task(forward_log(output, self.info.id))
+        status = await self._process.wait()
+        last_words = {reading, self._link_ended} if self._link is not None else {reading}
+        await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
+        reading.cancel()
+        death = died(status, self._birth, fault=self._fault, doing=self._doing())
+        report = death_report(self.info.id, death, self._birth, self._need)
+        if not self._stopping:
+            log.error("%s", report.message)
+        if self._link is not None:
+            self._link.close()
+        self._fail_load(report)
+        self.fail_all(report)
+        self._answer_stats()
+        self.died.set_result(report)
+
+
+def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
+    """A few in each turn of the event loop: a thousand readers that wake at once would hold up everybody else."""
+    for mailbox in mailboxes[:ENDED_IN_A_TURN]:
+        mailbox.fail(error)
+    if rest := mailboxes[ENDED_IN_A_TURN:]:
+        asyncio.get_running_loop().call_soon(_fail_some, rest, error)
+
+
+def _resolve(future: "asyncio.Future[T]", value: T) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,246 @@
+"""Runs in which Pippin itself calls tools of MCP servers: the model's calls are answered, and it goes on.
+
+Clients see one answer. Calls of the client's own tools end it, as ever; calls of MCP tools, and their results, are
+parts of kinds of their own, which dialects without words for them leave out.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pippin.core.conversation import Message, Text, Tool, ToolChoice, ToolResult
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import (
+    Accepted,
+    Event,
+    Failed,
+    Finished,
+    Timings,
+    ToolsListed,
+    Usage,
+)
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate, Task
+from pippin.mcp.tools import OfferedTool, ToolServers
+from pippin.service import Service
+from pippin.service.run import AnyRun
+from pippin.service.tools.round import ToolRound
+
+log = logging.getLogger(__name__)
+
+
+class ToolCallingService:
+    """Starts tasks as the service does; a generation with MCP tools becomes a `ToolLoop`."""
+
+    def __init__(self, service: Service, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
+        self._service = service
+        self._servers = servers
+        self._offered = offered
+
+    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun:
+        if not isinstance(task, Generate):
+            return await self._service.start(task, model=model, id=id, client=client)
+        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, client)
+        await loop.begin()
+        return loop
+
+
+def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -> GenerationRequest:
+    """The request with these tools in place of its toolsets; a tool of the client keeps its name."""
+    own = {tool.name for tool in request.tools}
+    more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
+    if more and (request.n > 1 or (request.best_of or 1) > 1):
+        raise ServerError("unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n")
+    return msgspec.structs.replace(request, tools=request.tools + more, toolsets=())
+
+
+class ToolLoop:
+    """One answer made of several runs. Single reader, as a run."""
+
+    def __init__(
+        self,
+        service: Service,
+        servers: ToolServers,
+        offered: Mapping[str, OfferedTool],
+        request: GenerationRequest,
+        model: str,
+        id: str,
+        client: str | None,
+    ) -> None:
+        """`request` has the tools of `offered` among its own already."""
+        self.accepted: Accepted | None = None
+        self._service, self._servers = service, servers
+        self._offered = offered
+        self._request = request
+        self._most_calls = min(filter(None, (servers.most_calls, request.max_tool_calls)))
+        self._model, self._id, self._client = model, id, client
+        self._run: AnyRun | None = None
+        self._round = ToolRound(self._offered, 0, first=True)
+        self._listed = False
+        self._calls = self._rounds = 0
+        self._usage, self._timings = Usage(), Timings()
+        self._failed: asyncio.Future[ErrorReport] = asyncio.get_running_loop().create_future()
+        self._ended = False
+
+    async def begin(self) -> None:
+        self._run = await self._start(self._id)
+        self.accepted = self._run.accepted
+
+    async def take(self) -> list[Event]:
+        """As `Run.take`; while tools work it gives nothing, and keep-alives are the handler's."""
+        if not self._listed:
+            self._listed = True
+            return self._listing()
+        while not self._ended:
+            if self._round.finished is not None:
+                if failed := await self._go_on():
+                    self._ended = True
+                    return [Failed(failed)]
+                return self._round.results
+            assert self._run is not None
+            if shown := self._seen(await self._run.take()):
+                return shown
+        return []
+
+    def fail(self, error: ErrorReport) -> None:
+        if not self._failed.done():
+            self._failed.set_result(error)
+        if self._run is not None:
+            self._run.fail(error)
+
+    async def aclose(self) -> None:
+        self._ended = True
+        if self._run is not None:
+            await self._run.aclose()
+
+    async def _start(self, id: str) -> AnyRun:
+        return await self._service.start(
+            Generate(self._request), model=self._model, id=id, client=self._client
+        )
+
+    def _listing(self) -> list[Event]:
+        tools: dict[str, list[Tool]] = {}
+        for offered in self._offered.values():
+            named = msgspec.structs.replace(offered.tool, name=offered.remote.name)
+            tools.setdefault(offered.server, []).append(named)
+        return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
+
+    def _seen(self, events: list[Event]) -> list[Event]:
+        """What the client may see of them. The end is kept back while the loop goes on."""
+        shown: list[Event] = []
+        if not events:
+            self._ended = True
+        for event in events:
+            if isinstance(event, Finished):
+                self._usage = _added(self._usage, event.usage)
+                self._timings = _longer(self._timings, event.timings)
+                self._round.finished = event
+                if self._goes_on(event):
+                    continue
+                self._ended = True
+                shown.append(_ending(event, self._round, self._usage, self._timings))
+            elif isinstance(event, Failed):
+                self._ended = True
+                shown.append(event)
+            elif (seen := self._round.seen(event)) is not None:
+                shown.append(seen)
+        return shown
+
+    def _goes_on(self, finished: Finished) -> bool:
+        calls = self._round.calls
+        return finished.reason == "tool_calls" and bool(calls) and not self._round.client_calls
+
+    async def _go_on(self) -> ErrorReport | None:
+        """Call what was asked for, and let the model read the results; why that failed, if it did."""
+        going = asyncio.create_task(self._next_round(), name=f"tools of {self._id}")
+        try:
+            waiting: set[asyncio.Future[Any]] = {going, self._failed}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                return self._failed.result()
+            await going
+        except ServerError as error:
+            return error.report
+        finally:
+            going.cancel()
+            await asyncio.gather(going, return_exceptions=True)
+        return None
+
+    async def _next_round(self) -> None:
+        """Raises the `ServerError` of a run that can't be started."""
+        answers = await self._results()
+        self._request = self._continued(answers)
+        self._rounds += 1
+        run = await self._start(f"{self._id}.{self._rounds}")
+        before, self._run = self._run, run  # nothing is awaited between the start and this
+        results = self._round.shown(answers)
+        self._round = ToolRound(self._offered, self._round.next_index, first=False, results=results)
+        if before is not None:
+            await before.aclose()
+
+    async def _results(self) -> list[ToolResult]:
+        calls = self._round.calls
+        allowed = self._most_calls - self._calls
+        self._calls += len(calls)
+        answers = await asyncio.gather(
+            *(
+                self._servers.call_with_text(self._offered[call.name], call.arguments)
+                for call in calls[: max(0, allowed)]
+            )
+        )
+        log.info("Request %s: %d MCP tools were called.", self._id, len(answers))
+        results = [
+            ToolResult(call.id, (Text(answer.text),), call.name, answer.is_error)
+            for call, answer in zip(calls, answers, strict=False)
+        ]
+        refused = (Text("The limit of tool calls is reached; answer with what is known."),)
+        return results + [ToolResult(call.id, refused, call.name, True) for call in calls[len(results) :]]
+
+    def _continued(self, results: list[ToolResult]) -> GenerationRequest:
+        request = self._request
+        said = Message("assistant", tuple(self._round.parts()))
+        read = tuple(Message("tool", (result,)) for result in results)
+        tools = request.tools
+        if self._calls >= self._most_calls:
+            tools = tuple(tool for tool in tools if tool.name not in self._offered)
+        names = {tool.name for tool in tools}
+        chosen = tuple(name for name in request.tool_choice.names if name in names)
+        # What was required was called; required again, the model would never come to an answer.
+        choice = ToolChoice("auto", chosen if request.tool_choice.mode == "auto" else ())
+        left = (
+            None if request.max_tokens is None else max(1, request.max_tokens - self._usage.completion_tokens)
+        )
+        return msgspec.structs.replace(
+            request,
+            messages=(request.messages or ()) + (said, *read),
+            tools=tools,
+            tool_choice=choice,
+            max_tokens=left,
+            continue_final=False,
+        )
+
+
+def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
+    """The last word of all rounds. With calls of both kinds the client answers its own, and the model calls
+    the others again when it still wants to."""
+    reason = event.reason
+    if reason == "tool_calls" and not round.client_calls:
+        reason = "stop"
+    return msgspec.structs.replace(event, reason=reason, usage=usage, timings=timings)
+
+
+def _added(first: Usage, second: Usage) -> Usage:
+    names = Usage.__struct_fields__
+    ours, theirs = msgspec.structs.asdict(first), msgspec.structs.asdict(second)
+    return Usage(**{name: ours[name] + theirs[name] for name in names})
+
+
+def _longer(first: Timings, second: Timings) -> Timings:
+    return Timings(
+        queue=first.queue + second.queue,
+        prefill=first.prefill + second.prefill,
+        decode=first.decode + second.decode,
+    )

@@ -1,0 +1,252 @@
+"""Media from outside: what is brought in, and what is refused."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pippin.api.answers.media import MediaResolver, is_public
+from pippin.config.options.server import ServerOptions
+from pippin.core.conversation import Image, Inline, Message, Text, ToolResult, Url
+from pippin.core.errors import ServerError
+from pippin.core.requests import GenerationRequest
+
+PNG = b"\x89PNG\r\n\x1a\n0000"
+
+PRIVATE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "::1",
+    "::",
+    "fd00::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "2002:7f00:1::",
+    "64:ff9b::7f00:1",
+    "ff02::1",
+]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_an_address_inside_a_private_network_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
+def test_an_address_of_the_open_internet_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+def resolver(**options: object) -> MediaResolver:
+    return MediaResolver(ServerOptions(**options))  # type: ignore[arg-type]
+
+
+def on_loopback(**options: object) -> MediaResolver:
+    return MediaResolver(ServerOptions(**options), may_connect=lambda _: True)  # type: ignore[arg-type]
+
+
+def fetch(media: MediaResolver, url: str) -> Inline:
+    return asyncio.run(media.fetch(url, "messages[0].content[0]"))
+
+
+def refusal(media: MediaResolver, url: str) -> str:
+    with pytest.raises(ServerError) as caught:
+        fetch(media, url)
+    assert caught.value.report.status < 500
+    assert caught.value.report.param == "messages[0].content[0]"
+    return caught.value.report.message
+
+
+def test_a_data_uri_becomes_its_bytes() -> None:
+    uri = "data:image/png;base64," + base64.b64encode(PNG).decode()
+    assert fetch(resolver(), uri) == Inline(PNG, "image/png")
+
+
+@pytest.mark.parametrize(
+    "uri", ["data:image/png;base64,@@@", "data:image/png;base64", "data:,", "data:;base64,AAA"]
+)
+def test_a_broken_data_uri_is_refused(uri: str) -> None:
+    refusal(resolver(), uri)
+
+
+def test_a_data_uri_over_the_limit_is_refused() -> None:
+    uri = "data:image/png;base64," + base64.b64encode(bytes(2000)).decode()
+    assert "MiB" in refusal(resolver(media_max_mb=0.001), uri)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/x.png",
+        "http://localhost/x.png",
+        "http://[::1]/x.png",
+        "http://2130706433/x.png",
+        "http://0x7f.1/x.png",
+        "http://0177.0.0.1/x.png",
+        "http://[::ffff:127.0.0.1]/x.png",
+        "http://169.254.169.254/latest/meta-data/",
+    ],
+)
+def test_a_private_host_is_never_connected_to(url: str) -> None:
+    assert "private network" in refusal(resolver(), url)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://example.com/x", "gopher://x/", "http://user:pw@example.com/", "http:///x"]
+)
+def test_an_address_of_another_kind_is_refused(url: str) -> None:
+    refusal(resolver(), url)
+
+
+def test_fetching_can_be_switched_off() -> None:
+    assert "data: URI" in refusal(resolver(media_fetch=False), "https://example.com/x.png")
+
+
+def test_a_host_that_is_not_listed_is_refused() -> None:
+    assert "doesn't fetch from" in refusal(
+        on_loopback(media_hosts=("example.org",)), "http://127.0.0.1/x.png"
+    )
+
+
+def test_a_path_is_refused_without_a_media_folder(tmp_path: Path) -> None:
+    assert "--media-path" in refusal(resolver(), str(tmp_path / "x.png"))
+
+
+def test_a_path_inside_the_media_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "in.png").write_bytes(PNG)
+    assert fetch(resolver(media_path=str(tmp_path)), "in.png").data == PNG
+    assert fetch(resolver(media_path=str(tmp_path)), f"file://{tmp_path}/in.png").data == PNG
+
+
+def test_a_path_out_of_the_media_folder_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "out.png").write_bytes(PNG)
+    (root / "link.png").symlink_to(tmp_path / "out.png")
+    media = resolver(media_path=str(root))
+    for url in (
+        "../out.png",
+        str(tmp_path / "out.png"),
+        "link.png",
+        "/etc/passwd",
+        "missing.png",
+        "a\0b",
+        ".",
+    ):
+        assert str(tmp_path) not in refusal(media, url)
+
+
+Reply = Callable[[str], bytes | Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def site(reply: Reply) -> AsyncIterator[str]:
+    serving: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        head = await reader.readuntil(b"\r\n\r\n")
+        answer = reply(head.split()[1].decode())
+        try:
+            writer.write(answer if isinstance(answer, bytes) else await answer)
+            await writer.drain()
+        finally:
+            writer.transport.abort() if writer.transport.is_closing() else writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in serving:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(task for task in serving if task), return_exceptions=True)
+
+
+def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    lines = [f"HTTP/1.1 {status}", "Connection: close", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def fetched(reply: Reply, path: str = "/", **options: object) -> Inline:
+    async def run() -> Inline:
+        async with site(reply) as base:
+            return await on_loopback(**options).fetch(base + path, "image")
+
+    return asyncio.run(run())
+
+
+def refused(reply: Reply, path: str = "/", **options: object) -> str:
+    with pytest.raises(ServerError) as caught:
+        fetched(reply, path, **options)
+    return caught.value.report.message
+
+
+def test_an_address_is_fetched_with_its_type() -> None:
+    assert fetched(lambda _: answer(PNG, "Content-Type: image/png; q=1")) == Inline(PNG, "image/png")
+
+
+def test_a_redirect_is_followed() -> None:
+    moved = answer(b"", "Location: /there", status="302 Found")
+    assert fetched(lambda path: answer(PNG) if path == "/there" else moved).data == PNG
+
+
+def test_a_redirect_to_a_host_that_is_not_listed_is_refused() -> None:
+    moved = answer(b"", "Location: http://localhost/x", status="302 Found")
+    assert "doesn't fetch from" in refused(lambda _: moved, media_hosts=("127.0.0.1",))
+
+
+def test_a_circle_of_redirects_ends() -> None:
+    assert "redirects more than" in refused(lambda _: answer(b"", "Location: /again", status="302 Found"))
+
+
+def test_an_endless_body_is_cut_off_at_the_limit() -> None:
+    assert "larger than" in refused(lambda _: answer(bytes(3 * 2**20)), media_max_mb=1.0)
+
+
+def test_a_slow_answer_is_given_up() -> None:
+    async def never() -> bytes:
+        await asyncio.sleep(5)
+        return b""
+
+    assert "did not arrive" in refused(lambda _: never(), media_timeout=0.2)
+
+
+def test_a_compressed_answer_is_refused() -> None:
+    assert "compressed" in refused(lambda _: answer(b"x", "Content-Encoding: gzip"))
+
+
+@pytest.mark.parametrize("raw", [b"garbage\r\n\r\n", answer(b"", status="404 Not Found")])
+def test_a_broken_answer_is_refused(raw: bytes) -> None:
+    refused(lambda _: raw)
+
+
+def test_media_in_every_place_of_a_conversation_are_resolved() -> None:
+    uri = "data:image/png;base64," + base64.b64encode(PNG).decode()
+    request = GenerationRequest(
+        model="m",
+        messages=(
+            Message("user", (Text("look"), Image(Url(uri), detail="low"))),
+            Message("tool", (ToolResult("c", (Text("t"), Image(Url(uri)))),)),
+        ),
+    )
+    resolved = asyncio.run(resolver().resolve(request))
+    assert resolved.messages is not None
+    assert resolved.messages[0].parts[1] == Image(Inline(PNG, "image/png"), detail="low")
+    assert resolved.messages[1].parts[0] == ToolResult("c", (Text("t"), Image(Inline(PNG, "image/png"))))
+
+
+def test_too_many_media_are_refused() -> None:
+    parts = tuple(Image(Url("data:,x")) for _ in range(65))
+    with pytest.raises(ServerError, match="at most 64"):
+        asyncio.run(resolver().resolve(GenerationRequest(model="m", messages=(Message("user", parts),))))

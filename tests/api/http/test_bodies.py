@@ -1,0 +1,128 @@
+"""Request bodies: how slowly they may come, and how much of them is held at once."""
+
+import asyncio
+import json
+import resource
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from pippin.api.http import body_room
+from pippin.api.server import allow_many
+from tests.api.fakes import MODEL, FakeService, Wire, application
+
+CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def status(wire: Wire) -> int:
+    return int(wire.sent[0]["status"])
+
+
+def header(wire: Wire, name: bytes) -> bytes:
+    headers: dict[bytes, bytes] = dict(wire.sent[0]["headers"])
+    return headers.get(name, b"")
+
+
+def test_a_body_that_only_ever_drips_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("pippin.api.http.body.time.monotonic", lambda: now)
+
+    async def receive() -> Message:
+        nonlocal now
+        now += 5.0  # never silent for as long as it may be
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def main() -> Wire:
+        wire = Wire(application(FakeService(), body_timeout=10.0))
+        wire._receive = receive  # type: ignore[method-assign]
+        await wire.run()
+        return wire
+
+    assert status(asyncio.run(main())) == 408
+    assert now <= 20.0
+
+
+def test_a_body_at_a_modest_pace_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, words = 0.0, json.dumps(CHAT | {"user": "x" * 90_000}).encode()
+    monkeypatch.setattr("pippin.api.http.body.time.monotonic", lambda: now)
+
+    async def receive() -> Message:
+        nonlocal now, words
+        if not words:
+            await asyncio.Event().wait()  # the client is there and says nothing
+        now += 1.0
+        piece, words = words[:8000], words[8000:]
+        return {"type": "http.request", "body": piece, "more_body": bool(words)}
+
+    async def main() -> Wire:
+        wire = Wire(application(FakeService(), body_timeout=1.5))
+        wire._receive = receive  # type: ignore[method-assign]
+        await wire.run()
+        return wire
+
+    assert status(asyncio.run(main())) != 408
+
+
+def test_bodies_take_no_more_memory_together_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_room, "LEAST", 100_000)
+    monkeypatch.setattr(body_room, "BODIES", 0)
+
+    async def main() -> None:
+        app = application(FakeService())
+        first_piece_read, go_on = asyncio.Event(), asyncio.Event()
+        pieces = [b" " * 80_000, json.dumps(CHAT).encode()]
+
+        async def slowly() -> Message:
+            if len(pieces) == 1:
+                first_piece_read.set()
+                await go_on.wait()
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+        holder = Wire(app)
+        holder._receive = slowly  # type: ignore[method-assign]
+        holding = asyncio.create_task(holder.run())
+        await first_piece_read.wait()
+        beyond = Wire(app, b" " * 30_000 + json.dumps(CHAT).encode())
+        await beyond.run()
+        assert (status(beyond), header(beyond, b"retry-after")) == (503, b"5")
+        small = Wire(app, json.dumps(CHAT).encode())
+        await small.run()
+        assert status(small) == 200
+        go_on.set()
+        await holding
+        again = Wire(app, b" " * 30_000 + json.dumps(CHAT).encode())
+        await again.run()
+        assert status(again) == 200
+
+    asyncio.run(main())
+
+
+def test_where_there_is_no_place_a_body_is_not_read() -> None:
+    async def main() -> Wire:
+        service = FakeService()
+        service.hold = True
+        app = application(service, max_concurrent=1)
+        running = Wire(app, json.dumps(CHAT).encode())
+        task = asyncio.create_task(running.run())
+        await service.began.wait()
+        refused = Wire(app, b"{")
+        await refused.run()
+        assert not refused.given
+        running.gone.set()
+        await task
+        return refused
+
+    assert status(asyncio.run(main())) == 503
+
+
+def test_the_server_may_have_as_many_connections_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[1]), before[1]))
+        allow_many()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft > 200
+        assert hard == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

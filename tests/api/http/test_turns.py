@@ -1,0 +1,128 @@
+"""A crowd that comes at once: begun in order, a few in a turn of the event loop, and `/health` before it."""
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from pippin.api.http.protocol import BoundedHttp
+from pippin.api.http.turns import DOOR_SECONDS, IN_A_TURN, Turns, door
+
+
+def test_what_comes_at_once_is_begun_in_order_a_few_in_a_turn() -> None:
+    async def main() -> None:
+        turns, begun, turn = Turns(), [], 0
+        for number in range(3 * IN_A_TURN + 1):
+            turns.wait(lambda number=number: begun.append((turn, number)))  # type: ignore[misc]
+        assert not begun
+        while turns:
+            turn += 1
+            await asyncio.sleep(0)
+        assert [number for _, number in begun] == list(range(3 * IN_A_TURN + 1))
+        assert max(sum(at == turn for at, _ in begun) for turn in range(turn + 1)) == IN_A_TURN
+
+    asyncio.run(main())
+
+
+def test_one_that_comes_while_others_wait_is_begun_too() -> None:
+    async def main() -> None:
+        turns, begun = Turns(), []
+        turns.wait(lambda: turns.wait(lambda: begun.append("second")))
+        await asyncio.sleep(0.01)
+        turns.wait(lambda: begun.append("third"))
+        await asyncio.sleep(0.01)
+        assert begun == ["second", "third"]
+
+    asyncio.run(main())
+
+
+def test_those_at_the_door_go_first_but_not_for_ever() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            turns, begun = Turns(door(listener)), []
+            with socket.create_connection(listener.getsockname()):
+                turns.wait(lambda: begun.append("after the door was open"))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not begun
+                listener.accept()[0].close()
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert begun == ["after the door was open"]
+            with socket.create_connection(listener.getsockname()):
+                turns.wait(lambda: begun.append("after a while"))
+                await asyncio.sleep(5 * DOOR_SECONDS)
+                assert begun[1:] == ["after a while"]
+
+    asyncio.run(main())
+
+
+class Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)})
+
+    def write(self, data: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Crowd:
+    """Connections to one application that notes who it was asked by."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._turns, self._state = Turns(), ServerState()
+        self._config = uvicorn.Config(
+            self._app, interface="asgi3", ws="none", lifespan="off", log_config=None
+        )
+        self._config.load()
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def comes(self, path: str) -> BoundedHttp:
+        http = BoundedHttp(
+            config=self._config,
+            server_state=self._state,
+            app_state={},
+            turns=self._turns,
+            prompt=frozenset({"/health"}),
+        )
+        http.connection_made(Transport())
+        http.data_received(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        return http
+
+    async def ended(self) -> None:
+        while self._turns or self._state.tasks:  # noqa: ASYNC110 - turns of the loop are what is looked at
+            await asyncio.sleep(0)
+
+
+def test_health_goes_before_a_crowd_that_came_earlier() -> None:
+    async def main() -> None:
+        crowd = Crowd()
+        for number in range(200):
+            crowd.comes(f"/{number}")
+        crowd.comes("/health")
+        await crowd.ended()
+        assert crowd.asked == ["/health", *(f"/{number}" for number in range(200))]
+
+    asyncio.run(main())
+
+
+def test_who_hangs_up_before_its_turn_is_never_begun() -> None:
+    async def main() -> None:
+        crowd = Crowd()
+        crowd.comes("/stays")
+        crowd.comes("/leaves").connection_lost(ConnectionResetError())
+        await crowd.ended()
+        assert crowd.asked == ["/stays"]
+
+    asyncio.run(main())

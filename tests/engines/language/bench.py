@@ -1,0 +1,96 @@
+"""A tiny model with an engine around it, and the model alone as the judge of its answers."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.events import Accepted, Failed, Finished
+from pippin.core.models import ModelInfo
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.engines.device import DevicePlan
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.loading import build_engine
+from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+PLAN = DevicePlan(
+    run_type="float32",
+    dequantize=True,
+    prefill_chunk=32,
+    wired_limit=None,
+    allocator_cache=1 << 26,
+    memory_limit=1 << 30,
+)
+TIE = 1e-3  # logits closer than this may come in either order
+
+
+class Bench:
+    def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
+        info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
+        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
+        self.tokenizer = Tokenizer.load(folder)
+        self.folder, self.options, self.plan = folder, options, plan
+        self.engine = self.new_engine(plan)
+
+    def new_engine(self, plan: DevicePlan) -> LanguageEngine:
+        return build_engine(self.model, self.tokenizer, self.options, plan, folder=self.folder)
+
+    def job(
+        self, name: str, prompt: tuple[int, ...], max_tokens: int, *, key: bytes = b"", **request: Any
+    ) -> LanguageJob:
+        sampling = request.pop("sampling", Sampling(temperature=0))
+        return LanguageJob(
+            id=name,
+            request=GenerationRequest(model="tiny", sampling=sampling, **request),
+            accepted=Accepted(len(prompt)),
+            prompt=prompt,
+            max_tokens=max_tokens,
+            created=time.monotonic(),
+            key=key,
+        )
+
+    def judge(self, prompt: tuple[int, ...], answer: list[int], tie: float = TIE) -> None:
+        """Every token is what the model alone would say next, or ties with it."""
+        cache = make_prompt_cache(self.model)
+        logits = self.model(mx.array([prompt]), cache=cache)[0, -1]
+        for place, token in enumerate(answer):
+            lead = (logits.max() - logits[token]).item()
+            assert lead < tie, f"token {place} of {len(answer)} is behind by {lead}"
+            logits = self.model(mx.array([[token]]), cache=cache)[0, -1]
+
+
+def watch(engine: LanguageEngine) -> dict[tuple[str, int], list[int]]:
+    """Each row's tokens, noted as the engine accepts them."""
+    watched: dict[tuple[str, int], list[int]] = {}
+    accept = engine._requests.accept
+
+    def noting(row: Any, choice: Any) -> None:
+        watched.setdefault((row.request.job.id, row.choice), []).append(choice.token)
+        accept(row, choice)
+
+    engine._requests.accept = noting  # type: ignore[method-assign]
+    return watched
+
+
+def run_all(
+    bench: Bench, prompts: dict[str, tuple[tuple[int, ...], int]], *, key: bytes = b"", **request: Any
+) -> tuple[dict[tuple[str, int], list[int]], dict[tuple[str, int], Finished]]:
+    """Submit all at once and run to the end: every row's tokens, and how it ended."""
+    engine = bench.engine
+    accept = engine._requests.accept
+    watched = watch(engine)
+    for name, (prompt, tokens) in prompts.items():
+        engine.submit(bench.job(name, prompt, tokens, key=key, **request))
+    ends = {}
+    while engine.busy:
+        for name, event in engine.step():
+            assert not isinstance(event, Failed), event
+            if isinstance(event, Finished):
+                ends[name, event.choice] = event
+    engine._requests.accept = accept  # type: ignore[method-assign]
+    return watched, ends

@@ -1,0 +1,134 @@
+"""Keys and values in few bits: close to the model's answer, the same in any company, smaller, or refused by name."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.language.kv_cache import capacity as sizes
+from pippin.engines.language.kv_cache.attention import QuantizedArena
+from pippin.engines.language.kv_cache.slot_group import ArenaGroup, flat
+from pippin.engines.language.step.sequences import GroupName
+from tests.engines.language.bench import Bench, run_all, watch
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+
+WIDE = {"head_dim": 32}
+PROMPTS = {
+    f"r{index}": (tuple((index * 31 + place * 7) % 250 for place in range(20 + index)), 24)
+    for index in range(5)
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    wide = {
+        name
+        for name, shape in ARCHITECTURES.items()
+        if "head_dim" in shape and name not in ("mamba2", "lfm2")
+    }
+    return {name: tiny_model(name, root / name, **(WIDE if name in wide else {})) for name in ARCHITECTURES}
+
+
+def options(bits: int, **more: object) -> ModelOptions:
+    return ModelOptions(kv_bits=bits, kv_group_size=32, cache_block_tokens=8, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "qwen3_moe"])
+def test_a_batch_answers_as_a_quantised_cache_does_alone(
+    folders: dict[str, Path], architecture: str, bits: int
+) -> None:
+    bench = Bench(folders[architecture], options(bits, prefix_cache=False))
+    answers, _ = run_all(bench, PROMPTS)
+    for name, (prompt, _) in PROMPTS.items():
+        cache = make_prompt_cache(bench.model)
+        logits = bench.model(mx.array([prompt]), cache=cache)[0, -1]
+        cache = [layer.to_quantized(group_size=32, bits=bits) for layer in cache]
+        for answer in answers[name, 0]:
+            assert (logits.max() - logits[answer]).item() < 1e-3
+            logits = bench.model(mx.array([[answer]]), cache=cache)[0, -1]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+def test_a_hit_in_eight_bits_stays_close(folders: dict[str, Path], architecture: str) -> None:
+    bench = Bench(folders[architecture], options(8))
+    prompt = PROMPTS["r4"][0] * 3
+    run_all(bench, {"a": (prompt, 8)})
+    answers, ends = run_all(bench, {"b": (prompt, 8)})
+    assert ends["b", 0].usage.cached_tokens >= 64
+    bench.judge(prompt, answers["b", 0], tie=0.3)
+
+
+def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path]) -> None:
+    bench = Bench(folders["llama"], options(4, quantized_kv_start=40))
+    prompt, other = PROMPTS["r0"][0], PROMPTS["r4"][0]
+    engine = bench.engine
+    watched = watch(engine)
+    engine.submit(bench.job("short", prompt, 15))
+    engine.submit(bench.job("long", other, 30))
+    kinds = set()
+    while engine.busy:
+        engine.step()
+        kinds |= {
+            (row.request.job.id, row.group[1], len(row.tokens) - 1 >= 40)
+            for row in engine._batch.rows
+            if row.fresh is None
+        }
+    bench.judge(prompt, watched["short", 0])
+    assert ("long", True, False) in kinds
+    assert ("long", False, True) in kinds
+    assert not any(name == "short" and not plain for name, plain, _ in kinds)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
+def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
+    folders: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was in few bits once is not the same after it was unpacked and packed again."""
+    monkeypatch.setattr(sizes, "LENGTH_CLASSES", (40, 60))
+    monkeypatch.setattr(sizes, "GROWTH_CHARGED", 4)
+    bench = Bench(folders[architecture], options(4, prefix_cache=False))
+    engine = bench.engine
+    engine.submit(bench.job("a", PROMPTS["r0"][0] + PROMPTS["r4"][0][:14], 40, n=2))
+    held: dict[int, tuple[GroupName, list[mx.array]]] = {}
+    moves = 0
+    while engine.busy:
+        engine.step()
+        for row in engine._batch.rows:
+            group = engine._batch.groups._groups[row.group]
+            assert isinstance(group, ArenaGroup)
+            arenas = [arena for arena in flat(group._arenas) if isinstance(arena, QuantizedArena)]
+            parts = [mx.array(part[row.slot, :, :34]) for arena in arenas for part in arena.parts]
+            mx.eval(parts)
+            name, before = held.get(row.choice, (row.group, parts))
+            moves += name != row.group
+            assert all(map(mx.array_equal, before, parts))
+            held[row.choice] = row.group, parts
+    assert moves == 4
+
+
+def test_the_tree_and_the_batch_are_smaller(folders: dict[str, Path]) -> None:
+    sizes = {}
+    for bits in (None, 8, 4):
+        bench = Bench(folders["llama"], ModelOptions(cache_block_tokens=8) if bits is None else options(bits))
+        run_all(bench, {"a": (PROMPTS["r4"][0], 1)})
+        sizes[bits] = bench.engine.stats().cache.bytes
+    assert sizes[8] * 3 < sizes[None]
+    assert sizes[4] * 5 < sizes[None]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [("mamba2", "no layer of full attention"), ("gpt_oss", "attention sinks"), ("lfm2", "does not divide")],
+)
+def test_a_model_that_cannot_says_so_at_the_start(
+    folders: dict[str, Path], architecture: str, reason: str
+) -> None:
+    with pytest.raises(ServerError, match=reason) as caught:
+        Bench(folders[architecture], options(8))
+    assert caught.value.report.kind == "load_failed"
+    assert caught.value.report.param in ("kv_bits", "kv_group_size")

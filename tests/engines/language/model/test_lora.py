@@ -1,0 +1,167 @@
+"""Adapters: rows of different ones in one batch answer as the model with that adapter alone does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_adapters, load_model
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from tests.engines.language.bench import Bench, run_all
+from tests.engines.tiny_models import tiny_model
+
+PROMPT = tuple(place * 17 % 240 for place in range(30))
+LAYERS = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model("llama", tmp_path_factory.mktemp("models") / "llama")
+
+
+def adapter(folder: Path, rank: int, seed: int, **config: Any) -> Path:
+    """An adapter of mlx-lm's format for the tiny llama."""
+    folder.mkdir(parents=True)
+    mx.random.seed(seed)
+    shapes = {"self_attn.q_proj": (64, 64), "self_attn.v_proj": (64, 32), "mlp.down_proj": (96, 64)}
+    weights = {}
+    for layer in range(2):
+        for name in LAYERS:
+            inside, out = shapes[name]
+            weights[f"model.layers.{layer}.{name}.lora_a"] = mx.random.normal((inside, rank))
+            weights[f"model.layers.{layer}.{name}.lora_b"] = mx.random.normal((rank, out)) * 0.1
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    parameters = {"rank": rank, "scale": 0.5, "dropout": 0.0, "keys": list(LAYERS)}
+    settings = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": parameters, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("adapters")
+    return {name: str(adapter(root / name, rank, rank)) for name, rank in (("one", 4), ("two", 8))}
+
+
+def judge(base: Path, folder: str | None, answer: list[int]) -> None:
+    model, _ = load_model(base)
+    if folder is not None:
+        model = load_adapters(model, folder)
+        model.eval()
+    cache = make_prompt_cache(model)
+    logits = model(mx.array([PROMPT]), cache=cache)[0, -1]
+    for token in answer:
+        assert (logits.max() - logits[token]).item() < 1e-3
+        logits = model(mx.array([[token]]), cache=cache)[0, -1]
+
+
+def test_rows_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[str, str]) -> None:
+    bench = Bench(base, ModelOptions(adapters=adapters, cache_block_tokens=8))
+    engine = bench.engine
+    names = {"r0": None, "r1": "one", "r2": "two", "r3": "one"}
+    found: dict[str, list[int]] = {}
+    accept = engine._requests.accept
+
+    def noting(row: Any, choice: Any) -> None:
+        found.setdefault(row.request.job.id, []).append(choice.token)
+        accept(row, choice)
+
+    engine._requests.accept = noting  # type: ignore[method-assign]
+    for name, wanted in names.items():
+        engine.submit(bench.job(name, PROMPT, 12, adapter=wanted, key=(wanted or "").encode()))
+    while engine.busy:
+        engine.step()
+    for name, wanted in names.items():
+        judge(base, adapters.get(wanted or ""), found[name])
+    assert found["r1"] == found["r3"]
+    assert len({tuple(answer) for answer in found.values()}) == 3
+
+
+def test_the_servers_own_adapter_is_for_all_who_name_none(base: Path, adapters: dict[str, str]) -> None:
+    bench = Bench(base, ModelOptions(adapter_path=adapters["one"]))
+    answers, _ = run_all(bench, {"a": (PROMPT, 12)})
+    judge(base, adapters["one"], answers["a", 0])
+
+
+def test_an_unknown_adapter_is_refused_with_the_names(base: Path, adapters: dict[str, str]) -> None:
+    bench = Bench(base, ModelOptions(adapters=adapters))
+    with pytest.raises(ServerError, match="one, two") as caught:
+        bench.engine.submit(bench.job("a", PROMPT, 1, adapter="three"))
+    assert caught.value.report.param == "adapter_path"
+    assert not bench.engine.busy
+
+
+def test_adapters_keep_their_prefixes_apart_in_memory_and_on_disk(
+    base: Path, adapters: dict[str, str], tmp_path: Path
+) -> None:
+    def cached(bench: Bench, adapter: str | None) -> int:
+        _, ends = run_all(bench, {"a": (PROMPT, 1)}, key=(adapter or "").encode(), adapter=adapter)
+        return ends["a", 0].usage.cached_tokens
+
+    def opened(**folders: str) -> Bench:
+        return Bench(base, ModelOptions(adapters=folders, cache_block_tokens=8, cache_dir=str(tmp_path)))
+
+    first = opened(**adapters)
+    assert [cached(first, name) for name in ("one", "two", None, "one", "two", None)] == [0, 0, 0, 24, 24, 24]
+    first.engine.close()
+    again = opened(**adapters)
+    assert [cached(again, name) for name in ("one", "two", None)] == [24, 24, 24]
+    assert again.engine.stats().cache.disk_hits > 0
+    again.engine.close()
+    exchanged = opened(one=adapters["two"], two=adapters["one"])
+    assert cached(exchanged, "one") == 0, "the name is the same, the weights are not"
+    exchanged.engine.close()
+
+
+def test_files_of_peft_are_read(base: Path, adapters: dict[str, str], tmp_path: Path) -> None:
+    weights: Any = mx.load(str(Path(adapters["one"]) / "adapters.safetensors"))
+    renamed = {}
+    for key, value in weights.items():
+        path, kind = key.rsplit(".", 1)
+        renamed[f"base_model.model.{path}.{'lora_A' if kind == 'lora_a' else 'lora_B'}.weight"] = value.T
+    mx.save_safetensors(str(tmp_path / "adapter_model.safetensors"), renamed)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 2}))
+    bench = Bench(base, ModelOptions(adapter_path=str(tmp_path)))
+    answers, _ = run_all(bench, {"a": (PROMPT, 12)})
+    judge(base, adapters["one"], answers["a", 0])
+
+
+@pytest.mark.parametrize(
+    ("config", "rename", "reason"),
+    [
+        ({"fine_tune_type": "dora"}, None, "dora"),
+        ({"fine_tune_type": "full"}, None, "full"),
+        ({}, ("self_attn.q_proj", "self_attn.nowhere"), "no such layer"),
+        ({}, ("self_attn.q_proj", "input_layernorm"), "RMSNorm"),
+        ({}, ("self_attn.v_proj", "self_attn.o_proj"), "from 64 to 64"),
+        ({"lora_parameters": {"rank": 4}}, None, "scale"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(
+    base: Path, tmp_path: Path, config: dict[str, Any], rename: tuple[str, str] | None, reason: str
+) -> None:
+    folder = adapter(tmp_path / "bad", 4, 1, **config)
+    if rename is not None:
+        weights: Any = mx.load(str(folder / "adapters.safetensors"))
+        mx.save_safetensors(
+            str(folder / "adapters.safetensors"),
+            {key.replace(*rename): value for key, value in weights.items()},
+        )
+    with pytest.raises(ServerError, match=reason) as caught:
+        Bench(base, ModelOptions(adapters={"bad": str(folder)}))
+    assert caught.value.report.kind == "load_failed"
+    assert "'bad'" in caught.value.report.message
+
+
+def test_adapters_of_experts_are_refused_by_name(tmp_path: Path) -> None:
+    base = tiny_model("qwen3_moe", tmp_path / "qwen3_moe")
+    folder = adapter(tmp_path / "bad", 4, 1)
+    key = "model.layers.0.mlp.switch_mlp.gate_proj"
+    pair = {f"{key}.lora_a": mx.zeros((4, 4, 64)), f"{key}.lora_b": mx.zeros((4, 32, 4))}
+    mx.save_safetensors(str(folder / "adapters.safetensors"), pair)
+    with pytest.raises(ServerError, match=r"switch_mlp.*plain linear layer"):
+        Bench(base, ModelOptions(adapters={"bad": str(folder)}))

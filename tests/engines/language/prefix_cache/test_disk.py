@@ -1,0 +1,261 @@
+"""The disk tier: survives a restart and a kill, takes no damage for truth, holds its limit."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pippin
+from pippin.config.cache_folder import cache_files, delete, model_folders
+from pippin.config.options.model import ModelOptions
+from pippin.engines.language.prefix_cache.disk import SWEEP_EVERY, DiskCache, fingerprint
+from tests.engines.language.bench import PLAN, Bench, run_all
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+
+MODEL = "0" * 24  # its fingerprint
+PROMPT = tuple(place * 11 % 250 for place in range(100))
+
+
+def name(index: int) -> str:
+    """Of a block."""
+    return f"{index:040}"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: tiny_model(name, root / name) for name in ARCHITECTURES}
+
+
+def bench_of(folder: Path, cache: Path, **options: object) -> Bench:
+    values = {"cache_block_tokens": 8, "cache_dir": str(cache), **options}
+    return Bench(folder, ModelOptions(**values), PLAN)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_restarted_server_remembers(folders: dict[str, Path], tmp_path: Path, architecture: str) -> None:
+    first = bench_of(folders[architecture], tmp_path)
+    run_all(first, {"a": (PROMPT, 20)})
+    first.engine.close()
+    second = bench_of(folders[architecture], tmp_path)
+    answers, ends = run_all(second, {"b": ((*PROMPT, 1, 2, 3), 10)})
+    second.judge((*PROMPT, 1, 2, 3), answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 96
+    assert second.engine.stats().cache.disk_hits > 0
+    second.engine.close()
+
+
+def test_tenants_stay_apart_on_the_disk_too(folders: dict[str, Path], tmp_path: Path) -> None:
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)}, key=b"one")
+    first.engine.close()
+    second = bench_of(folders["llama"], tmp_path)
+    _, ends = run_all(second, {"b": (PROMPT, 4)}, key=b"two")
+    assert ends["b", 0].usage.cached_tokens == 0
+    _, ends = run_all(second, {"c": (PROMPT, 4)}, key=b"one")
+    assert ends["c", 0].usage.cached_tokens == 96
+    second.engine.close()
+
+
+SERVER = """
+    import os, sys
+    from pathlib import Path
+    from pippin.config.model_options import ModelOptions
+    from pippin.engines.device import accelerate_blas
+    accelerate_blas(ModelOptions(), threads=1)
+    from tests.engines.bench import Bench, run_all
+    folder, cache, seeds, end = sys.argv[1:]
+    options = ModelOptions(cache_block_tokens=8, cache_dir=cache)
+    bench = Bench(Path(folder), options)
+    for seed in seeds.split(","):
+        prompt = tuple((int(seed) * 13 + place * 11) % 250 for place in range(100))
+        answers, ends = run_all(bench, {"a": (prompt, 6)})
+        bench.judge(prompt, answers["a", 0])
+        print(seed, ends["a", 0].usage.cached_tokens, flush=True)
+    if end == "kill":
+        while bench.engine._prefixes._disk.disk.writes < 8:
+            bench.engine._prefixes.write_some()
+        os.kill(os.getpid(), 9)
+    bench.engine.close()
+"""
+
+
+def serve(folder: Path, cache: Path, seeds: str, end: str) -> "subprocess.Popen[str]":
+    paths = [str(Path(pippin.__file__).parents[1]), str(Path(__file__).parents[3])]
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVER), str(folder), str(cache), seeds, end],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def cached(process: "subprocess.Popen[str]") -> dict[str, int]:
+    out, _ = process.communicate(timeout=600)
+    return {seed: int(count) for seed, count in (line.split() for line in out.splitlines())}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_servers_that_share_a_folder_and_are_killed_help_each_other(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    together = [serve(folders["llama"], tmp_path, "1,2,3,4", "close") for _ in range(2)]
+    for process in together:
+        assert cached(process).keys() == {"1", "2", "3", "4"}
+        assert process.returncode == 0
+    killed = serve(folders["llama"], tmp_path, "1,2,5", "kill")
+    found = cached(killed)
+    assert killed.returncode == -9
+    assert (found["1"], found["2"], found["5"]) == (96, 96, 0)
+    after = serve(folders["llama"], tmp_path, "3,5", "close")
+    found = cached(after)
+    assert after.returncode == 0
+    assert found["3"] == 96
+    assert found["5"] >= 56, "what was written before the kill"
+
+
+def test_a_damaged_file_is_a_miss_and_goes(folders: dict[str, Path], tmp_path: Path, caplog) -> None:  # type: ignore[no-untyped-def]
+    first = bench_of(folders["llama"], tmp_path)
+    run_all(first, {"a": (PROMPT, 4)})
+    first.engine.close()
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    for place, path in enumerate(files):
+        data = bytearray(path.read_bytes())
+        if place % 3 == 0:
+            path.write_bytes(data[: len(data) // 2])
+        else:
+            data[-1 - place % 3] ^= 0x40
+            path.write_bytes(data)
+    second = bench_of(folders["llama"], tmp_path)
+    answers, ends = run_all(second, {"b": (PROMPT, 4)})
+    second.judge(PROMPT, answers["b", 0])
+    assert ends["b", 0].usage.cached_tokens == 0
+    assert "dropped a file" in caplog.text
+    second.engine.close()
+
+
+def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        import numpy as np
+        from pathlib import Path
+        from pippin.engines.language.disk_cache import DiskCache
+        cache = DiskCache(Path(sys.argv[1]), "0" * 24, 1 << 30)
+        for index in range(400):
+            cache.write(f"{index:040}", {"0": np.full((64, 1024), index, np.float32)}, {})
+        while cache.writes < 20:
+            pass
+        os.kill(os.getpid(), 9)
+    """
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(pippin.__file__).parents[1])},
+        check=False,
+    )
+    assert killed.returncode == -9
+    cache = DiskCache(tmp_path, MODEL, 1 << 30)
+    names = [path.stem for path in (tmp_path / MODEL).glob("[0-9]*.safetensors")]
+    assert len(names) >= 20
+    for name, entry in zip(names, cache.read(names).result(), strict=True):
+        assert entry is not None
+        assert (entry.arrays["0"] == int(name)).all()
+    cache.close()
+
+
+def test_two_servers_share_a_folder(tmp_path: Path) -> None:
+    one, two = (DiskCache(tmp_path, MODEL, 1 << 30) for _ in range(2))
+    array = np.arange(1000, dtype=np.float32)
+    for index in range(50):
+        for cache in (one, two):
+            cache.write(name(index), {"0": array + index}, {})
+    one.close()
+    entries = two.read([name(index) for index in range(50)]).result()
+    two.close()
+    for index, entry in enumerate(entries):
+        assert entry is not None
+        assert (entry.arrays["0"] == array + index).all()
+
+
+def test_the_limit_is_held_and_the_least_recently_used_goes(tmp_path: Path) -> None:
+    array = np.zeros(25_000, np.float32)  # 100 kB
+    cache = DiskCache(tmp_path, MODEL, 1_000_000)
+    for index in range(30):
+        cache.write(name(index), {"0": array}, {})
+    cache.close()
+    left = sorted(path.stem for path in (tmp_path / MODEL).iterdir())
+    assert sum(path.stat().st_size for path in (tmp_path / MODEL).iterdir()) <= 1_000_000
+    assert left[-1] == name(29)
+    assert len(left) == 9
+
+
+def test_weights_that_lie_in_the_same_folder_are_not_the_caches_to_delete(tmp_path: Path) -> None:
+    weights = tmp_path / "llama" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(bytes(100_000))
+    os.utime(weights, (0, 0))
+    cache = DiskCache(tmp_path, MODEL, 50_000)
+    for index in range(SWEEP_EVERY + 1):
+        cache.write(name(index), {"0": np.zeros(1000, np.float32)}, {})
+    cache.wipe()
+    assert cache.bytes == 0
+    cache.close()
+    assert weights.exists()
+
+
+def test_a_wipe_from_outside_is_a_miss_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As `pippin cache clear` does it, while a server writes and reads."""
+    cache = DiskCache(tmp_path, MODEL, 1 << 30)
+    for index in range(50):
+        cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+    assert None not in cache.read([name(index) for index in range(50)]).result()
+    for index in range(50, 300):
+        cache.write(name(index), {"0": np.full(1000, index, np.float32)}, {})
+        if index % 10 == 0:
+            delete(file for folder in model_folders(tmp_path) for file in cache_files(folder))
+    entries = cache.read([name(index) for index in range(300)]).result()
+    assert entries[:50] == [None] * 50
+    for index, entry in enumerate(entries):
+        assert entry is None or (entry.arrays["0"] == index).all()
+    shutil.rmtree(tmp_path / MODEL)
+    cache.write(name(1), {"0": np.zeros(1)}, {})
+    assert cache.read([name(1)]).result()[0] is not None
+    cache.close()
+    assert not caplog.records
+
+
+def test_what_cannot_be_deleted_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of another user who shares the folder, say."""
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    first = DiskCache(tmp_path, MODEL, 1 << 30)
+    first.write(name(1), {"0": np.zeros(1000)}, {})
+    first.close()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    second = DiskCache(tmp_path, MODEL, 1)
+    second.wipe()
+    assert second.read([name(1)]).result(timeout=30)[0] is not None
+    second.close()
+
+
+def test_a_wipe_leaves_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
+    bench = bench_of(folders["llama"], tmp_path)
+    run_all(bench, {"a": (PROMPT, 4)})
+    bench.engine.clear_cache(prefixes_only=False, disk=True)
+    assert not list(tmp_path.rglob("*.safetensors"))
+    _, ends = run_all(bench, {"b": (PROMPT, 4)})
+    assert ends["b", 0].usage.cached_tokens == 0
+    bench.engine.close()
+
+
+def test_another_model_has_another_fingerprint(folders: dict[str, Path]) -> None:
+    prints = {fingerprint(folder) for folder in folders.values()}
+    assert len(prints) == len(folders)
+    assert fingerprint(folders["llama"], "float32") != fingerprint(folders["llama"], "float16")

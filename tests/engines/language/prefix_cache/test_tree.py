@@ -1,0 +1,106 @@
+"""The tree's budget holds to the byte, whatever comes and goes. No arrays: blocks are their own sizes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pippin.config.compat.conversions import max_bytes
+from pippin.config.options.model import ModelOptions
+from pippin.engines.device import DevicePlan, share_memory
+from pippin.engines.language.prefix_cache.tree import PINNED_SHARE, Node, PrefixTree, _ancestors
+
+SIZE = 2  # tokens of a block
+
+
+@dataclass(frozen=True)
+class Act:
+    kind: Literal["keep", "state", "drop", "pin", "resize", "clear"]
+    key: int
+    tokens: tuple[int, ...]
+    bytes: int
+
+
+acts = st.builds(
+    Act,
+    kind=st.sampled_from(["keep"] * 8 + ["state"] * 4 + ["drop", "pin", "pin", "resize", "clear"]),
+    key=st.integers(0, 1),
+    tokens=st.lists(st.integers(0, 2), max_size=14).map(tuple),
+    bytes=st.integers(1, 400),
+)
+
+
+def keep(tree: PrefixTree, key: bytes, tokens: tuple[int, ...], size: int) -> list[Node]:
+    path = tree.path(key, tokens)
+    for start in range(len(path) * SIZE, len(tokens) - SIZE + 1, SIZE):
+        if tree.add(path, key, tokens[start : start + SIZE], object(), size) is None:
+            break
+    tree.touch(path)
+    return path
+
+
+def apply(tree: PrefixTree, act: Act) -> None:
+    key = str(act.key).encode()
+    path = tree.path(key, act.tokens)
+    match act.kind:
+        case "keep":
+            keep(tree, key, act.tokens, act.bytes)
+        case "state" if path:
+            tree.set_snapshot(path[-1], object(), act.bytes)
+        case "drop" if path:
+            tree.drop_snapshot(path[-1])
+        case "pin" if path:
+            tree.pin(path[-1])
+        case "resize":
+            tree.resize(act.bytes * 4)
+        case "clear":
+            tree.clear()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(acts, max_size=40), st.integers(1, 1500), st.one_of(st.none(), st.integers(1, 4)))
+def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | None) -> None:
+    tree = PrefixTree(SIZE, limit, leaf_limit=leaves)
+    for act in plan:
+        apply(tree, act)
+        held = list(tree._nodes)
+        assert tree.bytes == sum(node.block_bytes + node.snapshot_bytes for node in held)
+        assert tree.bytes <= tree.limit
+        covered = {each for node in held if node.pinned for each in _ancestors(node)}
+        if act.kind in ("pin", "resize"):
+            assert sum(each.bytes for each in covered) <= tree.limit * PINNED_SHARE
+        for node in held:
+            assert node.parent is not None, "a node without the way to it"
+            assert node.parent.depth == 0 or node.parent in tree._nodes
+            assert node.parent.children[node.tokens] is node
+
+
+def test_a_budget_in_bytes_is_kept_exactly() -> None:
+    tree = PrefixTree(SIZE, 1000)
+    for start in range(50):
+        keep(tree, b"", (start, start + 1, 7, 8), 250)
+        assert tree.bytes <= 1000
+    assert tree.bytes == 1000
+
+
+def test_conversations_are_counted_by_their_ends() -> None:
+    tree = PrefixTree(SIZE, 10**9, leaf_limit=3)
+    for start in range(10):
+        keep(tree, b"", (1, 1, start, start, start, start), 1)
+        assert tree.leaves <= 3
+    assert [len(tree.path(b"", (1, 1, start, start, start, start))) for start in range(7, 10)] == [3, 3, 3]
+
+
+def test_each_option_sets_the_budget() -> None:
+    plan = DevicePlan(
+        run_type=None,
+        dequantize=False,
+        prefill_chunk=1,
+        wired_limit=None,
+        allocator_cache=0,
+        memory_limit=10**9,
+    )
+    assert share_memory(plan, ModelOptions(cache_memory_mb=7), 0).prefixes == 7 * 2**20
+    assert share_memory(plan, ModelOptions(cache_memory_percent=0.3), 0).prefixes == 3 * 10**8
+    assert max_bytes("7340032").options == {"cache_memory_mb": 7}

@@ -1,0 +1,180 @@
+"""The judge of schedules: each answer beside a plain run of the model alone, one row at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from pippin.core.events import Event, Finished, PartDelta
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.sampling.sampler import BatchSampler, Choice, choice_seed
+from pippin.engines.language.step.decoder import RowDecoder
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+ROUNDING = 1e-3  # by which logits of two ways to compute the same may differ
+NUDGES = 64  # times that a disputed draw is repeated with logits moved by as much as that
+
+
+@dataclass
+class Answer:
+    """What came of one choice."""
+
+    chosen: list[Choice] = field(default_factory=list)
+    text: str = ""
+    finished: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        assert self.finished is None, "an event after the end"
+        match event:
+            case PartDelta(text=text):
+                self.text += text
+            case Finished():
+                self.finished = event
+
+    @property
+    def tokens(self) -> list[int]:
+        return [choice.token for choice in self.chosen]
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """How keys and values are kept in few bits."""
+
+    bits: int
+    group_size: int
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Reference:
+    model: nn.Module
+    tokenizer: Tokenizer
+    quantised: Quantised | None = None
+    tolerance: float = ROUNDING
+    some_quantised: Quantised | None = (
+        None  # of some keys and values, by chance: it may be as without or as with all
+    )
+
+    def judge(self, job: LanguageJob, choice: int, answer: Answer) -> None:
+        """Raises AssertionError unless every token, logprob and text is the model's own."""
+        if not answer.chosen:
+            return
+        logits = self._logits(job.prompt, answer.tokens)
+        decoder = RowDecoder(job, choice, self.tokenizer)
+        events: list[Event] = []
+        masks: dict[int, np.ndarray] = {}
+        for place, token in enumerate(answer.tokens):
+            assert decoder.finished is None, f"{decoder.finished} at token {place} of {len(answer.tokens)}"
+            if decoder.needs_mask:
+                masks[place] = np.zeros(-(-logits.shape[-1] // 32), np.int32)
+                decoder.fill_mask(masks[place])
+            events += decoder.accept(token)
+        places = list(range(len(answer.tokens)))
+        expected = self._draw(job, choice, answer.tokens, logits, places, masks)
+        for place, (token, drawn) in enumerate(zip(answer.tokens, expected, strict=True)):
+            if token != drawn:
+                for_it = [each[place] for each in self._ways(job, answer.tokens, logits)]
+                self._dispute(job, choice, answer.tokens, for_it, place, masks)
+        self._judge_scores(job, answer, logits)
+        self._judge_end(decoder, events, answer)
+
+    def _logits(self, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
+        """Of the model alone at each token of the answer, [tokens, vocabulary]."""
+        cache = make_prompt_cache(self.model)
+        if self.quantised is None:
+            whole: mx.array = self.model(mx.array([[*prompt, *answer[:-1]]]), cache=cache)
+            return whole[0, len(prompt) - 1 :].astype(mx.float32)
+        found = [self.model(mx.array([prompt]), cache=cache)[0, -1:]]
+        for place, token in enumerate(answer[:-1]):
+            if len(prompt) + place >= self.quantised.start:
+                cache = [self._packed(layer) for layer in cache]
+            found.append(self.model(mx.array([[token]]), cache=cache)[0])
+        return mx.concatenate(found).astype(mx.float32)
+
+    def _ways(self, job: LanguageJob, answer: Sequence[int], logits: mx.array) -> list[mx.array]:
+        """These logits, and what else they could be: where experts are chosen, a little makes them quite different."""
+        if self.some_quantised is None:
+            return [logits]
+        other = replace(self, quantised=self.some_quantised)
+        return [logits, other._logits(job.prompt, answer)]
+
+    def _packed(self, layer: Any) -> Any:
+        if type(layer) is not KVCache or self.quantised is None or layer.keys is None:
+            return layer
+        return layer.to_quantized(group_size=self.quantised.group_size, bits=self.quantised.bits)
+
+    def _draw(
+        self,
+        job: LanguageJob,
+        choice: int,
+        answer: Sequence[int],
+        logits: mx.array,
+        places: Sequence[int],
+        masks: dict[int, np.ndarray],
+    ) -> list[int]:
+        """What the row draws at these places by itself, given the tokens before each; `logits` has a row for each."""
+        sampler = BatchSampler(self.tokenizer)
+        for place in places:
+            sampler.join(
+                job.request.sampling,
+                seed=choice_seed(job.seed, choice),
+                prompt=[*job.prompt, *answer[:place]],
+                logprobs=None,
+                generated=place,
+            )
+        masked = [row for row, place in enumerate(places) if place in masks]
+        bits = np.stack([masks[places[row]] for row in masked]) if masked else None
+        found: list[int] = np.array(sampler.sample(logits, bits, masked or None).tokens).tolist()
+        return found
+
+    def _dispute(
+        self,
+        job: LanguageJob,
+        choice: int,
+        answer: Sequence[int],
+        ways: list[mx.array],
+        place: int,
+        masks: dict[int, np.ndarray],
+    ) -> None:
+        """Another token than the likeliest of these logits [vocabulary] may only stand where rounding decides."""
+        nudges = mx.random.uniform(-1, 1, (NUDGES, ways[0].size), key=mx.random.key(place))
+        moved = mx.concatenate([logits + nudges * self.tolerance for logits in ways])
+        drawn = self._draw(job, choice, answer, moved, [place] * len(moved), masks)
+        assert answer[place] in drawn, (
+            f"{job.id}/{choice}: token {place} of {len(answer)} is {answer[place]}, and alone "
+            f"{max(set(drawn), key=drawn.count)} ({job.request.sampling}, {len(job.prompt)} prompt tokens)"
+        )
+
+    def _judge_scores(self, job: LanguageJob, answer: Answer, logits: mx.array) -> None:
+        wanted = job.request.logprobs
+        if wanted is None:
+            return
+        ways = self._ways(job, answer.tokens, logits)
+        logprobs = [np.array(each - mx.logsumexp(each, axis=-1, keepdims=True)) for each in ways]
+        for place, choice in enumerate(answer.chosen):
+            assert choice.logprob is not None
+            assert len(choice.top) == wanted
+            told = np.array([choice.logprob, *(each.logprob for each in choice.top)])
+            due = [
+                np.array([each[place, choice.token], *np.sort(each[place])[::-1][:wanted]])
+                for each in logprobs
+            ]
+            assert any((np.abs(told - each) < self.tolerance).all() for each in due)
+
+    def _judge_end(self, decoder: RowDecoder, events: list[Event], answer: Answer) -> None:
+        if answer.finished is None:  # cancelled
+            assert decoder.finished is None or not answer.text
+            return
+        events += decoder.close(decoder.finished or "length")
+        text = "".join(event.text for event in events if isinstance(event, PartDelta))
+        assert answer.text == text
+        assert answer.finished.usage.completion_tokens == len(answer.tokens)
+        assert answer.finished.usage.reasoning_tokens == decoder.reasoning_tokens
+        if decoder.finished is not None:
+            assert answer.finished.reason == decoder.finished
+        else:
+            assert answer.finished.reason == "length"

@@ -1,0 +1,198 @@
+"""Whatever happens around a request, its answer is what the model alone gives: random schedules on real architectures.
+
+Arrivals, cancels, preemptions, hits, evictions, restarts, chunk sizes, neighbours, proposals, adapters, few-bit caches,
+grammars and draws, all mixed. `PIPPIN_SCHEDULES=3000 pytest -m long -s tests/engines/language/step/test_schedules.py` runs
+so many of each architecture, and a twentieth of that of the demo model. What fails tells its number and the seed, which
+`PIPPIN_SCHEDULES_SEED` repeats. They are drawn by chance alone: hypothesis varies what it had, and draws little else.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.utils import load_adapters, load_model
+
+from tests.engines.language.reference import Reference
+from tests.engines.language.schedule_run import Subject, run_schedule
+from tests.engines.language.schedules import (
+    COMES_BACK,
+    CROWDED,
+    GREW,
+    KNOWN,
+    LOOKED_BACK,
+    MANNERS,
+    Schedule,
+    plan_of,
+    world_of,
+)
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+
+REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
+QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
+ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
+DAY = 3  # schedules of each architecture
+NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
+REAL = max(NIGHT // 20, 1)  # schedules of the demo model
+SEED = os.environ.get("PIPPIN_SCHEDULES_SEED", str(time.time_ns()))
+MANY = 100  # schedules, among which everything happens by chance
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
+    root = tmp_path_factory.mktemp("models")
+    made: dict[str, Subject] = {}
+
+    def folder(name: str) -> Path:
+        path = root / name
+        wide = {"head_dim": 32} if name in QUANTISABLE else {}
+        return path if path.exists() else tiny_model(name, path, **wide)
+
+    def subject(name: str) -> Subject:
+        if name not in made:
+            named = (
+                {each: str(adapter(folder(name), root, each)) for each in ("one", "two")}
+                if name in ADAPTABLE
+                else {}
+            )
+            made[name] = Subject(folder(name), draft=folder("llama"), adapters=named)
+            for each, path in named.items():
+                model, _ = load_model(folder(name))
+                model = load_adapters(model, path)
+                model.eval()
+                made[name].references[each] = Reference(model, made[name].tokenizer)
+        return made[name]
+
+    return subject
+
+
+def adapter(base: Path, root: Path, name: str) -> Path:
+    """A random adapter of mlx-lm's format for all query and value projections."""
+    folder = root / f"{base.name}-{name}"
+    folder.mkdir()
+    rank = {"one": 4, "two": 8}[name]
+    mx.random.seed(rank)
+    weights = {}
+    found: Any = mx.load(str(base / "model.safetensors"))
+    for key, weight in found.items():
+        if key.endswith(("q_proj.weight", "v_proj.weight")):
+            path, (out, inside) = key.removesuffix(".weight"), weight.shape
+            weights[f"{path}.lora_a"] = mx.random.normal((inside, rank)) * 0.5
+            weights[f"{path}.lora_b"] = mx.random.normal((rank, out)) * 0.1
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    layers = json.loads((base / "config.json").read_text())["num_hidden_layers"]
+    parameters = {
+        "rank": rank,
+        "scale": 0.5,
+        "dropout": 0.0,
+        "keys": ["self_attn.q_proj", "self_attn.v_proj"],
+    }
+    config = {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": parameters}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+ALONE = {"prefixes": False, "preempt_every": 0, "room": None, "disk": False}
+"""Where quantised keys and values do not depend on what was computed when."""
+
+
+def traits_of(architecture: str) -> list[dict[str, Any]]:
+    """All that this architecture can be run with."""
+    found: list[dict[str, Any]] = [{}]
+    if architecture in REWINDABLE:
+        found += [{"proposals": source} for source in ("prompt_lookup", "draft", "known")]
+    if architecture in ADAPTABLE:
+        found += [{"adapted": True}, {"adapted": True, "proposals": "prompt_lookup"}]
+    if architecture in QUANTISABLE:
+        found += [{"kv_bits": bits, **ALONE} for bits in (4, 8)]
+        found += [{"kv_bits": 8, "quantised_start": 20, **ALONE}, {"kv_bits": 8}]
+    return found
+
+
+def schedule_of(draw: Random, traits: list[dict[str, Any]]) -> Schedule:
+    world = world_of(draw, draw.choice(traits))
+    manners = list(MANNERS) if world.exact else ["greedy"]
+    return world, plan_of(draw, manners, ["one", "two", None] if world.adapted else [None])
+
+
+def certain_of(architecture: str) -> list[Schedule]:
+    """Schedules in which everything happens that can happen to this architecture."""
+    return [COMES_BACK, CROWDED, GREW, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
+
+
+def happened(tally: Counter[str], *, proposals: bool) -> None:
+    for what in ("preempted", "hits", "evicted", "disk_hits"):
+        assert tally[what], f"no schedule had any {what}"
+    assert not proposals or 0 < tally["accepted"] < tally["proposed"]
+
+
+def play(subject: Subject, schedule: Schedule) -> None:
+    world, plan = schedule
+    with tempfile.TemporaryDirectory() as disk:
+        run_schedule(subject, plan, world, Path(disk))
+
+
+def play_many(subject: Subject, traits: list[dict[str, Any]], count: int, seed: str) -> Counter[str]:
+    """What happened in so many schedules."""
+    before = Counter(subject.tally)
+    for number in range(count):
+        schedule = schedule_of(Random(f"{seed} {number}"), traits)
+        try:
+            play(subject, schedule)
+        except Exception as error:
+            error.add_note(f"schedule {number} of seed {seed}: {schedule}")
+            raise
+    return subject.tally - before
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_whatever_can_happen_changes_no_answer(subjects: Callable[[str], Subject], architecture: str) -> None:
+    subject = subjects(architecture)
+    before = Counter(subject.tally)
+    for schedule in certain_of(architecture):
+        play(subject, schedule)
+    happened(subject.tally - before, proposals=architecture in REWINDABLE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_schedule_does_not_change_the_answers(
+    subjects: Callable[[str], Subject], architecture: str
+) -> None:
+    play_many(subjects(architecture), traits_of(architecture), DAY, "day")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(max(7200, 20 * NIGHT))
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_thousand_schedules_do_not_change_the_answers(
+    subjects: Callable[[str], Subject], architecture: str
+) -> None:
+    tally = play_many(subjects(architecture), traits_of(architecture), NIGHT, SEED)
+    print(f"\n{architecture}: {dict(tally)}")
+    if tally["schedules"] >= MANY:
+        happened(tally, proposals=architecture in REWINDABLE)
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.timeout(max(7200, 20 * NIGHT))
+def test_schedules_do_not_change_the_answers_of_real_weights(demo_model: Path) -> None:
+    subject = Subject(demo_model)
+    for schedule in (COMES_BACK, CROWDED, KNOWN):
+        play(subject, schedule)
+    happened(subject.tally, proposals=True)
+    traits: list[dict[str, Any]] = [
+        {},
+        {"proposals": "prompt_lookup"},
+        {"proposals": "known"},
+        {"kv_bits": 8, **ALONE},
+    ]
+    tally = play_many(subject, traits, REAL, SEED)
+    print(f"\nthe demo model: {dict(tally)}")

@@ -1,0 +1,148 @@
+"""A tiny vision-language model with its preparer and engine, and mlx-vlm's own generate as the judge."""
+
+import io
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from PIL import Image as Pictures
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Image, Inline, Message, Part, Text
+from pippin.core.events import Failed, Finished
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import Generate
+from pippin.engines.device import DevicePlan
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.loading import build_engine
+from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.vision.clips import Clip
+from pippin.engines.language.vision.trial import is_faithful
+from pippin.engines.sound import Samples
+from tests.engines.language.bench import PLAN, watch
+
+Tokens = dict[str, list[int]]
+
+
+class VisionBench:
+    def __init__(self, folder: Path, plan: DevicePlan = PLAN, **options: Any) -> None:
+        self.options = ModelOptions(cache_block_tokens=8, **options)
+        self.folder = folder
+        self.plan = plan
+        info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
+        self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
+        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
+        self.preparer.try_media(partial(is_faithful, self.model))
+        self.engine = self.new_engine()
+
+    def new_engine(self) -> LanguageEngine:
+        return build_engine(self.model, self.preparer.tokenizer, self.options, self.plan, folder=self.folder)
+
+    def job(self, name: str, *parts: Part | bytes | str, tokens: int = 12, **request: Any) -> LanguageJob:
+        """Of one message of the user."""
+        return self.prepare(name, (Message("user", tuple(map(part_of, parts))),), tokens=tokens, **request)
+
+    def prepare(
+        self, name: str, messages: tuple[Message, ...], *, tokens: int = 12, **request: Any
+    ) -> LanguageJob:
+        asked = GenerationRequest(
+            model="tiny",
+            messages=messages,
+            max_tokens=tokens,
+            **{"sampling": Sampling(temperature=0), **request},
+        )
+        job = self.preparer.prepare(name, Generate(asked))
+        assert isinstance(job, LanguageJob)
+        return job
+
+    def run(
+        self, *jobs: LanguageJob, engine: LanguageEngine | None = None
+    ) -> tuple[Tokens, dict[str, Finished]]:
+        """Submit all at once and run to the end: every request's tokens, and how it ended."""
+        engine = engine or self.engine
+        accept = engine._requests.accept
+        watched, ends = watch(engine), {}
+        for job in jobs:
+            engine.submit(job)
+        while engine.busy:
+            for name, event in engine.step():
+                assert not isinstance(event, Failed), event
+                if isinstance(event, Finished):
+                    ends[name] = event
+        engine._requests.accept = accept  # type: ignore[method-assign]
+        return {name: tokens for (name, _), tokens in watched.items()}, ends
+
+    def alone(self, job: LanguageJob) -> list[int]:
+        """By an engine that has seen nothing yet."""
+        return self.run(job, engine=self.new_engine())[0][job.id]
+
+    def judged(
+        self, text: str, pictures: Sequence[bytes], tokens: int = 12, *, sound: Samples | None = None
+    ) -> list[int]:
+        """What mlx-vlm generates for one message of the user, pictures and sound first."""
+        from mlx_vlm.generate import stream_generate
+        from mlx_vlm.utils import load_processor
+
+        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
+        content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
+        if sound is not None:
+            content = [{"type": "audio"}, *content]
+        prompt = processor.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        given: dict[str, Any] = {
+            "image": [Pictures.open(io.BytesIO(picture)) for picture in pictures] or None
+        }
+        if sound is not None:
+            given["audio"] = [sound]
+        if self.folder.name == "llava" and pictures:
+            # Its image processor in transformers takes no `padding`, with which mlx-vlm calls it.
+            made = processor(text=[prompt], images=given.pop("image"))
+            given |= {"input_ids": made["input_ids"], "pixel_values": made["pixel_values"]}
+            given["mask"] = made["attention_mask"]
+        found = stream_generate(
+            self.model.inner, processor, prompt, max_tokens=tokens, temperature=0.0, **given
+        )
+        *_, last = found
+        answer: list[int] = last.token_ids
+        return answer
+
+    def judged_video(self, text: str, clip: Clip, tokens: int = 12) -> list[int]:
+        """As `judged`, for a video of these frames."""
+        from mlx_vlm.generate import stream_generate
+        from mlx_vlm.utils import VideoMetadata, load_processor
+
+        processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
+        prompt = processor.tokenizer.apply_chat_template(
+            [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": text}]}],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        told = VideoMetadata(clip.source_frames, clip.source_fps, clip.indices)
+        found = stream_generate(
+            self.model.inner,
+            processor,
+            prompt,
+            video=[clip.frames],
+            video_metadata=[told],
+            max_tokens=tokens,
+            temperature=0.0,
+        )
+        *_, last = found
+        answer: list[int] = last.token_ids
+        return answer
+
+
+def part_of(part: Part | bytes | str) -> Part:
+    match part:
+        case bytes():
+            return Image(Inline(part))
+        case str():
+            return Text(part)
+        case _:
+            return part

@@ -1,0 +1,52 @@
+"""A model of another kind is refused before it is loaded, with those that could."""
+
+import asyncio
+import logging
+
+import pytest
+
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelKind
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Embed, Generate, ListVoices, Task, Tokenize
+from pippin.service.kinds import check_kind
+from tests.service.doubles import scripted, scripted_service
+
+CHAT = Generate(GenerationRequest(model="m", prompt="Hi"))
+KINDS: tuple[ModelKind, ...] = ("language", "embeddings", "speech", "images")
+HERE = [ModelInfo(id=f"one-of-{kind}", kind=kind) for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"), [(CHAT, "language"), (Embed(inputs=("a",)), "embeddings"), (ListVoices(), "speech")]
+)
+def test_only_a_model_of_the_right_kind_is_asked_and_others_are_told_which_is(
+    task: Task, kind: ModelKind
+) -> None:
+    for info in HERE:
+        if info.kind == kind:
+            check_kind(task, info, HERE)
+            continue
+        with pytest.raises(ServerError, match=f"Name one that can: one-of-{kind}") as refused:
+            check_kind(task, info, HERE)
+        assert (refused.value.report.status, refused.value.report.param) == (400, "model")
+        with pytest.raises(ServerError, match=f"serve one of kind {kind}"):
+            check_kind(task, info, [info])
+
+
+def test_tokenizers_and_scripted_models_are_asked_whatever_they_are() -> None:
+    for info in HERE:
+        check_kind(Tokenize("Hi"), info, ())
+    check_kind(Embed(inputs=("a",)), scripted("m"), ())
+
+
+def test_a_name_with_line_ends_begins_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        async with scripted_service(scripted()) as service:
+            with pytest.raises(ServerError):
+                await service.start(CHAT, model="x\nERROR forged", id="r")
+
+    caplog.set_level(logging.DEBUG)
+    asyncio.run(scene())
+    assert "forged" in caplog.text
+    assert "\nERROR forged" not in caplog.text
