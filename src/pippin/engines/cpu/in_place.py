@@ -5,8 +5,7 @@ write each of their steps to memory. What is behind such an array in MLX's graph
 a tenth of a millisecond: worth it for many numbers.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import mlx.core as mx
@@ -33,25 +32,9 @@ def pays(numbers: int) -> bool:
     return QUICK and numbers >= MANY
 
 
-_before_computing: list[Callable[[], None]] = []
-
-
-@contextmanager
-def letting_go(function: Callable[[], None]) -> Iterator[None]:
-    """Within, `function` is called before anything here is computed: for who builds a graph to have it computed later,
-    and holds arrays as they are until then, which would be copied instead of written into."""
-    _before_computing.append(function)
-    try:
-        yield
-    finally:
-        _before_computing.pop()
-
-
 def opened(array: mx.array) -> NDArray[np.float32] | None:
     """The memory of an array that nobody else looks at, to be written in; None where several of its numbers share
     one place."""
-    for function in _before_computing:
-        function()
     mx.eval(array)
     memory = np.asarray(array)
     return memory if memory.flags.c_contiguous and memory.flags.writeable else None

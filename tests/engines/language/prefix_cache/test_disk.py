@@ -145,7 +145,7 @@ def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
         import os, sys
         import numpy as np
         from pathlib import Path
-        from pippin.engines.language.disk_cache import DiskCache
+        from pippin.engines.language.prefix_cache.disk import DiskCache
         cache = DiskCache(Path(sys.argv[1]), "0" * 24, 1 << 30)
         for index in range(400):
             cache.write(f"{index:040}", {"0": np.full((64, 1024), index, np.float32)}, {})

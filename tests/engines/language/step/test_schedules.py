@@ -1,9 +1,11 @@
 """Whatever happens around a request, its answer is what the model alone gives: random schedules on real architectures.
 
 Arrivals, cancels, preemptions, hits, evictions, restarts, chunk sizes, neighbours, proposals, adapters, few-bit caches,
-grammars and draws, all mixed. `PIPPIN_SCHEDULES=3000 pytest -m long -s tests/engines/language/step/test_schedules.py` runs
-so many of each architecture, and a twentieth of that of the demo model. What fails tells its number and the seed, which
-`PIPPIN_SCHEDULES_SEED` repeats. They are drawn by chance alone: hypothesis varies what it had, and draws little else.
+grammars and draws, all mixed.
+`PIPPIN_SCHEDULES=3000 pytest -m long -s tests/engines/language/step/test_schedules.py`
+runs so many of each architecture, and a twentieth of that of the demo model. What fails tells its number and the seed,
+which `PIPPIN_SCHEDULES_SEED` repeats. They are drawn by chance alone: hypothesis varies what it had, and draws
+little else.
 """
 
 import json

@@ -35,7 +35,6 @@ class AttentionArena:
     def __init__(self, window: Window) -> None:
         self.window = window
         self.parts: list[mx.array] = []  # keys and values, [slots, heads, capacity, dim] each
-        self._before: list[mx.array] = []  # these as they are until the step that was built ahead is started
         self._tick = 0
 
     @property
@@ -54,8 +53,6 @@ class AttentionArena:
         self._tick = self.window.tick
         new = self._encoded(keys, values)
         self.allot(new)
-        # Not the same objects: an assignment to places of one changes it.
-        self._before = [part[:] for part in self.parts] if self.window.ahead else []
         self.parts = [self._written(part, added) for part, added in zip(self.parts, new, strict=True)]
         return self.keys_and_values()
 
@@ -129,14 +126,6 @@ class AttentionArena:
         kept = mx.array(slots)
         self.parts = [part[:, :, : self._room(capacity)][kept] for part in self.parts]
 
-    def start(self) -> None:
-        """The step that was built ahead starts: whoever held the parts as they were would have it copy them."""
-        self._before = []
-
-    def forget_step(self) -> None:
-        """The step that was built ahead will never be started."""
-        self.parts, self._before = self._before or self.parts, []
-
     def store(self, slot: int, cache: Any) -> None:
         """Copy a row's private cache into its slot."""
         if cache.keys is not None:
@@ -162,7 +151,7 @@ class AttentionArena:
 
     def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a row up to position `stop`, [1, heads, n, dim], as views."""
-        return self._decoded([part[slot : slot + 1, :, :stop] for part in self._before or self.parts])
+        return self._decoded([part[slot : slot + 1, :, :stop] for part in self.parts])
 
     def arrays(self) -> list[mx.array]:
         return self.parts
@@ -251,7 +240,7 @@ class SlidingArena(AttentionArena):
     def take(self, slot: int, stop: int) -> tuple[mx.array, mx.array]:
         """What position `stop` of a row attends to, oldest first; `stop` may lie back from its end by the slack."""
         places = mx.arange(max(stop - self.size, 0), stop) % self.ring
-        keys, values = (part[slot : slot + 1][:, :, places] for part in self._before or self.parts)
+        keys, values = (part[slot : slot + 1][:, :, places] for part in self.parts)
         return keys, values
 
 

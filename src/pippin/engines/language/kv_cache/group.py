@@ -49,21 +49,12 @@ class RowGroup(Protocol):
 
     def length(self, slot: int) -> int: ...
 
-    def computed(self, slot: int) -> int:
-        """Tokens of a row, less those of a step that was built ahead and not started."""
-        ...
-
     def rewind(self, slot: int, tokens: int) -> None:
         """Forget the last tokens of a row."""
         ...
 
-    def forward(self, tokens: mx.array, *, ahead: bool = False) -> mx.array:
-        """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]. `ahead`: it will be
-        started later, until which rows can be viewed as they were before."""
-        ...
-
-    def start(self) -> None:
-        """The step that was built ahead starts."""
+    def forward(self, tokens: mx.array) -> mx.array:
+        """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
         ...
 
     def compact(self) -> list[tuple[int, int]]:

@@ -112,11 +112,6 @@ class RowGroups:
         for name in [name for name, group in self._groups.items() if group.empty]:
             del self._groups[name]
 
-    def start(self) -> None:
-        """The step that was built ahead starts."""
-        for group in self._groups.values():
-            group.start()
-
     def running(self) -> Iterator[tuple[RowGroup, dict[int, Row]]]:
         """Each group that has rows, and these by their slots."""
         for name, group in self._groups.items():
@@ -132,10 +127,6 @@ class RowGroups:
     def length(self, row: Row) -> int:
         """Tokens in the row's cache."""
         return self._groups[row.group].length(row.slot)
-
-    def computed(self, row: Row) -> int:
-        """Of these, what can be viewed."""
-        return self._groups[row.group].computed(row.slot)
 
     def rewind(self, row: Row, tokens: int) -> None:
         """Forget the last tokens of a row."""

@@ -6,7 +6,6 @@ from typing import Self
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.cpu.in_place import letting_go
 from pippin.engines.language.kv_cache.attention import (
     Arena,
     ArenaList,
@@ -44,7 +43,7 @@ class ArenaGroup:
         """Let go of all memory."""
         window = self._window
         window.low = window.high = window.capacity = 0
-        window.lengths, window.shifts, window.ahead = [], [], False
+        window.lengths, window.shifts = [], []
         self._arenas = [arena_for(cache, window, self._shape) for cache in new_row_cache(self._model)]
 
     @property
@@ -61,10 +60,6 @@ class ArenaGroup:
 
     def length(self, slot: int) -> int:
         return self._window.lengths[slot]
-
-    def computed(self, slot: int) -> int:
-        window = self._window
-        return window.lengths[slot] - (window.count if window.ahead else 0)
 
     def reserve(self, length: int, room: int, coming: int = 0) -> Reservation | None:
         if not self._shape.prompts_in_slots:
@@ -99,7 +94,6 @@ class ArenaGroup:
         self._close(reservation.slot)
 
     def adopt(self, other: Self, slot: int, room: int) -> int:
-        other.start()
         length, shift = other.length(slot), other._window.shifts[slot]
         mine = self._open(length, room)
         self._go_live(mine, length, shift)
@@ -110,7 +104,6 @@ class ArenaGroup:
 
     def _open(self, length: int, room: int, coming: int = 0) -> int:
         """A slot with places for such a row."""
-        self.start()
         slot = self._free_slot()
         self._grow(*self._with(slot, length, room, coming))
         return slot
@@ -156,39 +149,23 @@ class ArenaGroup:
         if self.empty:
             self._reset()
         elif not self._live:
-            self._forget_step()
             self._resize(0, 0)
         elif slot in (window.low, window.high - 1):
             self._resize(min(self._live), max(self._live) + 1)
 
-    def _forget_step(self) -> None:
-        """Nobody is left for whom to compute what was built ahead."""
-        self._window.ahead = False
-        for arena in flat(self._arenas):
-            if isinstance(arena, AttentionArena):
-                arena.forget_step()
-
     def rewind(self, slot: int, tokens: int) -> None:
         self._window.lengths[slot] -= tokens
 
-    def forward(self, tokens: mx.array, *, ahead: bool = False) -> mx.array:
+    def forward(self, tokens: mx.array) -> mx.array:
         window = self._window
         count = tokens.shape[1]
         if (places := self._places_after(count)) > window.capacity:
             self._grow(len(window.lengths), places)
-        window.begin(count, ahead=ahead)
-        with letting_go(self.start):
-            logits: mx.array = self._model(tokens, cache=self._arenas)
+        window.begin(count)
+        logits: mx.array = self._model(tokens, cache=self._arenas)
         for slot in self._live:
             window.lengths[slot] += count
         return logits
-
-    def start(self) -> None:
-        if not self._window.ahead:
-            return
-        self._window.ahead = False
-        for arena in flat(self._arenas):
-            arena.start()
 
     def compact(self) -> list[tuple[int, int]]:
         """One row for each call, once a quarter of the computed slots are holes that nobody came to fill.
@@ -225,7 +202,6 @@ class ArenaGroup:
         capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
         if len(kept) == len(window.lengths) and capacity == window.capacity:
             return {}
-        self.start()
         window.capacity = capacity
         computed = [slot for slot in kept if window.low <= slot < window.high]
         for arena in flat(self._arenas):
@@ -270,7 +246,6 @@ class ArenaGroup:
             window.lengths.extend([0] * (slots - held))
             window.shifts.extend([0] * (slots - held))
         if slots > held or capacity > window.capacity:
-            self.start()
             window.capacity = max(capacity, window.capacity)
             for arena in flat(self._arenas):
                 arena.grow(len(window.lengths), window.capacity)

@@ -37,9 +37,6 @@ class SoloGroup:
     def length(self, slot: int) -> int:
         return self._lengths[slot]
 
-    def computed(self, slot: int) -> int:
-        return self._lengths[slot]
-
     def join(
         self,
         cache: RowCache,
@@ -80,7 +77,7 @@ class SoloGroup:
             cache.trim(tokens)
         self._lengths[slot] -= tokens
 
-    def forward(self, tokens: mx.array, *, ahead: bool = False) -> mx.array:
+    def forward(self, tokens: mx.array) -> mx.array:
         results: list[mx.array | None] = []
         for slot, cache in enumerate(self._caches):
             shifted = {"shift": self._shifts[slot]} if self._shifts[slot] else {}
@@ -90,9 +87,6 @@ class SoloGroup:
             self._lengths[slot] += tokens.shape[1]
         filled = next(result for result in results if result is not None)
         return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])
-
-    def start(self) -> None:
-        pass
 
     def compact(self) -> list[tuple[int, int]]:
         return []

@@ -18,22 +18,12 @@ class StateArena:
     def __init__(self, window: Window, count: int) -> None:
         self.window = window
         self.cache: list[mx.array | None] = [None] * count
-        # As it is until the step that was built ahead is started.
-        self._before: list[mx.array | None] = []
-        self._tick = 0
 
     def __getitem__(self, index: int) -> mx.array | None:
         return self.cache[index]
 
     def __setitem__(self, index: int, value: mx.array) -> None:
-        if self._tick != self.window.tick:
-            self._tick = self.window.tick
-            self._before = list(self.cache) if self.window.ahead else []
         self.cache[index] = value
-
-    def start(self) -> None:
-        """The step that was built ahead starts."""
-        self._before = []
 
     def make_mask(self, N: int) -> None:
         return None
@@ -44,12 +34,11 @@ class StateArena:
     def resize(self, before: tuple[int, int], after: tuple[int, int]) -> None:
         """The window went from slots `before` to `after`."""
         if after[0] == after[1]:
-            self.cache, self._before = [None] * len(self.cache), []
+            self.cache = [None] * len(self.cache)
             return
-        for states in (self.cache, self._before):
-            for index, state in enumerate(states):
-                if state is not None:
-                    states[index] = _resized(state, before, after)
+        for index, state in enumerate(self.cache):
+            if state is not None:
+                self.cache[index] = _resized(state, before, after)
 
     def store(self, slot: int, cache: ArraysCache) -> None:
         self._put(slot, cache.cache)
@@ -80,7 +69,7 @@ class StateArena:
     def take(self, slot: int) -> list[mx.array | None]:
         """A row's state, as views."""
         place = slot - self.window.low
-        return [None if state is None else state[place : place + 1] for state in self._before or self.cache]
+        return [None if state is None else state[place : place + 1] for state in self.cache]
 
     def arrays(self) -> list[mx.array]:
         return [state for state in self.cache if state is not None]

@@ -17,7 +17,6 @@ class Window:
         self.low = 0
         self.high = 0
         self.count = 1  # tokens for each row in this step
-        self.ahead = False  # this step is built, and not started yet
         self.tick = 0
         self.capacity = 0
         self.lengths: list[int] = []  # of each slot, before this step
@@ -31,10 +30,10 @@ class Window:
         # Of each slot's next token, [slots, 1, 1, 1]; only where not level.
         self.places = mx.array([], dtype=mx.int32)
 
-    def begin(self, count: int, *, ahead: bool) -> None:
-        """A step of `count` tokens for each row; `ahead`: it will be started later."""
+    def begin(self, count: int) -> None:
+        """A step of `count` tokens for each row begins."""
         self.tick += 1
-        self.count, self.ahead = count, ahead
+        self.count = count
         lengths = self.lengths[self.low : self.high]
         self.longest = max(lengths)
         self.runs, start = [], self.low

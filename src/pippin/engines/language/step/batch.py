@@ -15,7 +15,7 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 
 
 class Batch:
-    """`rows` is in the sampler's order. A step is `forward`, `launch`, `sample`; then `read` gives the tokens drawn.
+    """`rows` is in the sampler's order. A step is `forward`, `sample`; then `read` gives the tokens drawn.
 
     `forward` may come before the last draw is read: rows that end there leave, and are not drawn for again. Rows that
     join before `sample` are drawn for from their prompts' logits.
@@ -31,7 +31,7 @@ class Batch:
         sorts_slowly: bool = False,
         overlaps: bool = True,
     ) -> None:
-        """`overlaps`: starting a step on the device does not hold up the host."""
+        """`overlaps`: the device computes a step while the host goes on."""
         self.rows: list[Row] = []
         self.groups = groups
         self._tokenizer = tokenizer
@@ -40,8 +40,8 @@ class Batch:
         self._mask_words = -(-vocabulary // 32)
         self._drawn: Sampled | None = None
         self._drawn_rows: list[Row] = []
-        self._overlaps = overlaps
-        self.built = False  # the next step; on a device that does not overlap it is started later
+        self.overlaps = overlaps
+        self.built = False  # the next step is under way
         self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
         self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
 
@@ -83,13 +83,8 @@ class Batch:
     def _forget_step(self) -> None:
         self.built, self._logits, self._places = False, [], {}
 
-    @property
-    def started(self) -> bool:
-        """Whether the next step is under way."""
-        return self.built and self._overlaps
-
     def forward(self) -> None:
-        """Build the next step of all rows, and start it if that does not hold up the host."""
+        """Build the next step of all rows, and have the device compute it."""
         self.groups.compact()
         fresh = [row for row in self.rows if row.fresh is not None]
         sources = [] if self._drawn is None else [self._drawn.tokens]
@@ -105,22 +100,13 @@ class Batch:
         for group, mine in self.groups.running():
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, mine)
-            logits = group.forward(_pick(source, picked)[:, None], ahead=not self._overlaps)
+            logits = group.forward(_pick(source, picked)[:, None])
             results.append(logits[:, -1])
             self._places |= {row: start + slot - group.low for slot, row in mine.items()}
             start += group.high - group.low
         self._logits = results
         self.built = True
-        if self._overlaps:
-            mx.async_eval(*results)  # type: ignore[no-untyped-call]
-
-    def launch(self) -> None:
-        """Have the device compute the next step, built or not."""
-        if not self.built:
-            self.forward()
-        if not self._overlaps:
-            self.groups.start()
-            mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
+        mx.async_eval(*results)  # type: ignore[no-untyped-call]
 
     def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):

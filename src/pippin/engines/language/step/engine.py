@@ -103,14 +103,14 @@ class LanguageEngine:
         self.counters.steps += 1
         self._requests.expire(started, self._options.queue_timeout)
         admitted = self._admit(started)
-        if not self._batch.started:
+        if not self._batch.built:
             self._keeping.settle()
         if admitted or not self._batch.built:
             self._fit()
         decoding = len(self._batch.rows)
         checked = decoding > 0 and self._check_proposals()
-        if self._batch.rows and not checked:
-            self._batch.launch()
+        if self._batch.rows and not checked and not self._batch.built:
+            self._batch.forward()
         self._keeping.settle()  # rows that left while the step was built: their text is copied beside it
         tokens = self._compute_prompts(wait=checked or not decoding, start=not checked)
         if self._batch.rows and not checked:
@@ -129,13 +129,13 @@ class LanguageEngine:
         return sent
 
     def _draw(self) -> None:
-        """A token for every row. The next step is built while the device still works on this one, unless it would be in
-        vain."""
+        """A token for every row. Where the device works beside the host, the next step is built meanwhile, unless it
+        would be in vain."""
         self._batch.sample()
         self._keeping.keep_states()
         rows = self._batch.rows
         self._speculates = self._speculation is not None and self._speculation.wanted(rows)
-        ahead = not self._speculates and all(row.ticket.growth > 1 for row in rows)
+        ahead = self._batch.overlaps and not self._speculates and all(row.ticket.growth > 1 for row in rows)
         if ahead and self._fit():
             self._batch.forward()
         self._read()

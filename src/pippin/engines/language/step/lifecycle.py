@@ -39,7 +39,7 @@ class RowKeeping:
         """Remember a row that is about to leave: a conversation goes on from its end."""
         if self._prefixes is None:
             return
-        length = min(self._batch.groups.computed(row), len(row.tokens))
+        length = min(self._batch.groups.length(row), len(row.tokens))
         stop = length // self._prefixes.tree.block_tokens * self._prefixes.tree.block_tokens
         if stop and self._earliest(row, length) <= stop:
             job = row.request.job
