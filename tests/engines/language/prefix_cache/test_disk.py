@@ -66,7 +66,7 @@ SERVER = """
     import os, sys
     from pathlib import Path
     from pippin.config.model_options import ModelOptions
-    from pippin.engines.device import accelerate_blas
+    from pippin.engines.cpu.blas import accelerate_blas
     accelerate_blas(ModelOptions(), threads=1)
     from tests.engines.bench import Bench, run_all
     folder, cache, seeds, end = sys.argv[1:]
