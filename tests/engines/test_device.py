@@ -1,10 +1,5 @@
 """What follows from a machine, with the machine made up."""
 
-import ctypes
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import mlx.core as mx
 import msgspec
 import pytest
@@ -93,6 +88,3 @@ def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
     assert shares.rows + shares.prefixes == 8 * GIB
     assert share_memory(plan, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
     assert share_memory(plan, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20
-
-
-@dataclass

@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu import blas
 
 
+@dataclass
 class Library:
     """A BLAS that remembers how it was set up."""
 

@@ -1,5 +1,5 @@
 """What only a CPU needs. `engines/device.py` decides whether it is used; no other room asks what the device is.
 
-`blas.py`: the library that multiplies matrices. `functions.py`: exp and its kin, attention and rotary embedding in place
-of MLX's own. `in_place.py`: the same for many numbers at once, by numpy.
+`blas.py`: the library that multiplies matrices. `functions.py`: exp and its kin, attention and rotary embedding in
+place of MLX's own. `in_place.py`: the same for many numbers at once, by numpy.
 """
