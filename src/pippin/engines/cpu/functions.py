@@ -129,16 +129,6 @@ def _bias(mask: mx.array | str, count: int, length: int) -> mx.array:
     return mx.where(mask, 0.0, MASKED) if mask.dtype == mx.bool_ else mask * TO_BASE_2
 
 
-def steady(positions: mx.array) -> mx.array:
-    """Promise that `positions` will not be changed in place, so that the rotation that follows from it can be kept.
-
-    Gives the array itself. Where MLX's own rotary embedding is in place, nothing is remembered.
-    """
-    if isinstance(mx.fast.rope, Rope):
-        mx.fast.rope.promised[id(positions)] = positions
-    return positions
-
-
 @dataclass(frozen=True)
 class Turn:
     """Cosines and sines that a rotary embedding multiplies with, and what they were made from."""
@@ -154,8 +144,13 @@ class Rope:
 
     own: Callable[..., mx.array]
     promised: WeakValueDictionary[int, mx.array] = field(default_factory=WeakValueDictionary)
-    """Arrays of positions that `steady` was told of, by their ids."""
+    """Arrays of positions that will not be changed in place, by their ids."""
     _turns: dict[tuple[Any, ...], Turn] = field(default_factory=dict)
+
+    def steady(self, positions: mx.array) -> mx.array:
+        """Take the promise that `positions` will not be changed in place, and give the array itself."""
+        self.promised[id(positions)] = positions
+        return positions
 
     def __call__(self, x: mx.array, dims: int, **options: Any) -> mx.array:
         offset = options.get("offset")
@@ -197,6 +192,15 @@ def _new_turn(
     return Turn(
         mx.concatenate([cosines, cosines], axis=-1), mx.concatenate([-sines, sines], axis=-1), (offset, freqs)
     )
+
+
+def steady(positions: mx.array) -> mx.array:
+    """Promise that `positions` will not be changed in place, so that the rotation that follows from it can be kept.
+
+    Gives the array itself. Where MLX's own rotary embedding is in place, nothing is remembered.
+    """
+    rope = mx.fast.rope
+    return rope.steady(positions) if isinstance(rope, Rope) else positions
 
 
 @dataclass(frozen=True)
