@@ -16,6 +16,7 @@ from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.kv_cache.layout import CacheLayout
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import PrefixCache
@@ -45,6 +46,7 @@ class LanguageEngine:
         share: Callable[[int], MemoryShares],
         batch: Batch,
         head: Head,
+        layout: CacheLayout,
         joint_prompts: bool,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
@@ -66,6 +68,7 @@ class LanguageEngine:
             prefixes,
             adapters,
             head=head,
+            layout=layout,
             joint=joint_prompts,
         )
         self._keeping = RowKeeping(batch, prefixes)
@@ -143,10 +146,8 @@ class LanguageEngine:
     def _fit(self) -> bool:
         """Whether the next step fits in the memory, as far as it can be made to."""
         left = self._scheduler.for_rows()
-        self._speculates = self._speculates and self._batch.groups.fit(
-            left, 1 + self._options.num_draft_tokens
-        )
-        return self._speculates or self._batch.groups.fit(left)
+        self._speculates = self._speculates and self._batch.fit(left, 1 + self._options.num_draft_tokens)
+        return self._speculates or self._batch.fit(left)
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
@@ -231,9 +232,11 @@ class LanguageEngine:
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._requests.finish(row)
                 continue
-            coming = self._scheduler.coming(ticket)
-            self._batch.join(row, prompt.cache, prompt.logits, reservation=prompt.reservation, coming=coming)
-            prompt.reservation = None
+            slot = prompt.slot
+            if slot is None:
+                slot = self._batch.groups.reserve(ticket.slot_request(self._scheduler.coming(ticket)))
+            self._batch.join(row, prompt.cache, prompt.logits, slot)
+            prompt.slot = None
         self._prompts.forget(prompt)
 
     def stats(self) -> EngineStats:
