@@ -89,27 +89,16 @@ def build_engine(
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
-    chunk = int(plan.prefill_chunk * MOST_STRETCH)
     engine = LanguageEngine(
         model,
         tokenizer,
         options=options,
-        limits=Limits(
-            max_rows=options.max_num_seqs,
-            queue_size=options.queue_size,
-            prefill_chunk=plan.prefill_chunk,
-            target_gap=options.target_gap_ms / 1e3,
-            row_bytes=batching.slot_bytes,
-            prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
-            draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
-            memory=shares.rows,
-            slack=batching.slack,
-            prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
-            aside_bytes=partial(batching.layout.aside_bytes, chunk=chunk),
-        ),
+        limits=_limits(options, plan, batching, proposer, shares.rows),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
-            CacheGroups(batching.new_group, options.quantized_kv_start if options.kv_bits else 0),
+            CacheGroups(
+                batching.layout, batching.new_group, options.quantized_kv_start if options.kv_bits else 0
+            ),
             tokenizer,
             batching.vocabulary,
             adapters,
@@ -117,8 +106,7 @@ def build_engine(
             overlaps=plan.overlaps,
         ),
         head=Head(model, batching.vocabulary),
-        layout=batching.layout,
-        joint_prompts=batching.shape is not None,
+        joint_prompts=batching.joint_prompts,
         prefixes=prefixes,
         adapters=adapters,
         sight=_open_sight(model, options, plan),
@@ -126,6 +114,25 @@ def build_engine(
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _limits(
+    options: ModelOptions, plan: DevicePlan, batching: Batching, proposer: Proposer | None, memory: int
+) -> Limits:
+    chunk = int(plan.prefill_chunk * MOST_STRETCH)
+    return Limits(
+        max_rows=options.max_num_seqs,
+        queue_size=options.queue_size,
+        prefill_chunk=plan.prefill_chunk,
+        target_gap=options.target_gap_ms / 1e3,
+        row_bytes=batching.slot_bytes,
+        prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
+        draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
+        memory=memory,
+        slack=batching.slack,
+        prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
+        aside_bytes=partial(batching.layout.aside_bytes, chunk=chunk),
+    )
 
 
 def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:

@@ -78,7 +78,7 @@ def held(engine: LanguageEngine) -> int:
     """Bytes of all rows, and of the caches of prompts under way and of a draft model, as their arrays have it."""
     caches = []
     for prompt in engine._prompts._prompts.values():
-        layers = zip(engine._prompts._layout.kinds, leaves(prompt.cache or ()), strict=False)
+        layers = zip(engine._batch.groups.layout.kinds, leaves(prompt.cache or ()), strict=False)
         # What is computed in its slot lies in the batch.
         caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
     if engine._speculation is not None and isinstance(engine._speculation.proposer, DraftModel):

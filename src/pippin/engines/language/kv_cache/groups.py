@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from pippin.engines.language.kv_cache import capacity as sizes
+from pippin.engines.language.kv_cache.layout import CacheLayout
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
 
 GroupKey = tuple[int, bool]
@@ -17,8 +18,12 @@ GroupKey = tuple[int, bool]
 class CacheGroups:
     """Sequences of a class of lengths share a group, so that a long one does not pad short ones."""
 
-    def __init__(self, new_group: Callable[[int], SlotGroup], plain_below: int = 0) -> None:
-        """`new_group` is told the tokens of its first sequence; those of fewer than `plain_below` have groups apart."""
+    def __init__(
+        self, layout: CacheLayout, new_group: Callable[[int], SlotGroup], plain_below: int = 0
+    ) -> None:
+        """`layout` is that of prompts. `new_group` is told the tokens of its first sequence; those of fewer than
+        `plain_below` have groups apart."""
+        self.layout = layout
         self._new_group = new_group
         self._plain_below = plain_below
         self._groups: dict[GroupKey, SlotGroup] = {}

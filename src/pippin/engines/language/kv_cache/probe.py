@@ -39,6 +39,11 @@ class Batching:
     def can_rewind(self) -> bool:
         return self.shape is not None and self.layout.rewinds
 
+    @property
+    def joint_prompts(self) -> bool:
+        """Whether several prompts can be computed in one pass."""
+        return self.shape is not None and self.layout.joins
+
 
 def choose_batching(
     model: nn.Module,

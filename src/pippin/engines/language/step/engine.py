@@ -16,7 +16,6 @@ from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.layout import CacheLayout
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import PrefixCache
@@ -46,7 +45,6 @@ class LanguageEngine:
         share: Callable[[int], MemoryShares],
         batch: Batch,
         head: Head,
-        layout: CacheLayout,
         joint_prompts: bool,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
@@ -68,7 +66,6 @@ class LanguageEngine:
             prefixes,
             adapters,
             head=head,
-            layout=layout,
             joint=joint_prompts,
         )
         self._keeping = RowKeeping(batch, prefixes)

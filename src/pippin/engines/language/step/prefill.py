@@ -142,10 +142,9 @@ class Prompts:
         adapters: Adapters,
         *,
         head: Head,
-        layout: CacheLayout,
         joint: bool,
     ) -> None:
-        """`joint`: the model was found to compute rows of different lengths together."""
+        """`joint`: several prompts can be computed in one pass."""
         self._model = model
         self._groups = groups
         self._head = head
@@ -154,8 +153,7 @@ class Prompts:
         self._prefixes = prefixes
         self._adapters = adapters
         self._prompts: dict[Ticket, Prompt] = {}
-        self._layout = layout
-        self._can_join = joint and layout.joins
+        self._can_join = joint
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -228,7 +226,7 @@ class Prompts:
             prompt.slot = self._groups.reserve(ticket.slot_request(self._scheduler.coming(ticket)))
             prompt.cache = self._groups.prompt_cache(prompt.slot)
         else:
-            prompt.cache = self._layout.new_prompt_cache(ticket.length)
+            prompt.cache = self._groups.layout.new_prompt_cache(ticket.length)
         ticket.reserved = prompt.slot is not None
 
     def compute(self, prompt: Prompt, most: int, *, wait: bool) -> tuple[int, list[Prompt]]:
@@ -248,7 +246,7 @@ class Prompts:
         elif len(prompts) == 1:
             compute_chunk(self._model, self._head, prompt, count, wait=wait)
         else:
-            compute_together(self._model, self._layout, self._head, prompts, counts, wait=wait)
+            compute_together(self._model, self._groups.layout, self._head, prompts, counts, wait=wait)
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each.ticket, added)
             each.chunks += 1
