@@ -41,14 +41,6 @@ class OwnArraysKind(CacheKind):
     def of(cls, cache):
         return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values))
 
-    @classmethod
-    def like(cls, cache):
-        return ConcatenateKVCache()
-
-    @property
-    def new_cache(self):
-        return ConcatenateKVCache()
-
     def slot_bytes(self, capacity, slack):
         return self.prompt_bytes(capacity, 0)
 

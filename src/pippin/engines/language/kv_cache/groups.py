@@ -4,7 +4,6 @@ This is what a scheduler's step talks to. It tells lengths, and is given handles
 it be computed, `leave` ends it, whatever was moved in between.
 """
 
-import sys
 from collections.abc import Callable, Iterable
 
 from pippin.engines.language.kv_cache import capacity as sizes
@@ -28,12 +27,12 @@ class CacheGroups:
         self._plain_below = plain_below
         self._groups: dict[GroupKey, SlotGroup] = {}
         self._joined: dict[Slot, None] = {}  # in the order in which they joined
-        self.limit = sys.maxsize  # bytes that all sequences may take
 
-    def reserve(self, request: SlotRequest) -> Slot:
-        """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed."""
+    def reserve(self, request: SlotRequest, limit: int) -> Slot:
+        """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed. `limit`:
+        bytes that all sequences may take."""
         key = self._key(request.capacity_class, request.length)
-        growth, following = self._spare(key, request)
+        growth, following = self._spare(key, request, limit)
         return self._groups[key].reserve(request, growth, following)
 
     def prompt_cache(self, slot: Slot) -> PromptCache:
@@ -60,7 +59,7 @@ class CacheGroups:
     def _key(self, capacity_class: int, length: int) -> GroupKey:
         return capacity_class, length < self._plain_below
 
-    def _spare(self, key: GroupKey, request: SlotRequest) -> tuple[int, int]:
+    def _spare(self, key: GroupKey, request: SlotRequest, limit: int) -> tuple[int, int]:
         """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
         none where memory is short. Makes the group if there is none."""
         if key not in self._groups:
@@ -68,7 +67,7 @@ class CacheGroups:
         growth = min(request.growth, sizes.GROWTH_CHARGED)
         needed = self._groups[key].bytes_with(request, growth, request.following)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != key)
-        if others + needed <= self.limit:
+        if others + needed <= limit:
             return growth, request.following
         self._pack()
         return 0, 0
@@ -77,14 +76,13 @@ class CacheGroups:
         """Before a step of so many tokens: give up slots and capacity to spare where `limit`, the bytes that sequences
         may take, asks for it; whether the step fits then. The scheduler sees to it that a step of one token does once
         it has preempted."""
-        self.limit = limit
-        self._move_grown()
+        self._move_grown(limit)
         if self._bytes_after(count) <= limit:
             return True
         self._pack()
         return self._bytes_after(count) <= limit
 
-    def _move_grown(self) -> None:
+    def _move_grown(self, limit: int) -> None:
         """Sequences that have grown out of their group go over to another."""
         keys = {group: key for key, group in self._groups.items()}
         for slot in self._joined:
@@ -93,7 +91,7 @@ class CacheGroups:
                 continue
             key = self._key(slot.capacity_class, slot.length)
             request = SlotRequest(length=slot.length, growth=slot.growth, capacity_class=slot.capacity_class)
-            growth, _ = self._spare(key, request)
+            growth, _ = self._spare(key, request, limit)
             keys[self._groups[key]] = key
             self._groups[key].adopt(slot, growth)
         self._forget_empty()

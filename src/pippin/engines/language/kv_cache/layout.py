@@ -84,14 +84,6 @@ class UnknownKind(CacheKind):
     def of(cls, cache: Any) -> Self:
         return cls(sum(array.nbytes for array in arrays_of([cache])))
 
-    @classmethod
-    def like(cls, cache: Any) -> Any:
-        return cache
-
-    @property
-    def new_cache(self) -> Any:
-        raise NotImplementedError
-
     @property
     def batches(self) -> bool:
         return False

@@ -1,7 +1,7 @@
 """The slots of a group: what is asked for, the handle that is given out, and the table of how far each is filled.
 
-A slot is the place of one sequence along the first axis of a group's arrays. This module imports nothing of the room
-but sizes: kinds of cache and groups both build on it.
+A slot is the place of one sequence along the first axis of a group's arrays. Kinds of cache and groups both build on
+this module.
 """
 
 from collections.abc import Callable, Iterable

@@ -45,9 +45,7 @@ class BlockLayout:
             for number, array in enumerate(kind.token_arrays):
                 stacks.setdefault((kind, array), _Stack(kind, [])).members.append((layer, number))
         self._stacks = list(stacks.values())
-        # What is packed has to be unpacked by the device.
-        packed = any(stack.kind.packed_arrays > 1 for stack in self._stacks)
-        self._host_copy = None if packed else host_copy
+        self._host_copy = host_copy if all(stack.kind.host_fills for stack in self._stacks) else None
         self.has_blocks = bool(self._stacks)
         self.has_state = any(not kind.looks_back for kind in self._kinds)
         self.has_snapshots = any(kind.snapshots for kind in self._kinds)

@@ -223,7 +223,7 @@ class LanguageEngine:
         assert prompt.cache is not None
         assert prompt.logits is not None
         tickets = self._scheduler.split(prompt.ticket)
-        self._batch.groups.limit = self._scheduler.for_rows()
+        limit = self._scheduler.for_rows()
         for row, ticket in zip(prompt.rows, tickets, strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
@@ -231,7 +231,8 @@ class LanguageEngine:
                 continue
             slot = prompt.slot
             if slot is None:
-                slot = self._batch.groups.reserve(ticket.slot_request(self._scheduler.coming(ticket)))
+                asked = ticket.slot_request(self._scheduler.coming(ticket))
+                slot = self._batch.groups.reserve(asked, limit)
             self._batch.join(row, prompt.cache, prompt.logits, slot)
             prompt.slot = None
         self._prompts.forget(prompt)

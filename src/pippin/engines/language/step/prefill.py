@@ -222,8 +222,8 @@ class Prompts:
         """Give the prompt a cache, in the slot of its row if it becomes one."""
         ticket = prompt.ticket
         if self._scheduler.reserves(ticket):
-            self._groups.limit = self._scheduler.for_rows()
-            prompt.slot = self._groups.reserve(ticket.slot_request(self._scheduler.coming(ticket)))
+            request = ticket.slot_request(self._scheduler.coming(ticket))
+            prompt.slot = self._groups.reserve(request, self._scheduler.for_rows())
             prompt.cache = self._groups.prompt_cache(prompt.slot)
         else:
             prompt.cache = self._groups.layout.new_prompt_cache(ticket.length)

@@ -18,7 +18,7 @@ MOST_PIECES = 4  # of new tokens: more cost more than writing slot by slot (meas
 @dataclass(frozen=True, kw_only=True)
 class AttentionKind(CacheKind):
     serves: ClassVar[tuple[type, ...]] = (KVCache,)
-    rewinds = trims = in_slots = joins = looks_back = True
+    rewinds = trims = in_slots = joins = looks_back = host_fills = True
 
     keys: TokenArray
     values: TokenArray
@@ -26,14 +26,6 @@ class AttentionKind(CacheKind):
     @classmethod
     def of(cls, cache: Any) -> Self:
         return cls(keys=TokenArray.of(cache.keys), values=TokenArray.of(cache.values))
-
-    @classmethod
-    def like(cls, cache: Any) -> KVCache:
-        return KVCache()
-
-    @property
-    def new_cache(self) -> KVCache:
-        return KVCache()
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return self.prompt_bytes(capacity, 0)

@@ -6,6 +6,8 @@ mlx-lm gives each layer of a model a cache: keys and values of full attention (`
 slot, cut into the prefix cache's blocks and put together again. Nothing else asks what type a cache has.
 """
 
+# ruff: noqa: B027 (a method that is empty here is one for which most kinds have nothing to do)
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,18 +63,18 @@ class BatchedCache(ABC):
     def view(self, slot: int, stop: int) -> Any:
         """A sequence as mlx-lm's cache of this kind, as of position `stop`, without copies where that is possible."""
 
-    def rewind(self, slot: int, tokens: int) -> None:  # noqa: B027 # most kinds need nothing
+    def rewind(self, slot: int, tokens: int) -> None:
         """The last `tokens` of a slot are forgotten: what follows is written over them. Called where the kind
         `rewinds`, before the table of slots is told, by no more tokens than the table's slack."""
 
-    def grow(self, slots: int, capacity: int) -> None:  # noqa: B027 # most kinds need nothing
+    def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
 
     @abstractmethod
     def pack(self, kept: Sequence[int], capacity: int) -> None:
         """Have these slots alone, in this order, with such a capacity. The table of slots is told afterwards."""
 
-    def cover(self, low: int, high: int) -> None:  # noqa: B027 # most kinds need nothing
+    def cover(self, low: int, high: int) -> None:
         """Steps compute the slots `low` to `high` from now on. The table of slots is told afterwards."""
 
     @abstractmethod
@@ -100,7 +102,9 @@ class CacheKind(ABC):
     looks_back: ClassVar[bool] = False
     """Whether `BatchedCache.view` can stop before the end of a sequence."""
     packed_arrays: ClassVar[int] = 1
-    """Arrays that `packed` gives. Where it is one, the host may write blocks into a prompt's cache."""
+    """Arrays that `packed` gives."""
+    host_fills: ClassVar[bool] = False
+    """Whether the host can write blocks into a prompt's cache, between `open_to_host` and `filled_by_host`."""
 
     @property
     def batches(self) -> bool:
@@ -113,14 +117,9 @@ class CacheKind(ABC):
         """The kind of a layer, from its cache of a prompt that the model has run."""
 
     @classmethod
-    @abstractmethod
     def like(cls, cache: Any) -> Any:
         """A new cache of a class that is served, for a layer that mlx-vlm made its twin of that class for."""
-
-    @property
-    @abstractmethod
-    def new_cache(self) -> Any:
-        """A new cache of the class that is served."""
+        return cls.serves[0]()
 
     @abstractmethod
     def slot_bytes(self, capacity: int, slack: int) -> int:
@@ -130,7 +129,7 @@ class CacheKind(ABC):
     def prompt_bytes(self, capacity: int, chunk: int) -> int:
         """Bytes of a prompt's own cache with capacity for so many tokens, while a chunk is added to it."""
 
-    def presize(self, cache: Any, tokens: int) -> None:  # noqa: B027 # only what grows by copying needs it
+    def presize(self, cache: Any, tokens: int) -> None:
         """Have a new cache take memory for so many tokens at once, instead of growing step by step with a copy each."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ class QuantizedKind(AttentionKind):
     are stored there; so are blocks of the prefix cache."""
 
     serves = ()
-    in_slots = False
+    in_slots = host_fills = False
     packed_arrays = 3
 
     bits: int
@@ -40,9 +40,6 @@ class QuantizedKind(AttentionKind):
     def unpacked(self, parts: Sequence[mx.array]) -> mx.array:
         packed, scales, biases = parts
         return mx.dequantize(packed, scales, biases, self.group_size, self.bits)
-
-
-KIND = QuantizedKind
 
 
 class BatchedQuantized(BatchedAttention):

@@ -35,10 +35,6 @@ class SlidingKind(CacheKind):
         return RotatingKVCache(max_size=cache.max_size, keep=cache.keep)
 
     @property
-    def new_cache(self) -> RotatingKVCache:
-        return RotatingKVCache(max_size=self.span, keep=self.sinks)
-
-    @property
     def batches(self) -> bool:
         return self.sinks == 0
 

@@ -46,10 +46,6 @@ class StateKind(CacheKind):
     def like(cls, cache: Any) -> PromptState:
         return PromptState(len(cache.cache))
 
-    @property
-    def new_cache(self) -> PromptState:
-        return PromptState(self.count)
-
     def slot_bytes(self, capacity: int, slack: int) -> int:
         return self.bytes
 
