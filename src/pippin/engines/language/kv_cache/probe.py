@@ -85,18 +85,18 @@ def choose_batching(
     log.info("warm-up took %.2f s", time.monotonic() - started)
     plain_below = options.quantized_kv_start if options.kv_bits is not None else 0
     most_plain = rounded(plain_below + slack)
+
+    def either(capacity: int) -> int:
+        """No sequence that is short enough to stay unquantised takes more than the longest of these."""
+        return max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
+
     return Batching(
         new_group=lambda length: BatchedGroup(model, plain if length < plain_below else shape),
         vocabulary=alone.shape[-1],
         layout=layout,
         shape=shape,
         slack=slack,
-        # Where short sequences stay unquantised, no shorter one takes more.
-        slot_bytes=lambda capacity: (
-            max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
-            if plain_below
-            else shape.slot_bytes(capacity)
-        ),
+        slot_bytes=either if plain_below else shape.slot_bytes,
     )
 
 
