@@ -38,7 +38,7 @@ class TokenArray:
     def token_bytes(self) -> int:
         return self.heads * self.size * self.dtype.size
 
-    def empty(self, slots: int, capacity: int) -> mx.array:
+    def zeros(self, slots: int, capacity: int) -> mx.array:
         return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
 
 
