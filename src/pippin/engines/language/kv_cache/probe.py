@@ -156,7 +156,7 @@ def _agree(
     group = BatchedGroup(model, shape)
     try:
         for prompt, length in zip(prompts, PROBE_LENGTHS, strict=True):
-            request = SlotRequest(length=length, growth=1, capacity_class=0)
+            request = SlotRequest(length=length, growth=1, length_class=0)
             behind = not group.empty
             slot = group.reserve(request, growth=1, following=0)
             if behind and shape.prompts_in_slots:

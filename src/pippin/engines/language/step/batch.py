@@ -116,7 +116,7 @@ class Batch:
     def fit(self, limit: int, count: int = 1) -> bool:
         """See `CacheGroups.fit`."""
         for row in self.rows:
-            if row.ticket.kind != row.slot.capacity_class:
+            if row.ticket.kind != row.slot.length_class:
                 self.groups.promote(row.slot, row.ticket.kind)
         return self.groups.fit(limit, count)
 

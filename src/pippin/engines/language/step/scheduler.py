@@ -139,7 +139,7 @@ class Ticket:
     def slot_request(self, following: int) -> SlotRequest:
         """What a row of this ticket asks for; as many of its class are `following`."""
         return SlotRequest(
-            length=self.length, growth=self.growth, capacity_class=self.kind, following=following
+            length=self.length, growth=self.growth, length_class=self.kind, following=following
         )
 
     @property
