@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from pippin.core.models import CacheStats
-from pippin.engines.language.kv_cache.kinds import RowCache
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.prefix_cache.blocks import BlockLayout, Snapshot, bytes_of, snapshot_arrays
 from pippin.engines.language.prefix_cache.disk import DiskCache, DiskTier
 from pippin.engines.language.prefix_cache.tree import Node, PrefixTree
@@ -104,7 +104,7 @@ class PrefixCache:
         last = max((place for place, node in enumerate(path) if node.snapshot is not None), default=-1)
         return path[: last + 1]
 
-    def keep(self, key: bytes, tokens: Sequence[int], cache: RowCache, pins: Sequence[int] = ()) -> int:
+    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
         """Remember a row that stands after `tokens`, as whole blocks; gives the number of tokens new in the tree.
 
         If it stands on a block's border, the state of layers that cannot be cut is kept there.
@@ -131,7 +131,7 @@ class PrefixCache:
                 self.tree.pin(path[pin // size - 1])
         return len(path) * size - known
 
-    def keep_state(self, row: Row, tokens: Sequence[int], cache: RowCache) -> None:
+    def keep_state(self, row: Row, tokens: Sequence[int], cache: PromptCache) -> None:
         """Remember a running row on a block's border, instead of what was remembered of its state before."""
         key = row.request.job.key
         fresh = self._at(key, tokens) is None

@@ -1,13 +1,13 @@
 """The rows that decode together: one step through the model, and one draw for all of them."""
 
+from collections.abc import Iterable
+
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.group import RowGroup
-from pippin.engines.language.kv_cache.groups import RowGroups
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.sampling.sampler import BatchSampler, Choice, Sampled, choice_seed
 from pippin.engines.language.step.sequences import Row
@@ -23,7 +23,7 @@ class Batch:
 
     def __init__(
         self,
-        groups: RowGroups,
+        groups: CacheGroups,
         tokenizer: Tokenizer,
         vocabulary: int,
         adapters: Adapters,
@@ -48,16 +48,14 @@ class Batch:
     def join(
         self,
         row: Row,
-        cache: RowCache,
+        cache: PromptCache,
         logits: mx.array,
-        *,
-        reservation: Reservation | None = None,
-        coming: int = 0,
+        slot: Slot,
     ) -> None:
         """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again, if
-        it does not lie in a slot that was reserved. `coming`: as many like it will follow."""
-        row.joined = len(row.tokens)
-        self.groups.join(row, cache, reservation, coming=coming)
+        it does not lie in the slot."""
+        row.joined, row.slot = len(row.tokens), slot
+        self.groups.join(cache, slot, row.request.shift)
         self._places[row] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = row.request.job
@@ -74,7 +72,7 @@ class Batch:
         if not gone:
             return
         leaving = set(gone)
-        self.groups.leave(gone)
+        self.groups.leave([row.slot for row in gone])
         self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
         self.rows = [row for row in self.rows if row not in leaving]
         if not self.rows:
@@ -97,7 +95,7 @@ class Batch:
         results = []
         self._places = {}
         start = 0
-        for group, mine in self.groups.running():
+        for group, mine in self._by_group():
             picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, mine)
             logits = group.forward(_pick(source, picked)[:, None])
@@ -108,7 +106,21 @@ class Batch:
         self.built = True
         mx.async_eval(*results)  # type: ignore[no-untyped-call]
 
-    def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
+    def _by_group(self) -> Iterable[tuple[SlotGroup, dict[int, Row]]]:
+        """The groups that have rows, and these by the indexes of their slots."""
+        found: dict[SlotGroup, dict[int, Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.slot.group, {})[row.slot.index] = row
+        return found.items()
+
+    def fit(self, limit: int, count: int = 1) -> bool:
+        """See `CacheGroups.fit`."""
+        for row in self.rows:
+            if row.ticket.kind != row.slot.length_class:
+                self.groups.promote(row.slot, row.ticket.kind)
+        return self.groups.fit(limit, count)
+
+    def _choose_adapters(self, group: SlotGroup, rows: dict[int, Row]) -> None:
         if len(self._adapters):
             slots = range(group.low, group.high)
             self._adapters.choose([rows[slot].request.adapter if slot in rows else 0 for slot in slots])
@@ -155,7 +167,7 @@ class Batch:
         order = {row: place for place, row in enumerate(self.rows)}
         results, places = [], {}
         start = 0
-        for group, mine in self.groups.running():
+        for group, mine in self._by_group():
             inputs = np.zeros((group.high - group.low, width), np.int32)
             for slot, row in mine.items():
                 inputs[slot - group.low] = tokens[order[row]]
@@ -192,7 +204,7 @@ class Batch:
         tokens = np.zeros((len(chosen), width), np.int32)
         for place, (row, choices) in enumerate(zip(self.rows, chosen, strict=True)):
             tokens[place, : len(choices)] = [choice.token for choice in choices]
-            self.groups.rewind(row, width - len(choices))
+            row.slot.rewind(width - len(choices))
             row.fresh = choices[-1].token
         self._sampler.commit(tokens, np.array([len(choices) for choices in chosen], np.int32))
         self._drawn, self._drawn_rows = None, []

@@ -143,10 +143,8 @@ class LanguageEngine:
     def _fit(self) -> bool:
         """Whether the next step fits in the memory, as far as it can be made to."""
         left = self._scheduler.for_rows()
-        self._speculates = self._speculates and self._batch.groups.fit(
-            left, 1 + self._options.num_draft_tokens
-        )
-        return self._speculates or self._batch.groups.fit(left)
+        self._speculates = self._speculates and self._batch.fit(left, 1 + self._options.num_draft_tokens)
+        return self._speculates or self._batch.fit(left)
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each row at once, where there are proposals that may pay."""
@@ -225,15 +223,18 @@ class LanguageEngine:
         assert prompt.cache is not None
         assert prompt.logits is not None
         tickets = self._scheduler.split(prompt.ticket)
-        self._batch.groups.limit = self._scheduler.for_rows()
+        limit = self._scheduler.for_rows()
         for row, ticket in zip(prompt.rows, tickets, strict=True):
             row.ticket = ticket
             if row.decoder.finished is not None:  # nothing but the prompt was asked for
                 self._requests.finish(row)
                 continue
-            coming = self._scheduler.coming(ticket)
-            self._batch.join(row, prompt.cache, prompt.logits, reservation=prompt.reservation, coming=coming)
-            prompt.reservation = None
+            slot = prompt.slot
+            if slot is None:
+                asked = ticket.slot_request(self._scheduler.coming(ticket))
+                slot = self._batch.groups.reserve(asked, limit)
+            self._batch.join(row, prompt.cache, prompt.logits, slot)
+            prompt.slot = None
         self._prompts.forget(prompt)
 
     def stats(self) -> EngineStats:

@@ -7,7 +7,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.kinds import RowCache
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import Choice
@@ -29,7 +29,7 @@ class RowKeeping:
     def __init__(self, batch: Batch, prefixes: PrefixCache | None) -> None:
         self._batch = batch
         self._prefixes = prefixes
-        self._noted: list[tuple[bytes, tuple[int, ...], RowCache]] = []
+        self._noted: list[tuple[bytes, tuple[int, ...], PromptCache]] = []
 
     def __bool__(self) -> bool:
         """Whether rows wait to be kept."""
@@ -39,16 +39,16 @@ class RowKeeping:
         """Remember a row that is about to leave: a conversation goes on from its end."""
         if self._prefixes is None:
             return
-        length = min(self._batch.groups.length(row), len(row.tokens))
+        length = min(row.slot.length, len(row.tokens))
         stop = length // self._prefixes.tree.block_tokens * self._prefixes.tree.block_tokens
         if stop and self._earliest(row, length) <= stop:
             job = row.request.job
-            self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.groups.view(row, stop)))
+            self._noted.append((job.key, job.identify(row.tokens[:stop]), row.slot.view(stop)))
 
     def _earliest(self, row: Row, length: int) -> int:
         """The first position as of which a row of this length can be had."""
         assert self._prefixes is not None
-        if self._prefixes.has_state or not self._batch.groups.looks_back(row):
+        if self._prefixes.has_state or not row.slot.looks_back:
             return length  # state is of the very end
         if self._prefixes.has_snapshots:
             return row.joined  # a window came with what it needs to go on from there
@@ -66,10 +66,10 @@ class RowKeeping:
         if self._prefixes is None or not self._prefixes.has_state:
             return
         for row in self._batch.rows:
-            length = self._batch.groups.length(row)
+            length = row.slot.length
             if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
                 tokens = row.request.job.identify(row.tokens[:length])
-                self._prefixes.keep_state(row, tokens, self._batch.groups.view(row, length))
+                self._prefixes.keep_state(row, tokens, row.slot.view(length))
 
 
 class Requests:
@@ -258,7 +258,7 @@ class Preemption:
         for ticket in self._scheduler.hopeless():
             self._give_up(self._prompts.of(ticket))
         self.preempt()
-        self._batch.groups.fit(self._scheduler.for_rows())
+        self._batch.fit(self._scheduler.for_rows())
 
     def suspend(self, row: Row) -> None:
         """It goes on later as if nothing had been: its text is a prompt, most of which the prefix cache keeps."""

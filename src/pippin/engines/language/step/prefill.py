@@ -5,11 +5,10 @@ from collections.abc import Container, Sequence
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import KVCache
 
 from pippin.core.events import Event, Progress, Token, TopToken
-from pippin.engines.language.kv_cache.groups import RowGroups
-from pippin.engines.language.kv_cache.kinds import RowCache, arrays_of, new_row_cache
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import Adapters
 from pippin.engines.language.prefix_cache.cache import PrefixCache
@@ -98,55 +97,6 @@ MOST_PADDING = 1.5  # padded tokens for each real one
 MOST_CONTEXT = 8192  # tokens of all prompts' caches, which a pass copies side by side
 
 
-class JoinedCache:
-    """One layer's caches of several prompts, as a model sees one cache. Rows are padded on the right."""
-
-    def __init__(self, caches: Sequence[KVCache], counts: Sequence[int]) -> None:
-        self._caches = caches
-        self._counts = counts
-        self._before = [cache.offset for cache in caches]
-        self._longest = max(before + count for before, count in zip(self._before, counts, strict=True))
-        self._starts = mx.array(self._before, dtype=mx.int32)
-        self._written = False
-
-    @property
-    def offset(self) -> mx.array:
-        return self._starts + mx.array(list(self._counts), dtype=mx.int32) if self._written else self._starts
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Give each cache its own tokens; all keys and values, [prompts, heads, longest, dim]."""
-        self._written = True
-        for row, (cache, count) in enumerate(zip(self._caches, self._counts, strict=True)):
-            own = slice(row, row + 1)
-            cache.update_and_fetch(keys[own, :, :count], values[own, :, :count])
-        # All written before any is looked at: they may lie in one array, which would be copied otherwise.
-        found = [cache.keys_and_values() for cache in self._caches]
-        return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
-            [pair[1] for pair in found]
-        )
-
-    def _side_by_side(self, parts: list[mx.array]) -> mx.array:
-        padded = [
-            mx.pad(part, [(0, 0), (0, 0), (0, self._longest - part.shape[2]), (0, 0)])
-            if part.shape[2] < self._longest
-            else part
-            for part in parts
-        ]
-        return mx.concatenate(padded)
-
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        queries = (self._starts[:, None] + mx.arange(N))[..., None]
-        keys = mx.arange(self._longest)
-        mask = keys <= queries
-        if window_size is not None:
-            mask = mask & (keys > queries - window_size)
-        return mask[:, None]
-
-
-def can_join(cache: RowCache) -> bool:
-    return all(type(layer) is KVCache for layer in cache)
-
-
 def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:
     """Whether chunks of so many tokens, after so many each, are worth computing together."""
     width = max(counts)
@@ -155,7 +105,13 @@ def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:
 
 
 def compute_together(
-    model: nn.Module, head: Head, prompts: Sequence[Prompt], counts: Sequence[int], *, wait: bool
+    model: nn.Module,
+    layout: CacheLayout,
+    head: Head,
+    prompts: Sequence[Prompt],
+    counts: Sequence[int],
+    *,
+    wait: bool,
 ) -> None:
     """As `compute_chunk`, with the next `counts` tokens of each prompt."""
     rows = [prompt.cache or [] for prompt in prompts]
@@ -164,10 +120,9 @@ def compute_together(
     for prompt, count in zip(prompts, counts, strict=True):
         start = prompt.ticket.computed
         tokens.append([*prompt.tokens[start : start + count], *[0] * (width - count)])
-    layers = [JoinedCache(caches, counts) for caches in zip(*rows, strict=True)]
     places = [count - 1 for count in counts]
     with head.only(places):
-        logits = head.last(model(mx.array(tokens), cache=layers), places)
+        logits = head.last(model(mx.array(tokens), cache=layout.joined(rows, counts)), places)
     for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
         note_logits(prompt, count, logits[row : row + 1])
     start_computing(prompts, wait=wait)
@@ -182,14 +137,14 @@ class Prompts:
         model: nn.Module,
         tokenizer: Tokenizer,
         scheduler: Scheduler,
-        groups: RowGroups,
+        groups: CacheGroups,
         prefixes: PrefixCache | None,
         adapters: Adapters,
         *,
         head: Head,
         joint: bool,
     ) -> None:
-        """`joint`: the model was found to compute rows of different lengths together."""
+        """`joint`: several prompts can be computed in one pass."""
         self._model = model
         self._groups = groups
         self._head = head
@@ -198,7 +153,7 @@ class Prompts:
         self._prefixes = prefixes
         self._adapters = adapters
         self._prompts: dict[Ticket, Prompt] = {}
-        self._can_join = joint and can_join(new_row_cache(model))
+        self._can_join = joint
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -213,8 +168,8 @@ class Prompts:
 
     def forget(self, prompt: Prompt) -> None:
         """Let go of what was computed."""
-        if prompt.reservation is not None:
-            self._groups.release(prompt.ticket, prompt.reservation)
+        if prompt.slot is not None:
+            self._groups.leave([prompt.slot])
         prompt.forget()
 
     def remove(self, prompt: Prompt) -> None:
@@ -267,14 +222,12 @@ class Prompts:
         """Give the prompt a cache, in the slot of its row if it becomes one."""
         ticket = prompt.ticket
         if self._scheduler.reserves(ticket):
-            self._groups.limit = self._scheduler.for_rows()
-            prompt.reservation = self._groups.reserve(ticket, coming=self._scheduler.coming(ticket))
-        ticket.reserved = prompt.reservation is not None
-        prompt.cache = (
-            new_row_cache(self._model, ticket.length)
-            if prompt.reservation is None
-            else prompt.reservation.cache
-        )
+            request = ticket.slot_request(self._scheduler.coming(ticket))
+            prompt.slot = self._groups.reserve(request, self._scheduler.for_rows())
+            prompt.cache = self._groups.prompt_cache(prompt.slot)
+        else:
+            prompt.cache = self._groups.layout.new_prompt_cache(ticket.length)
+        ticket.reserved = prompt.slot is not None
 
     def compute(self, prompt: Prompt, most: int, *, wait: bool) -> tuple[int, list[Prompt]]:
         """Add up to `most` tokens to this prompt, and to others that are best computed along with it, or compute
@@ -293,7 +246,7 @@ class Prompts:
         elif len(prompts) == 1:
             compute_chunk(self._model, self._head, prompt, count, wait=wait)
         else:
-            compute_together(self._model, self._head, prompts, counts, wait=wait)
+            compute_together(self._model, self._groups.layout, self._head, prompts, counts, wait=wait)
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each.ticket, added)
             each.chunks += 1

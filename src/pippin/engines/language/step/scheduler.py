@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import capacity as sizes
 from pippin.engines.language.kv_cache.capacity import length_class, rounded
+from pippin.engines.language.kv_cache.slots import SlotRequest
 
 REMEMBERED = 24  # steps of each kind
 # As many as are taken to cost what the fixed part does, for want of knowledge.
@@ -134,6 +135,12 @@ class Ticket:
         self.length += 1
         self.growth -= 1
         self.kind = max(self.kind, length_class(self.length + 1))
+
+    def slot_request(self, following: int) -> SlotRequest:
+        """What a row of this ticket asks for; as many of its class are `following`."""
+        return SlotRequest(
+            length=self.length, growth=self.growth, length_class=self.kind, following=following
+        )
 
     @property
     def charged(self) -> int:

@@ -8,16 +8,12 @@ import mlx.core as mx
 
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import Loading
 from pippin.engines.language.prefix_cache.tree import Node
 from pippin.engines.language.step.decoder import RowDecoder
 from pippin.engines.language.step.scheduler import Ticket
 from pippin.engines.language.vision.sight import Viewing
-
-GroupName = tuple[int, bool]
-"""A class of lengths, and whether its rows are too short yet for quantised keys and values."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,8 +25,7 @@ class Row:
     decoder: RowDecoder
     tokens: list[int]
     ticket: Ticket
-    group: GroupName = (0, False)
-    slot: int = -1
+    slot: Slot = field(init=False, repr=False)  # where its cache lies, from when it begins to run
     joined: int = 0  # tokens in its cache when it began to run
     fresh: int | None = None  # the next input, where it does not come from the sampler
     source: int = -1  # index of the next input in what was sampled last
@@ -59,8 +54,8 @@ class Prompt:
     rows: list[Row]
     tokens: tuple[int, ...]
     ticket: Ticket
-    cache: RowCache | None = None
-    reservation: Reservation | None = None  # of the slot where its row will lie, and `cache` with it
+    cache: PromptCache | None = None
+    slot: Slot | None = None  # where its row will lie, and `cache` with it
     begun: bool = False  # looked up in the prefix cache
     fetched: bool = False  # looked up on the disk
     loading: Loading | None = None  # from the disk
@@ -71,7 +66,7 @@ class Prompt:
 
     def forget(self) -> None:
         """Let go of what was computed."""
-        self.cache = self.logits = self.reservation = None
+        self.cache = self.logits = self.slot = None
         self.begun, self.chunks = False, 0
         self.borders.clear()
         self.scores.clear()

@@ -11,7 +11,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.kv_cache.kinds import RowCache, arrays_of, measure_rows, new_row_cache
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.step.sequences import Row
 
 MOST_ROWS = 4  # with more, a step is busy enough without proposals
@@ -63,22 +64,21 @@ class PromptLookup:
 
 @dataclass
 class _Draft:
-    cache: RowCache
+    cache: PromptCache
     tokens: list[int] = field(default_factory=list)  # that the cache holds
 
 
 class DraftModel:
     """Proposes what a smaller model says, greedily. It reads a long prompt a chunk at a time."""
 
-    def __init__(self, model: nn.Module, chunk: int, probe: RowCache) -> None:
-        """`probe`: a cache with which the model has run."""
+    def __init__(self, model: nn.Module, chunk: int, layout: CacheLayout) -> None:
         self._model = model
         self._chunk = chunk
-        self._row_bytes = measure_rows(probe)
+        self._layout = layout
         self._drafts: dict[Row, _Draft] = {}
 
     def propose(self, row: Row, most: int) -> list[int]:
-        draft = self._drafts.setdefault(row, _Draft(new_row_cache(self._model)))
+        draft = self._drafts.setdefault(row, _Draft(new_prompt_cache(self._model)))
         self._take_back(draft, row.tokens)
         new = row.tokens[len(draft.tokens) :]
         if len(new) > self._chunk:
@@ -113,7 +113,7 @@ class DraftModel:
         self._drafts.pop(row, None)
 
     def row_bytes(self, places: int) -> int:
-        return self._row_bytes(places)
+        return self._layout.prompt_bytes(places)
 
 
 class Speculation:
