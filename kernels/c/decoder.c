@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(sizeof(pk_kv) == 7 * 8, "the binding writes its fields as numbers of 64 bits");
+
 enum { TOKENS_A_CHUNK = 8 }; /* of work that is done token by token */
 
 /* What the tokens of a step have at each stage, [tokens, size] each. */

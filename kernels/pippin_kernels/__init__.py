@@ -7,12 +7,11 @@ bfloat16, which numpy lacks, as its bits in uint16.
 from pippin_kernels.binding import Kernels, instruction_sets, why_unavailable
 from pippin_kernels.decoder import Decoder, Layer, Rope, Shape
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import KV, KVTable
+from pippin_kernels.kv import KV
 from pippin_kernels.matrix import Matrix
 
 __all__ = [
     "KV",
-    "KVTable",
     "Decoder",
     "KernelError",
     "Kernels",

@@ -36,7 +36,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_attention": (I32, P, c.POINTER(CKV), P, I64, I64, I64, I64, I64, P, I64, P, F32, F32, P),
     "pk_decoder_open": (P, P, c.POINTER(CShape)),
     "pk_decoder_close": (None, P),
-    "pk_decoder_run": (I32, P, P, I64, I64, P, c.POINTER(CKV), P),
+    "pk_decoder_run": (I32, P, P, I64, I64, P, P, P),
 }
 
 

@@ -1,12 +1,13 @@
 """A decoder of whole layers: its description, and its steps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.binding import ACTIVATIONS, Activation, Floats, KernelError, Kernels, check
-from pippin_kernels.kv import KVTable
+from pippin_kernels.kv import KV, describe
 from pippin_kernels.matrix import Matrix, address
 from pippin_kernels.structures import CLayer, CRope, CShape
 
@@ -122,22 +123,22 @@ class Decoder:
             if not np.isfinite(norm).all():
                 raise KernelError("A norm holds numbers that are not finite: the file is damaged.")
 
-    def run(self, tokens: NDArray[np.int32], starts: list[int], kv: KVTable) -> Floats:
+    def run(self, tokens: NDArray[np.int32], starts: Sequence[int], kv: Sequence[KV]) -> Floats:
         """Run tokens [slots, count]; those of slot i follow starts[i] earlier ones. Their keys and values are written
-        into `kv`. Gives the normed states [slots, count, hidden]. Raises `KernelError`."""
+        into `kv`, one for each layer. Gives the normed states [slots, count, hidden]. Raises `KernelError`."""
         if self._decoder is None:
             raise KernelError("The decoder was closed.")
         shape = self.shape
         tokens = np.ascontiguousarray(tokens, np.int32)
         slots, count = tokens.shape
         first = np.array(starts, np.int64)
-        if first.shape != (slots,) or len(kv.layers) != len(shape.layers):
+        if first.shape != (slots,) or len(kv) != len(shape.layers):
             raise KernelError("A step takes a start for each slot, and keys and values for each layer.")
-        for each in kv.layers:
-            if each.keys.shape[0] < slots or each.keys.shape[1::2] != (shape.kv_heads, shape.head_dim):
-                raise KernelError("Keys and values do not have the heads of the decoder.")
+        table = describe(kv)
+        if kv[0].keys.shape[0] < slots or kv[0].keys.shape[1::2] != (shape.kv_heads, shape.head_dim):
+            raise KernelError("Keys and values do not have the slots and heads of the step.")
         hidden = np.empty((slots, count, shape.hidden), np.float32)
-        arguments = address(tokens), slots, count, address(first), kv.structures, address(hidden)
+        arguments = address(tokens), slots, count, address(first), address(table), address(hidden)
         check(self.kernels.library.pk_decoder_run(self._decoder, *arguments))
         return hidden
 

@@ -45,6 +45,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     writes_in_place: bool = False  # arrays lie in the host's memory, where it can write into them
     compiles: bool = True  # let MLX compile kernels as it goes
     slow_functions: bool = False  # exp and its kin are computed one number at a time
+    kernels: bool = False  # decoders run on Pippin's own kernels for CPUs, where these know them
     sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
 
 
@@ -76,8 +77,16 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # On a CPU that means calling g++, for seconds, and loading what lies under /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
+        kernels=on_cpu and _wants_kernels(options),
         sorts_slowly=on_cpu,
     )
+
+
+def _wants_kernels(options: ModelOptions) -> bool:
+    """Whether the options ask for nothing that the kernels lack: they compute in float32, without adapters, on keys and
+    values that are not quantised."""
+    plain = options.kv_bits is None and options.adapter_path is None and not options.adapters
+    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):

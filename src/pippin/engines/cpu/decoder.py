@@ -1,5 +1,7 @@
 """A model whose steps the kernels compute: called as mlx-lm's models are, on the caches that those are called on."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -7,14 +9,15 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
-from pippin_kernels import KV, Decoder, KernelError, Kernels, KVTable, Matrix
+from pippin_kernels import KV, Decoder, Kernels, Matrix
 
 from pippin.engines.cpu.architectures import architecture_of, describe
+from pippin.engines.language.kv_cache.kinds.attention import AttentionInSlot, BatchedAttention, JoinedAttention
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
-    """The projection onto the vocabulary. A module of the name that mlx-lm gives it, so that it is narrowed as theirs
-    are."""
+    """The projection onto the vocabulary. A module of the name that mlx-lm gives it, so that it is narrowed to the
+    positions that are sampled from as theirs are."""
 
     def __init__(self, kernels: Kernels, matrix: Matrix) -> None:
         super().__init__()
@@ -28,6 +31,16 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
         return mx.array(products.reshape(*states.shape[:-1], -1))
 
 
+@dataclass(frozen=True)
+class Opened:
+    """Where the sequences of a step lie: keys and values of each layer, [slots, heads, capacity, size], of which they
+    take the slots from `low` on, and the tokens that each has."""
+
+    layers: list[list[mx.array]]
+    low: int
+    lengths: list[int]
+
+
 class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Takes tokens and caches, and gives logits, at once: nothing is left to be evaluated."""
 
@@ -37,62 +50,73 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         super().__init__()
         self.args = model.args
         self.model_type = model.model_type
-        self._architecture = architecture_of(model)
+        self._logits = architecture_of(model).logits  # type: ignore[union-attr] # `why_not` knew it
         shape, head = describe(model)
         kernels = Kernels(threads)
         self._decoder = Decoder(kernels, shape)
         self.lm_head = KernelHead(kernels, shape.embedding if head is None else head)
-        self._table: KVTable | None = None
-        self._parts: list[mx.array] = []
         self.weight_bytes = shape.nbytes + (0 if head is None else head.nbytes)
+        self.instruction_set = kernels.instruction_set
 
     @property
     def layers(self) -> list[None]:
         """As many as there are: mlx-lm makes a cache for each."""
         return [None] * len(self._decoder.shape.layers)
 
-    @property
-    def instruction_set(self) -> str:
-        return self._decoder.kernels.instruction_set
-
-    def __call__(self, inputs: mx.array, cache: list[Any] | None = None) -> mx.array:
+    def __call__(self, inputs: mx.array, cache: Sequence[Any] | None = None) -> mx.array:
         """Logits [slots, count, vocabulary] of tokens [slots, count], which follow what lies in the caches."""
         tokens = np.asarray(inputs)
-        caches = [KVCache() for _ in self.layers] if cache is None else cache
-        hidden = self._run(tokens, caches)
-        logits: mx.array = self.lm_head(mx.array(hidden))
-        assert self._architecture is not None
-        return self._architecture.logits(self.args, logits)
+        # Blocks for the prefix cache may be on their way from memory that is written here.
+        mx.synchronize()
+        hidden = self._run(tokens, [KVCache() for _ in self.layers] if cache is None else cache)
+        found: mx.array = self._logits(self.args, self.lm_head(mx.array(hidden)))
+        return found
 
-    def _run(self, tokens: NDArray[Any], caches: list[Any]) -> NDArray[np.float32]:
-        count = tokens.shape[1]
-        start = caches[0].offset
-        if caches[0].keys is None or start + count > caches[0].keys.shape[2]:
-            self._grow(caches, tokens.shape[0], count)
-        parts = [part for layer in caches for part in (layer.keys, layer.values)]
-        hidden = self._decoder.run(tokens, [start] * len(tokens), self._described(parts))
-        for layer in caches:
-            layer.offset = start + count
+    def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
+        """Normed states [slots, count, hidden] after the last layer."""
+        if isinstance(caches[0], JoinedAttention):
+            return self._run_apart(tokens, caches)
+        opened = self._open(caches, tokens.shape[1])
+        slots = slice(opened.low, opened.low + len(opened.lengths))
+        # Views of the buffers last for this step only: MLX copies what it should change while others look at it.
+        layers = [KV(*(np.asarray(buffer)[slots] for buffer in layer)) for layer in opened.layers]
+        hidden = self._decoder.run(tokens, opened.lengths, layers)
+        if not isinstance(caches[0], BatchedAttention):  # whose table of slots is told by its group
+            for cache in caches:
+                cache.offset = opened.lengths[0] + tokens.shape[1]
         return hidden
 
-    def _grow(self, caches: list[Any], rows: int, count: int) -> None:
+    def _run_apart(
+        self, tokens: NDArray[Any], joined: Sequence[JoinedAttention]
+    ) -> NDArray[np.float32]:
+        """Several prompts, padded on the right: one after the other, without the padding."""
+        hidden = np.zeros((*tokens.shape, self._decoder.shape.hidden), np.float32)
+        for row, count in enumerate(joined[0].counts):
+            own = [layer.caches[row] for layer in joined]
+            hidden[row, :count] = self._run(tokens[row : row + 1, :count], own)[0]
+        return hidden
+
+    def _open(self, caches: Sequence[Any], count: int) -> Opened:
+        """Where so many tokens of each sequence can be written."""
         shape = self._decoder.shape
-        for layer in caches:
-            new = mx.zeros((rows, shape.kv_heads, count, shape.head_dim))
-            layer.update_and_fetch(new, new)
-            layer.offset -= count
-        mx.eval([layer.state for layer in caches])
+        match caches[0]:
+            case BatchedAttention(slots=slots):
+                buffers = [cache.opened(shape.kv_heads, shape.head_dim) for cache in caches]
+                return Opened(buffers, slots.low, slots.lengths[slots.low : slots.high])
+            case AttentionInSlot() as first:
+                buffers = [cache.opened(shape.kv_heads, shape.head_dim) for cache in caches]
+                return Opened(buffers, first.index, [first.offset])
+            case KVCache() as first:
+                if first.keys is None or first.offset + count > first.keys.shape[2]:
+                    self._enlarge(caches, count)
+                return Opened([[cache.keys, cache.values] for cache in caches], 0, [first.offset])
+        raise TypeError(f"the kernels do not write into a {type(caches[0]).__name__}")
 
-    def _described(self, parts: list[mx.array]) -> KVTable:
-        """Keys and values of all layers, layer by layer, as the kernels take them; the same until arrays change."""
-        same = len(parts) == len(self._parts) and all(
-            mine is theirs for mine, theirs in zip(parts, self._parts, strict=True)
-        )
-        if self._table is None or not same:
-            memory = [np.asarray(part) for part in parts]
-            self._table = KVTable([KV(*pair) for pair in zip(memory[::2], memory[1::2], strict=True)])
-            self._parts = parts
-        return self._table
-
-
-__all__ = ["KernelDecoder", "KernelError"]
+    def _enlarge(self, caches: Sequence[KVCache], count: int) -> None:
+        """As mlx-lm does it."""
+        shape = self._decoder.shape
+        for cache in caches:
+            new = mx.zeros((1, shape.kv_heads, count, shape.head_dim))
+            cache.update_and_fetch(new, new)
+            cache.offset -= count
+        mx.eval([(cache.keys, cache.values) for cache in caches])

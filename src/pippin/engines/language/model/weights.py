@@ -14,6 +14,7 @@ from mlx_lm.utils import dequantize_model, load_model
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.base import LoadProgress
+from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.vision import opening
 
@@ -30,9 +31,11 @@ def load_weights(
     *,
     trust_remote_code: bool,
     text_only: bool = False,
+    kernel_threads: int | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model and its configuration, every array evaluated. Raises `ServerError("load_failed")`. With `text_only`
-    models that take more than text are loaded without the parts for it."""
+    models that take more than text are loaded without the parts for it. With `kernel_threads` the model may come as one
+    that the kernels for CPUs compute, with so many threads."""
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
@@ -45,14 +48,42 @@ def load_weights(
         if not vision:
             raise refusal from error
         try:  # weights without towers, as mlx-lm writes them
-            found = load_weights(info, plan, progress, trust_remote_code=trust_remote_code, text_only=True)
+            found = load_weights(
+                info,
+                plan,
+                progress,
+                trust_remote_code=trust_remote_code,
+                text_only=True,
+                kernel_threads=kernel_threads,
+            )
         except ServerError:
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
         return found
+    if plan.kernels and kernel_threads is not None:
+        reason = kernels.why_not(model)
+        if reason is None:
+            return _put_on_kernels(model, plan, progress, info, kernel_threads), config
+        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, reason)
     _settle_types(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
+
+
+def _put_on_kernels(
+    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
+) -> nn.Module:
+    total = weight_bytes(model)
+    _refuse_too_large(total, plan, info)
+    progress(0, total, "weights")
+    try:
+        found = kernels.on_kernels(model, threads)
+    except ValueError as error:
+        message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
+        raise ServerError("load_failed", message) from error
+    progress(total, total, "weights")
+    log.info("%s runs on the kernels for CPUs, with %s", info.id, found.instruction_set)
+    return found
 
 
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
@@ -161,12 +192,7 @@ def _settle_types(model: nn.Module, plan: DevicePlan) -> None:
 def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo) -> None:
     arrays = [array for _, array in tree_flatten(model.parameters())]
     total = sum(array.nbytes for array in arrays)
-    if total > plan.memory_limit:
-        raise ServerError(
-            "load_failed",
-            f"The model {info.id!r} needs {total / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
-            "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
-        )
+    _refuse_too_large(total, plan, info)
     done = 0
     progress(0, total, "weights")
     pending: list[mx.array] = []
@@ -179,6 +205,15 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
     progress(total, total, "weights")
 
 
+def _refuse_too_large(total: int, plan: DevicePlan, info: ModelInfo) -> None:
+    if total > plan.memory_limit:
+        raise ServerError(
+            "load_failed",
+            f"The model {info.id!r} needs {total / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
+            "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
+        )
+
+
 def _read(pending: list[mx.array]) -> int:
     mx.eval(pending)
     size = sum(array.nbytes for array in pending)
@@ -187,4 +222,7 @@ def _read(pending: list[mx.array]) -> int:
 
 
 def weight_bytes(model: nn.Module) -> int:
+    held = getattr(model, "weight_bytes", None)  # of a model whose weights are not MLX's arrays
+    if isinstance(held, int):
+        return held
     return sum(array.nbytes for _, array in tree_flatten(model.parameters()))
