@@ -1,4 +1,4 @@
-"""Compiles the kernels: `python compile.py LIBRARY [FLAGS...]`. Takes the compiler that CC names, or cc, gcc or clang."""
+"""Compiles the kernels: `python compile.py LIBRARY [FLAGS...]`, with the compiler that CC names, or else cc."""
 
 import os
 import platform
@@ -13,7 +13,16 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "c"
 # Products are sums in any order, and so may use fused multiply-add; nothing else of -ffast-math is wanted. At link time
 # it would make the whole process treat subnormal numbers as zero.
-COMMON = ["-std=gnu11", "-O2", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
+COMMON = [
+    "-std=gnu11",
+    "-O2",
+    "-ffp-contract=fast",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+]
 X86 = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
@@ -22,7 +31,7 @@ ON_X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 def find_compiler() -> list[str]:
-    """Raises `SystemExit` where there is none."""
+    """Raises `SystemExit` where there is none: neither cc, nor gcc or clang."""
     named = os.environ.get("CC")
     if named:
         return shlex.split(named)
@@ -41,7 +50,9 @@ def compile_library(library: Path, flags: list[str]) -> None:
         def compiled(source: Path) -> str:
             target = str(Path(folder) / f"{source.stem}.o")
             special = X86.get(source.stem, []) if ON_X86 else []
-            subprocess.run([*compiler, *COMMON, *special, *flags, "-c", str(source), "-o", target], check=True)
+            subprocess.run(
+                [*compiler, *COMMON, *special, *flags, "-c", str(source), "-o", target], check=True
+            )
             return target
 
         # The largest files first, so that no core is left with one of them alone.

@@ -174,8 +174,23 @@ class Kernels:
         if sinks is not None and sinks.shape != (heads,):
             raise KernelError("There is a sink for each head.")
         out = np.empty_like(queries)
-        arguments = slots, count, heads, kv.keys.shape[1], dim, address(starts), window, address(sinks), scale, softcap
-        check(self.library.pk_attention(self.context, kv.structure(), address(queries), *arguments, address(out)))
+        arguments = (
+            slots,
+            count,
+            heads,
+            kv.keys.shape[1],
+            dim,
+            address(starts),
+            window,
+            address(sinks),
+            scale,
+            softcap,
+        )
+        check(
+            self.library.pk_attention(
+                self.context, kv.structure(), address(queries), *arguments, address(out)
+            )
+        )
         return out
 
 

@@ -156,4 +156,3 @@ def _layer(layer: Layer) -> CLayer:
     matrices = [getattr(layer, name).structure() for name in MATRICES]
     norms = [address(getattr(layer, name)) for name in NORMS]
     return CLayer(*matrices, *norms, -1 if layer.rope is None else layer.rope, layer.window)
-

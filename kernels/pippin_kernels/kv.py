@@ -33,7 +33,9 @@ def describe(layers: Sequence[KV]) -> NDArray[np.int64]:
         for place, array in enumerate((layer.keys, layer.values)):
             right = array.ndim == 4 and array.dtype == np.float32 and array.flags.writeable
             if not right or array.shape != first.shape or array.strides[2:] != (array.shape[3] * 4, 4):
-                raise KernelError("Keys and values are float32 [slots, heads, capacity, head_dim], each position whole.")
+                raise KernelError(
+                    "Keys and values are float32 [slots, heads, capacity, head_dim] without gaps."
+                )
             if array.strides[1] <= 0 or (array.strides[0] <= 0 and array.shape[0] > 1):
                 raise KernelError("Heads of keys and values lie one behind the other.")
             found[index, place] = array.__array_interface__["data"][0]

@@ -39,7 +39,9 @@ class Matrix:
         if bits not in BITS or group not in GROUPS:
             raise ValueError(f"weights of {bits} bits in groups of {group} are not known")
         if words.ndim != 2 or words.dtype != np.uint32:
-            raise ValueError(f"packed weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}")
+            raise ValueError(
+                f"packed weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}"
+            )
         rows, columns = words.shape[0], words.shape[1] * 32 // bits
         if rows == 0 or columns == 0 or columns % group or columns * bits != words.shape[1] * 32:
             raise ValueError(f"{words.shape[1]} words of {bits} bits are not whole groups of {group}")
@@ -90,7 +92,10 @@ class Matrix:
             address(self.addend),
             self.rows,
             self.columns,
-            *(0 if each is None else each.nbytes for each in (self.weights, self.scales, self.biases, self.addend)),
+            *(
+                0 if each is None else each.nbytes
+                for each in (self.weights, self.scales, self.biases, self.addend)
+            ),
             self.bits,
             self.group,
             TYPES[numbers.dtype],
@@ -134,9 +139,8 @@ def _padded(addend: Array | None, rows: int) -> NDArray[np.float32] | None:
 def _refuse_infinite(name: str, array: Array) -> None:
     if array.dtype not in TYPES:
         raise ValueError(f"{name} of {array.dtype} are not known")
-    if array.dtype == np.uint16:  # bfloat16: all bits of the exponent are set in what is not finite
-        finite = not np.any((array & 0x7F80) == 0x7F80)
-    else:
-        finite = bool(np.isfinite(array).all())
+    # bfloat16: all bits of the exponent are set in what is not finite.
+    bfloat16 = array.dtype == np.uint16
+    finite = not np.any((array & 0x7F80) == 0x7F80) if bfloat16 else bool(np.isfinite(array).all())
     if not finite:
         raise ValueError(f"{name} hold numbers that are not finite: the file is damaged")

@@ -29,8 +29,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_kernels: Annotated[
         Literal["auto", "off"],
         Meta(
-            description="On a CPU, compute quantised and 16-bit weights as they are stored, by the kernels of the package "
-            "pippin-kernels, where it is installed and knows the architecture; `off` makes them float32 for MLX."
+            description="On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
+            "where it is installed and knows the architecture; `off` makes them float32 for MLX."
         ),
     ] = "auto"
     trust_remote_code: Annotated[

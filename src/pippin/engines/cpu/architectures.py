@@ -42,7 +42,8 @@ class Architecture:
 
 def _capped(args: Any, logits: mx.array) -> mx.array:
     cap = args.final_logit_softcapping
-    return mx.tanh(logits / cap) * cap
+    capped: mx.array = mx.tanh(logits / cap) * cap
+    return capped
 
 
 def _root_of_width(args: Any) -> float:
@@ -145,7 +146,9 @@ def _rope(rope: Any) -> Rope | None:
         half = rope.dims // 2
         frequencies = mx.exp(mx.arange(half, dtype=mx.float32) * (-log(rope.base) / half))
         return Rope(
-            inverse_frequencies=_floats(frequencies), interleaved=bool(rope.traditional), scale=float(rope.scale)
+            inverse_frequencies=_floats(frequencies),
+            interleaved=bool(rope.traditional),
+            scale=float(rope.scale),
         )
     stretches = {"Llama3RoPE": None, "YarnRoPE": "mscale", "SuScaledRoPE": "_scale"}
     if name not in stretches or not type(rope).__module__.startswith("mlx_lm.models."):
@@ -207,7 +210,9 @@ def _layer(architecture: Architecture, layer: Any, head_dim: int, ropes: list[Ro
         after = {**NORMED_OUTPUTS, "attention_out_norm": "post_attention_layernorm"}
     inside = {"query_norm": "q_norm", "key_norm": "k_norm"}
     norms = {name: _norm(architecture, layer[mine]) for name, mine in after.items()}
-    norms |= {name: _norm(architecture, attention[mine]) for name, mine in inside.items() if mine in attention}
+    norms |= {
+        name: _norm(architecture, attention[mine]) for name, mine in inside.items() if mine in attention
+    }
     return Layer(
         **_matrices(architecture, layer, head_dim),
         input_norm=_norm(architecture, layer.input_layernorm),
@@ -265,7 +270,11 @@ def _place(rope: Rope | None, ropes: list[Rope]) -> int | None:
     if rope is None:
         return None
     for index, known in enumerate(ropes):
-        alike = (known.interleaved, known.scale, known.stretch) == (rope.interleaved, rope.scale, rope.stretch)
+        alike = (known.interleaved, known.scale, known.stretch) == (
+            rope.interleaved,
+            rope.scale,
+            rope.stretch,
+        )
         if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
             return index
     ropes.append(rope)

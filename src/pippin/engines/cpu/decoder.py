@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Decoder, Kernels, Matrix
 
 from pippin.engines.cpu.architectures import architecture_of, describe
-from pippin.engines.language.kv_cache.kinds.attention import AttentionInSlot, BatchedAttention, JoinedAttention
+from pippin.engines.language.kv_cache.kinds.attention import (
+    AttentionInSlot,
+    BatchedAttention,
+    JoinedAttention,
+)
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -80,15 +84,13 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         slots = slice(opened.low, opened.low + len(opened.lengths))
         # Views of the buffers last for this step only: MLX copies what it should change while others look at it.
         layers = [KV(*(np.asarray(buffer)[slots] for buffer in layer)) for layer in opened.layers]
-        hidden = self._decoder.run(tokens, opened.lengths, layers)
+        hidden: NDArray[np.float32] = self._decoder.run(tokens, opened.lengths, layers)
         if not isinstance(caches[0], BatchedAttention):  # whose table of slots is told by its group
             for cache in caches:
                 cache.offset = opened.lengths[0] + tokens.shape[1]
         return hidden
 
-    def _run_apart(
-        self, tokens: NDArray[Any], joined: Sequence[JoinedAttention]
-    ) -> NDArray[np.float32]:
+    def _run_apart(self, tokens: NDArray[Any], joined: Sequence[JoinedAttention]) -> NDArray[np.float32]:
         """Several prompts, padded on the right: one after the other, without the padding."""
         hidden = np.zeros((*tokens.shape, self._decoder.shape.hidden), np.float32)
         for row, count in enumerate(joined[0].counts):
@@ -115,8 +117,9 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     def _enlarge(self, caches: Sequence[KVCache], count: int) -> None:
         """As mlx-lm does it."""
         shape = self._decoder.shape
+        size = 1, shape.kv_heads, count, shape.head_dim
         for cache in caches:
-            new = mx.zeros((1, shape.kv_heads, count, shape.head_dim))
-            cache.update_and_fetch(new, new)
+            # Two arrays: a cache that they fill takes them as its memory.
+            cache.update_and_fetch(mx.zeros(size), mx.zeros(size))
             cache.offset -= count
         mx.eval([(cache.keys, cache.values) for cache in caches])

@@ -13,14 +13,16 @@ def why_missing() -> str | None:
         return "the package pippin-kernels is not installed (make kernels, or pip install ./kernels)"
     from pippin_kernels import why_unavailable
 
-    return why_unavailable()
+    reason: str | None = why_unavailable()
+    return reason
 
 
 def best_instruction_set() -> str:
     """Of this machine, where nothing is missing."""
     from pippin_kernels import instruction_sets
 
-    return instruction_sets()[0]
+    best: str = instruction_sets()[0]
+    return best
 
 
 def why_not(model: nn.Module) -> str | None:

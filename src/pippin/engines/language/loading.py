@@ -50,9 +50,7 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     configure(plan)
     trusted = options.trust_remote_code
     threads = spec.threads or os.cpu_count() or 1
-    model, _ = load_weights(
-        spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads
-    )
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads)
     if isinstance(model, VisionModel) and not runs(model):
         log.warning(
             "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
