@@ -64,4 +64,7 @@ def compile_library(library: Path, flags: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    compile_library(Path(sys.argv[1]), sys.argv[2:])
+    try:
+        compile_library(Path(sys.argv[1]), sys.argv[2:])
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"the kernels could not be compiled: {error}") from None

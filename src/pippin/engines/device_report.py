@@ -6,6 +6,7 @@ import time
 from importlib.metadata import version
 
 from pippin.config.options.model import ModelOptions
+from pippin.engines.cpu import kernels
 from pippin.engines.cpu.blas import accelerate_blas
 
 ROWS, INNER, COLUMNS = 128, 576, 1536
@@ -25,7 +26,10 @@ def report() -> dict[str, object]:
         started = time.perf_counter()
         mx.eval(left @ right)
         seconds = min(seconds, time.perf_counter() - started)
+    missing = kernels.why_missing()
     return {
+        "kernels": None if missing else kernels.best_instruction_set(),
+        "kernels_missing": missing,
         "version": version("mlx"),
         "device": str(mx.default_device()),
         "blas": blas,

@@ -68,6 +68,10 @@ def check_arrays() -> Iterator[Finding]:
     hint = "" if state == "ok" else ": no accelerated BLAS; pip install 'pippin[cpu]'"
     by = f" with {report['blas']}" if report["blas"] else ""
     yield Finding(state, f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}{hint}")
+    if report["kernels"]:
+        yield Finding("ok", f"Kernels for CPUs with {report['kernels']}")
+    elif "cpu" in report["device"]:
+        yield Finding("warning", f"No kernels for CPUs, models run in float32: {report['kernels_missing']}")
 
 
 def check_memory() -> Iterator[Finding]:
