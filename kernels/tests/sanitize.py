@@ -1,4 +1,4 @@
-"""Builds the kernels and `run.c` with the sanitizers, and runs them: `python kernels/tests/sanitize.py [address thread]`."""
+"""Builds the kernels and `run.c` with the sanitizers that are named, `address` and `thread` else, and runs them."""
 
 import subprocess
 import sys

@@ -80,7 +80,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         """Normed states [slots, count, hidden] after the last layer."""
         if isinstance(caches[0], JoinedAttention):
             return self._run_apart(tokens, caches)
-        opened = self._open(caches, tokens.shape[1])
+        opened = self._open(caches, *tokens.shape)
         slots = slice(opened.low, opened.low + len(opened.lengths))
         # Views of the buffers last for this step only: MLX copies what it should change while others look at it.
         layers = [KV(*(np.asarray(buffer)[slots] for buffer in layer)) for layer in opened.layers]
@@ -98,8 +98,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             hidden[row, :count] = self._run(tokens[row : row + 1, :count], own)[0]
         return hidden
 
-    def _open(self, caches: Sequence[Any], count: int) -> Opened:
-        """Where so many tokens of each sequence can be written."""
+    def _open(self, caches: Sequence[Any], rows: int, count: int) -> Opened:
+        """Where `count` tokens of each of so many sequences can be written."""
         shape = self._decoder.shape
         match caches[0]:
             case BatchedAttention(slots=slots):
@@ -110,14 +110,14 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
                 return Opened(buffers, first.index, [first.offset])
             case KVCache() as first:
                 if first.keys is None or first.offset + count > first.keys.shape[2]:
-                    self._enlarge(caches, count)
-                return Opened([[cache.keys, cache.values] for cache in caches], 0, [first.offset])
+                    self._enlarge(caches, rows, count)
+                return Opened([[cache.keys, cache.values] for cache in caches], 0, [first.offset] * rows)
         raise TypeError(f"the kernels do not write into a {type(caches[0]).__name__}")
 
-    def _enlarge(self, caches: Sequence[KVCache], count: int) -> None:
+    def _enlarge(self, caches: Sequence[KVCache], rows: int, count: int) -> None:
         """As mlx-lm does it."""
         shape = self._decoder.shape
-        size = 1, shape.kv_heads, count, shape.head_dim
+        size = rows, shape.kv_heads, count, shape.head_dim
         for cache in caches:
             # Two arrays: a cache that they fill takes them as its memory.
             cache.update_and_fetch(mx.zeros(size), mx.zeros(size))
