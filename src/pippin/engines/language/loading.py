@@ -20,6 +20,7 @@ from pippin.engines.language.kv_cache.groups import RowGroups
 from pippin.engines.language.kv_cache.kinds import can_trim, leaves, measure_rows
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, probe_row
 from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.blocks import BlockLayout
@@ -30,11 +31,12 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import Limits, no_bytes
-from pippin.engines.language.step.speculation import DraftModel, PromptLookup, Proposer, Speculation
+from pippin.engines.language.step.scheduler import StepLimits, no_bytes
+from pippin.engines.language.step.speculation.proposers import DraftModel, PromptLookup, Proposer
+from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.sight import Sight
 from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.warm_prompts import warm
 
@@ -86,50 +88,64 @@ def build_engine(
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
-    probe, stretch = probe_row(model, 2), int(plan.prefill_chunk * MOST_STRETCH)
-    uncut = [layer for layer in leaves(probe) if type(layer) is not KVCache]
+    loaded = LoadedModel(
+        module=model,
+        tokenizer=tokenizer,
+        vocabulary=batching.vocabulary,
+        head=Head(model, batching.vocabulary),
+        adapters=adapters,
+        vision=_open_vision(model, options, plan),
+        batches=batching.shape is not None,
+    )
     engine = LanguageEngine(
-        model,
-        tokenizer,
+        loaded,
         options=options,
-        limits=Limits(
-            max_rows=options.max_num_seqs,
-            queue_size=options.queue_size,
-            prefill_chunk=plan.prefill_chunk,
-            target_gap=options.target_gap_ms / 1e3,
-            row_bytes=batching.row_bytes,
-            # A window's cache holds the newest chunk beside it.
-            prompt_bytes=measure_rows(probe, slack=stretch),
-            draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
-            memory=shares.rows,
-            slack=batching.slack,
-            prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
-            aside_bytes=measure_rows(uncut, slack=stretch),
-        ),
+        limits=_limits(model, options, plan, batching, proposer, shares.rows),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
             RowGroups(batching.new_group, options.quantized_kv_start if options.kv_bits else 0),
-            tokenizer,
-            batching.vocabulary,
-            adapters,
+            loaded,
             sorts_slowly=plan.sorts_slowly,
             overlaps=plan.overlaps,
         ),
-        head=Head(model, batching.vocabulary),
-        joint_prompts=batching.shape is not None,
         prefixes=prefixes,
-        adapters=adapters,
-        sight=_open_sight(model, options, plan),
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
     return engine
 
 
-def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:
+def _limits(
+    model: nn.Module,
+    options: ModelOptions,
+    plan: DevicePlan,
+    batching: Batching,
+    proposer: Proposer | None,
+    memory: int,
+) -> StepLimits:
+    """`memory`: bytes for running sequences and prompts under way."""
+    probe, stretch = probe_row(model, 2), int(plan.prefill_chunk * MOST_STRETCH)
+    uncut = [layer for layer in leaves(probe) if type(layer) is not KVCache]
+    return StepLimits(
+        max_sequences=options.max_num_seqs,
+        queue_size=options.queue_size,
+        prefill_chunk=plan.prefill_chunk,
+        target_gap=options.target_gap_ms / 1e3,
+        sequence_bytes=batching.row_bytes,
+        # A sliding window's cache holds the newest chunk beside it.
+        prompt_bytes=measure_rows(probe, slack=stretch),
+        draft_bytes=no_bytes if proposer is None else proposer.sequence_bytes,
+        memory=memory,
+        slack=batching.slack,
+        prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
+        aside_bytes=measure_rows(uncut, slack=stretch),
+    )
+
+
+def _open_vision(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> VisionEncoder | None:
     if not isinstance(model, VisionModel):
         return None
-    return Sight(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
+    return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
 def _open_prefixes(

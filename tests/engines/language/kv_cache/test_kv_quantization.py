@@ -74,9 +74,9 @@ def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path])
     while engine.busy:
         engine.step()
         kinds |= {
-            (row.request.job.id, row.group[1], len(row.tokens) - 1 >= 40)
-            for row in engine._batch.rows
-            if row.fresh is None
+            (row.sequence.request.job.id, row.group[1], len(row.sequence.tokens) - 1 >= 40)
+            for row in engine.batch.running
+            if row.next_token is None
         }
     bench.judge(prompt, watched["short", 0])
     assert ("long", True, False) in kinds
@@ -98,16 +98,16 @@ def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
     moves = 0
     while engine.busy:
         engine.step()
-        for row in engine._batch.rows:
-            group = engine._batch.groups._groups[row.group]
+        for row in engine.batch.running:
+            group = engine.batch.groups._groups[row.group]
             assert isinstance(group, ArenaGroup)
             arenas = [arena for arena in flat(group._arenas) if isinstance(arena, QuantizedArena)]
             parts = [mx.array(part[row.slot, :, :34]) for arena in arenas for part in arena.parts]
             mx.eval(parts)
-            name, before = held.get(row.choice, (row.group, parts))
+            name, before = held.get(row.sequence.choice, (row.group, parts))
             moves += name != row.group
             assert all(map(mx.array_equal, before, parts))
-            held[row.choice] = row.group, parts
+            held[row.sequence.choice] = row.group, parts
     assert moves == 4
 
 

@@ -119,7 +119,7 @@ def test_a_row_that_will_not_come_gives_its_slot_up(tmp_path: Path) -> None:
 def test_rows_in_few_bits_are_computed_beside_their_slots(tmp_path: Path) -> None:
     folder = tiny_model("llama", tmp_path / "llama", head_dim=32)
     engine = Bench(folder, ModelOptions(kv_bits=8, kv_group_size=32)).engine
-    assert not engine._scheduler.limits.prompts_in_slots
+    assert not engine.scheduler.limits.prompts_in_slots
     assert group_of(Bench(folder, ModelOptions()).model, kv_bits=8).reserve(20, 30) is None
 
 

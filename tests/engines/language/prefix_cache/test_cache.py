@@ -78,7 +78,7 @@ def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: 
     assert stats.entries <= 100 // 8 + 16
 
     small = bench_of(folders, "llama", cache_memory_mb=1)
-    tree = small.engine._prefixes.tree  # type: ignore[union-attr]
+    tree = small.engine.prefixes.tree  # type: ignore[union-attr]
     for seed in range(30):
         run_all(small, {"a": (tuple((seed * 13 + place * 7) % 251 for place in range(100)), 4)})
         assert tree.bytes <= tree.limit

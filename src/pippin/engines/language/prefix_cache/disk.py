@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -227,7 +228,7 @@ class DiskTier:
             name, arrays = self._unwritten.popleft()
             self.disk.write(name, *_to_host(arrays))
 
-    def find(self, key: bytes, tokens: Sequence[int]) -> "Loading | None":
+    def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
         """Start to read what the disk has after what the tree knows."""
         size = self._tree.block_tokens
         path = self._tree.path(key, tokens)
@@ -250,29 +251,26 @@ class DiskTier:
         names = [each.hex() for each in digests[len(path) : depth]] if self._has_blocks else []
         if self._has_snapshots:
             names.append(digests[depth - 1].hex() + STATE)
-        return Loading(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
+        return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
 
-    def take(self, loading: "Loading") -> None:
+    def take(self, read: "DiskRead") -> None:
         """Put what was read into the tree."""
-        if loading.reply.exception() is not None:
+        if read.reply.exception() is not None:
             return
-        entries = loading.reply.result()
+        entries = read.reply.result()
         state = entries.pop() if self._has_snapshots else None
-        size, tokens = self._tree.block_tokens, loading.tokens
-        path = self._tree.path(loading.key, tokens)
+        size, tokens = self._tree.block_tokens, read.tokens
+        path = self._tree.path(read.key, tokens)
         for depth in range(len(path), len(tokens) // size):
             block: Block = ()
             if self._has_blocks:
-                entry = entries[depth - loading.known] if depth >= loading.known else None
+                entry = entries[depth - read.known] if depth >= read.known else None
                 if entry is None:
                     break
                 arrays = _to_device(entry)
                 block = tuple(arrays[str(index)] for index in range(len(arrays)))
             start = depth * size
-            if (
-                self._tree.add(path, loading.key, tokens[start : start + size], block, bytes_of(block))
-                is None
-            ):
+            if self._tree.add(path, read.key, tokens[start : start + size], block, bytes_of(block)) is None:
                 break
         self._tree.touch(path)
         if state is not None and len(path) * size == len(tokens):
@@ -284,20 +282,19 @@ class DiskTier:
         self.disk.close()
 
 
-class Loading:
-    """What the disk has of a prompt is under way: blocks from `known` on, up to the end of `tokens`."""
+@dataclass(frozen=True, eq=False)
+class DiskRead:
+    """A read that is under way: what the disk has of a prompt, in blocks from `known` on, up to the end of `tokens`."""
 
-    def __init__(
-        self,
-        key: bytes,
-        tokens: tuple[int, ...],
-        known: int,
-        reply: "Future[list[Entry | None]]",
-    ) -> None:
-        self.key = key
-        self.tokens = tokens
-        self.known = known
-        self.reply = reply
+    key: bytes
+    tokens: tuple[int, ...]
+    known: int  # blocks that the tree had when it began
+    reply: "Future[list[Entry | None]]"
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `DiskTier.take` can have it, or learn that it failed."""
+        return self.reply.done()
 
 
 def _named(snapshot: Snapshot) -> dict[str, mx.array]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import MediaKind, Medium, Placed, PromptMedia
 from pippin.engines.language.vision.model import VisionModel, for_library, on_device
-from pippin.engines.language.vision.sight import Sight
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +81,13 @@ def _by_library(model: VisionModel, tokens: tuple[int, ...], placed: Placed) -> 
 
 
 def _by_engine(model: VisionModel, tokens: tuple[int, ...], media: PromptMedia) -> mx.array:
-    viewing, cache = Sight(model, 0).open(tokens, media), model.make_cache()
-    while (medium := viewing.missing(0, len(tokens))) is not None:
-        viewing.compute(medium, wait=True)
+    inputs, cache = VisionEncoder(model, 0).open(tokens, media), model.make_cache()
+    while (medium := inputs.missing(0, len(tokens))) is not None:
+        inputs.encode(medium, wait=True)
     start, middle, end = 0, len(tokens) // 2, len(tokens) - 1
     while start < end:
-        stop = viewing.border(middle if start < middle else end, start)
+        stop = inputs.chunk_end(middle if start < middle else end, start)
         chunk = tokens[start:stop]
-        model(mx.array([chunk]), cache, inputs=viewing.inputs(chunk, start))
+        model(mx.array([chunk]), cache, inputs=inputs.inputs(chunk, start))
         start = stop
-    return model(mx.array([tokens[-1:]]), cache, shift=viewing.shift)[0, -1]
+    return model(mx.array([tokens[-1:]]), cache, shift=inputs.shift)[0, -1]
