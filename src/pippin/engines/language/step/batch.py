@@ -47,13 +47,13 @@ class Batch:
         logits: mx.array,
         *,
         reservation: Reservation | None = None,
-        coming: int = 0,
+        expected: int = 0,
     ) -> None:
         """Take a sequence whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used
-        again, if it does not lie in a slot that was reserved. `coming`: as many like it will follow."""
+        again, if it does not lie in a slot that was reserved. `expected`: as many like it will join soon."""
         sequence = running.sequence
         running.joined = len(sequence.tokens)
-        self.groups.join(running, cache, reservation, coming=coming)
+        self.groups.join(running, cache, reservation, coming=expected)
         self._places[running] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = sequence.request.job

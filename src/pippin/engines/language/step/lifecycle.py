@@ -132,7 +132,7 @@ class Lifecycle:
                 prompt.cache,
                 prompt.logits,
                 reservation=prompt.reservation,
-                coming=self._scheduler.expected(running.length_class),
+                expected=self._scheduler.expected(running.length_class),
             )
         self._prefill.discard(prompt, joined=True)
 
