@@ -31,7 +31,7 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import StepLimits, no_bytes
+from pippin.engines.language.step.scheduler import StepLimits
 from pippin.engines.language.step.speculation.proposers import DraftModel, PromptLookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
@@ -134,7 +134,7 @@ def _limits(
         sequence_bytes=batching.row_bytes,
         # A sliding window's cache holds the newest chunk beside it.
         prompt_bytes=measure_rows(probe, slack=stretch),
-        draft_bytes=no_bytes if proposer is None else proposer.sequence_bytes,
+        draft_bytes=None if proposer is None else proposer.sequence_bytes,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,

@@ -36,6 +36,11 @@ class PrefixCache:
 
     def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
+        self.block_tokens = tree.block_tokens
+        # Some layers cannot be cut: a sequence goes on only from where their state was kept, the end of a chunk.
+        self.has_snapshots = layout.has_snapshots
+        # Of these, some have only ever the state of the sequence's end.
+        self.has_state = layout.has_state
         self._layout = layout
         self._disk = None
         if disk is not None:
@@ -46,20 +51,6 @@ class PrefixCache:
         self._misses = 0
         self._hit_tokens = 0
         self._lookup_tokens = 0
-
-    @property
-    def block_tokens(self) -> int:
-        return self.tree.block_tokens
-
-    @property
-    def has_snapshots(self) -> bool:
-        """Some layers cannot be cut: a sequence goes on only from where their state was kept, the end of a chunk."""
-        return self._layout.has_snapshots
-
-    @property
-    def has_state(self) -> bool:
-        """The state of some layers is only ever that of the sequence's end."""
-        return self._layout.has_state
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
         """What is known of a prompt. `key` keeps adapters and tenants apart."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ class Step:
     copies: int  # tokens of prefixes and sequences
     seconds: float
 
-    @property
+    @cached_property
     def features(self) -> tuple[float, ...]:
         prefills = bool(self.tokens)
         prompts = prefills, self.tokens / TOKENS, self.pairs / PAIRS, self.copies / COPIES

@@ -115,6 +115,8 @@ class LanguageEngine:
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `wait`: no pass is under way.
         `start`: sequences may join the batch now."""
+        if not self.scheduler.prefilling:
+            return 0
         self.scheduler.release()
         # Before the budget: what a chunk costs depends on how much of its prompt is known, which this looks up.
         prompt = self.prefill.next()

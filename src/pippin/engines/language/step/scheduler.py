@@ -20,10 +20,6 @@ MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another
 Stage = Waiting | Prefilling | Running
 
 
-def no_bytes(tokens: int) -> int:
-    return 0
-
-
 @dataclass(kw_only=True)
 class StepLimits:
     """What a step may do, and what sequences may take of the memory."""
@@ -37,8 +33,8 @@ class StepLimits:
     memory: int  # bytes for running sequences and prompts under way
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
-    aside_bytes: Callable[[int], int] = no_bytes  # of what such a prompt has beside its slot
-    draft_bytes: Callable[[int], int] = no_bytes  # of what a draft model keeps for a sequence
+    aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot
+    draft_bytes: Callable[[int], int] | None = None  # of what a draft model keeps for a sequence
 
 
 class Scheduler:
@@ -252,9 +248,12 @@ class Scheduler:
 
     def for_running(self) -> int:
         """Bytes that running sequences may take now: what prompts under way and a draft model leave."""
-        drafts = sum(self._draft_bytes(each.length + 1) for each in self.running)
-        prompts = sum(self._prompt_bytes(each.length, each.count) for each in self.prefilling)
-        return self.limits.memory - drafts - prompts
+        left = self.limits.memory
+        for prompt in self.prefilling:
+            left -= self._prompt_bytes(prompt.length, prompt.count)
+        if self.limits.draft_bytes is not None:
+            left -= sum(self._draft_bytes(each.length + 1) for each in self.running)
+        return left
 
     def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
         """Learn from a step that took so long, in which so many sequences decoded."""
@@ -296,7 +295,10 @@ class Scheduler:
         return sequences + aside if self.computes_in_slot(count) else max(sequences, aside)
 
     def _draft_bytes(self, tokens: int) -> int:
-        return self.limits.draft_bytes(tokens + self.limits.slack + sizes.CAPACITY_STEP)
+        limits = self.limits
+        if limits.draft_bytes is None:
+            return 0
+        return limits.draft_bytes(tokens + limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, length: int, count: int) -> int:
         """Of what a prompt has beside the slots of its sequences."""

@@ -12,6 +12,7 @@ writer, which stands above it.
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -227,6 +228,4 @@ class Running:
     next_token: int | None = None  # its next input, where the sampler did not draw it last
     source: int = -1  # index of its next input in what was drawn last
 
-    @property
-    def count(self) -> int:
-        return 1
+    count: ClassVar[int] = 1  # of sequences, as the other stages have it
