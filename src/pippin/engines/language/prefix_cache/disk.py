@@ -57,7 +57,10 @@ class Entry(Struct, frozen=True):
 
 
 class DiskCache:
-    """`folder` may be shared; files of this model lie in a folder of their own under it."""
+    """Files of arrays, one for each block or snapshot, written and read by a thread of their own.
+
+    `folder` may be shared: the files of this model lie in a folder under it. `limit` is in bytes, over all models.
+    """
 
     def __init__(self, folder: Path, fingerprint: str, limit: int) -> None:
         self.limit = limit
@@ -181,7 +184,7 @@ def _checksum(arrays: Stored) -> str:
 
 
 def fingerprint(folder: Path, *details: str) -> str:
-    """Of a model's files and of whatever else shapes its caches."""
+    """A name for a model's files and whatever else (`details`) shapes its caches, which no other can use."""
     digest = hashlib.blake2b(digest_size=12)
     for detail in (VERSION, *details):
         digest.update(detail.encode() + b"\0")
@@ -202,7 +205,7 @@ NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 
 
 class DiskTier:
-    """On the step thread; the disk's own thread gets copies."""
+    """What a prefix tree has on the disk. Used on the step thread; the disk's own thread gets copies."""
 
     def __init__(self, disk: DiskCache, tree: PrefixTree, *, has_blocks: bool, has_snapshots: bool) -> None:
         self.disk = disk
@@ -212,7 +215,7 @@ class DiskTier:
         self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
 
     def keep(self, node: Node) -> None:
-        """A block or a snapshot is new in the tree."""
+        """Note what is new at a node, to be written by `write_some`."""
         name = node.digest.hex()
         if node.block and not self.disk.has(name):
             self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
@@ -224,12 +227,13 @@ class DiskTier:
         self.disk.wipe()
 
     def write_some(self, most: int = WRITES_A_STEP) -> None:
+        """Hand some of what was noted to the disk, as copies on the host."""
         for _ in range(min(most, len(self._unwritten))):
             name, arrays = self._unwritten.popleft()
             self.disk.write(name, *_to_host(arrays))
 
     def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
-        """Start to read what the disk has after what the tree knows."""
+        """Start to read what the disk has of a prompt beyond what the tree knows; None where that is nothing."""
         size = self._tree.block_tokens
         path = self._tree.path(key, tokens)
         digests = [node.digest for node in path]
@@ -254,7 +258,7 @@ class DiskTier:
         return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
 
     def take(self, read: "DiskRead") -> None:
-        """Put what was read into the tree."""
+        """Put what has arrived into the tree. A read that failed leaves the tree as it is."""
         if read.reply.exception() is not None:
             return
         entries = read.reply.result()

@@ -38,7 +38,7 @@ class Batch:
         self._logits: list[
             mx.array
         ] = []  # [n, vocabulary] each: of the pass, then of sequences that joined since
-        self._places: dict[Running, int] = {}  # of each sequence in `_logits`, put together
+        self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
 
     def join(
         self,
@@ -54,7 +54,7 @@ class Batch:
         sequence = running.sequence
         running.joined = len(sequence.tokens)
         self.groups.join(running, cache, reservation, coming=expected)
-        self._places[running] = sum(part.shape[0] for part in self._logits)
+        self._logits_at[running] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = sequence.request.job
         self._sampler.join(
@@ -71,13 +71,13 @@ class Batch:
             return
         leaving = set(gone)
         self.groups.leave(gone)
-        self._sampler.leave([place for place, each in enumerate(self.running) if each not in leaving])
+        self._sampler.leave([index for index, each in enumerate(self.running) if each not in leaving])
         self.running = [each for each in self.running if each not in leaving]
         if not self.running:
             self._forget_pass()
 
     def _forget_pass(self) -> None:
-        self.built, self._logits, self._places = False, [], {}
+        self.built, self._logits, self._logits_at = False, [], {}
 
     def forward(self) -> None:
         """Build the next pass, and have the device compute it."""
@@ -87,8 +87,8 @@ class Batch:
         drawn = inputs[0].size if inputs else 0
         if given:
             inputs.append(mx.array([each.next_token for each in given], dtype=mx.int32))
-            for place, each in enumerate(given):
-                each.source, each.next_token = drawn + place, None
+            for index, each in enumerate(given):
+                each.source, each.next_token = drawn + index, None
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
@@ -96,15 +96,15 @@ class Batch:
 
     def _pass(self, tokens: mx.array) -> list[mx.array]:
         """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
-        vocabulary] of each group, and notes the places of the sequences in them."""
+        vocabulary] of each group, and notes where in them each sequence has its own."""
         results, start = [], 0
-        self._places = {}
+        self._logits_at = {}
         for group, slots in self.groups.running():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
             results.append(group.forward(_pick(tokens, sources)))
-            self._places |= {each: start + slot - group.low for slot, each in slots.items()}
+            self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
             start += group.high - group.low
         return results
 
@@ -118,7 +118,7 @@ class Batch:
     def _in_order(self, parts: list[mx.array]) -> mx.array:
         """What was computed for each sequence, in the sampler's order."""
         whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
-        return _pick(whole, [self._places[each] for each in self.running])
+        return _pick(whole, [self._logits_at[each] for each in self.running])
 
     def sample(self) -> None:
         """Draw for the sequences that are here now, as masks and forced tokens have it."""
@@ -127,18 +127,18 @@ class Batch:
         mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
         self._forget_pass()
         self._unread = list(self.running)
-        for place, each in enumerate(self.running):
+        for index, each in enumerate(self.running):
             # One that was checked before may have another input from there.
-            each.source, each.next_token = place, None
+            each.source, each.next_token = index, None
 
     def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
-        """The places of the sequences that need a mask, and the masks."""
-        masked = [place for place, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        """Indices of the sequences that need a mask, and the masks."""
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
         if not masked:
             return [], None
         masks = np.zeros((len(masked), self._mask_words), dtype=np.int32)
-        for mask, place in zip(masks, masked, strict=True):
-            self.running[place].sequence.decoder.fill_mask(mask)
+        for mask, index in zip(masks, masked, strict=True):
+            self.running[index].sequence.decoder.fill_mask(mask)
         return masked, masks
 
     def read(self) -> list[tuple[Running, SampledToken]]:
@@ -157,15 +157,15 @@ class Batch:
         """
         width = max(map(len, proposals)) + 1
         tokens = np.zeros((len(self.running), width), np.int32)
-        for place, (each, proposed) in enumerate(zip(self.running, proposals, strict=True)):
-            tokens[place, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
-            each.source = place
+        for index, (each, proposed) in enumerate(zip(self.running, proposals, strict=True)):
+            tokens[index, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
+            each.source = index
         logits = self._in_order(self._pass(mx.array(tokens)))
         drawn = self._sampler.sample_ahead(logits, tokens[:, 1:], *self._masks_ahead(proposals, width))
         wanted = [each.sequence.logprobs for each in self.running]
         sampled = [each.read(self._tokenizer, wanted) for each in drawn]
         chosen = [
-            _agreed(proposed, [each[place] for each in sampled]) for place, proposed in enumerate(proposals)
+            _agreed(proposed, [each[index] for each in sampled]) for index, proposed in enumerate(proposals)
         ]
         self._commit(chosen, width)
         return chosen
@@ -173,36 +173,36 @@ class Batch:
     def _masks_ahead(
         self, proposals: list[list[int]], width: int
     ) -> tuple[list[NDArray[np.int32] | None], list[list[int] | None]]:
-        """As `_masks`, for each of `width` places."""
-        masked = [place for place, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
+        """As `_masks`, for each of `width` tokens."""
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
         if not masked:
             return [], []
         masks = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
-        for index, place in enumerate(masked):
-            own = np.full((len(proposals[place]) + 1, self._mask_words), -1, dtype=np.int32)
-            self.running[place].sequence.decoder.masks_ahead(proposals[place], own)
-            masks[: len(own), index] = own
+        for number, index in enumerate(masked):
+            own = np.full((len(proposals[index]) + 1, self._mask_words), -1, dtype=np.int32)
+            self.running[index].sequence.decoder.masks_ahead(proposals[index], own)
+            masks[: len(own), number] = own
         return list(masks), [masked] * width
 
     def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:
         """Take the caches back to what was chosen, and let the sampler remember it."""
         tokens = np.zeros((len(chosen), width), np.int32)
-        for place, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
-            tokens[place, : len(sampled)] = [token.token for token in sampled]
+        for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
+            tokens[index, : len(sampled)] = [token.token for token in sampled]
             self.groups.rewind(each, width - len(sampled))
             each.next_token = sampled[-1].token
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._unread = None, []
-        self._places = {}
+        self._logits_at = {}
 
 
-def _pick(array: mx.array, places: list[int]) -> mx.array:
-    return array if places == list(range(array.shape[0])) else array[mx.array(places)]
+def _pick(array: mx.array, indices: list[int]) -> mx.array:
+    return array if indices == list(range(array.shape[0])) else array[mx.array(indices)]
 
 
 def _agreed(proposed: list[int], sampled: list[SampledToken]) -> list[SampledToken]:
     """The tokens up to the first that is not the proposal."""
-    for place, token in enumerate(proposed):
-        if sampled[place].token != token:
-            return sampled[: place + 1]
+    for index, token in enumerate(proposed):
+        if sampled[index].token != token:
+            return sampled[: index + 1]
     return sampled[: len(proposed) + 1]

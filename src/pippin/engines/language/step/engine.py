@@ -117,7 +117,7 @@ class LanguageEngine:
         `start`: sequences may join the batch now."""
         if not self.scheduler.prefilling:
             return 0
-        self.scheduler.release()
+        self.scheduler.resume()
         # Before the budget: what a chunk costs depends on how much of its prompt is known, which this looks up.
         prompt = self.prefill.next()
         budget = self.scheduler.chunk() if prompt is not None else 0

@@ -79,7 +79,7 @@ class Prefill:
         if prefixes is not None and (
             self._waits_for_another(prompt, prefixes) or _waits_for_disk(prompt, prefixes)
         ):
-            self._scheduler.hold(prompt)
+            self._scheduler.pause(prompt)
             return False
         prompt.cache = self._new_cache(prompt)
         known = 0 if prefixes is None else self._restore(prompt, prompt.cache, prefixes)

@@ -149,20 +149,20 @@ class Scheduler:
         return min(ready, key=order)
 
     def _ready(self) -> list[Prefilling]:
-        return [prompt for prompt in self.prefilling if prompt.remaining and not prompt.held]
+        return [prompt for prompt in self.prefilling if prompt.remaining and not prompt.paused]
 
     def done(self) -> list[Prefilling]:
         """Prompts that are computed, and whose sequences do not run yet."""
         return [prompt for prompt in self.prefilling if not prompt.remaining]
 
-    def hold(self, prompt: Prefilling) -> None:
-        """Pass it over until `release`."""
-        prompt.held = True
+    def pause(self, prompt: Prefilling) -> None:
+        """Pass the prompt over until `resume`."""
+        prompt.paused = True
 
-    def release(self) -> None:
-        """Nobody is passed over any more."""
+    def resume(self) -> None:
+        """No prompt is passed over any more."""
         for prompt in self.prefilling:
-            prompt.held = False
+            prompt.paused = False
 
     def begin(self, prompt: Prefilling, known: int, *, in_slot: bool) -> None:
         """A prompt has a cache, which so many tokens were copied into. `in_slot`: its sequence will run there."""

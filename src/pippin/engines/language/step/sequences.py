@@ -158,7 +158,7 @@ class Prefilling:
     length_class: int  # of the sequences beside which its own will lie
     computed: int = 0  # tokens of the prompt that are in its cache
     passed: int = 0  # prompt tokens that were computed for others since it was admitted
-    held: bool = False  # it has to wait for another prompt, or for the disk
+    paused: bool = False  # it has to wait for another prompt, or for the disk
     in_slot: bool = False  # it is computed in the slot where its sequence will run
 
     # Written by the prefill.

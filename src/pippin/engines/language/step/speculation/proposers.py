@@ -39,15 +39,15 @@ class PromptLookup:
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
         tokens = sequence.tokens
-        done, places = self._seen.get(sequence, (0, {}))
+        done, positions = self._seen.get(sequence, (0, {}))
         for end in range(max(done, SHORTEST_NGRAM), len(tokens)):  # the last tokens themselves come next time
             for size in range(SHORTEST_NGRAM, min(NGRAM, end) + 1):
-                places[tuple(tokens[end - size : end])] = end
-        self._seen[sequence] = (len(tokens), places)
+                positions[tuple(tokens[end - size : end])] = end
+        self._seen[sequence] = (len(tokens), positions)
         for size in range(min(NGRAM, len(tokens)), SHORTEST_NGRAM - 1, -1):
-            place = places.get(tuple(tokens[-size:]))
-            if place is not None:
-                return tokens[place : place + most]
+            position = positions.get(tuple(tokens[-size:]))
+            if position is not None:
+                return tokens[position : position + most]
         return []
 
     def forget(self, sequence: Sequence) -> None:
@@ -94,16 +94,16 @@ class DraftModel:
 
     def _take_back(self, draft: _Draft, tokens: Sequences[int]) -> None:
         """Forget what the draft holds and the sequence does not; at least one token is left to be read."""
-        held = draft.tokens
+        known = draft.tokens
         same = next(
-            (place for place, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b),
-            min(len(held), len(tokens)),
+            (position for position, (a, b) in enumerate(zip(known, tokens, strict=False)) if a != b),
+            min(len(known), len(tokens)),
         )
         same = min(same, len(tokens) - 1)
-        if same < len(held):
+        if same < len(known):
             for layer in draft.cache:
-                layer.trim(len(held) - same)
-            del held[same:]
+                layer.trim(len(known) - same)
+            del known[same:]
 
     def forget(self, sequence: Sequence) -> None:
         self._drafts.pop(sequence, None)
