@@ -10,13 +10,16 @@ OverflowPolicy = Literal["error", "truncate", "summarize"]
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen. `None` means that nobody asked: defaults are merged by the service
-    (request > model option > server option > checkpoint > Pippin), and what is still `None` in the
-    engine is off. Contexts are counts of most recent tokens, `None` for all of them."""
+    """How tokens are chosen. `core/parameters.py` says what each number means and may be.
 
-    temperature: float | None = None  # 0 is greedy
+    `None` means that nobody asked: the service merges defaults (request > model option > server option > checkpoint >
+    Pippin), and a parameter that is still `None` in the engine does nothing, or has its `default` where a filter is
+    on without it.
+    """
+
+    temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None  # 0 is off
+    top_k: int | None = None
     min_p: float | None = None
     typical_p: float | None = None
     top_n_sigma: float | None = None
@@ -32,9 +35,9 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_context: int | None = None
+    seed: int | None = None
     dry_sequence_breakers: tuple[str, ...] | None = None
     logit_bias: dict[int, float] | None = None
-    seed: int | None = None
 
 
 class JsonObject(Struct, frozen=True, tag=True):
