@@ -1,12 +1,52 @@
 """What a client asks of a language model, in no dialect's words."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
 from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 
 OverflowPolicy = Literal["error", "truncate", "summarize"]
+
+
+RESERVED_VARIABLES: Final = frozenset(
+    {
+        # What a chat template is given by whoever renders it, and the arguments of transformers' renderer.
+        *(
+            "messages",
+            "conversation",
+            "tools",
+            "tool_choice",
+            "chat_template",
+            "tokenize",
+            "add_generation_prompt",
+        ),
+        *(
+            "continue_final_message",
+            "return_dict",
+            "return_tensors",
+            "return_assistant_tokens_mask",
+            "padding",
+        ),
+        *("truncation", "max_length", "tokenizer_kwargs", "raise_exception", "strftime_now"),
+        *("bos_token", "eos_token", "pad_token", "unk_token"),
+        # Jinja's own names.
+        *(
+            "range",
+            "namespace",
+            "dict",
+            "lipsum",
+            "cycler",
+            "joiner",
+            "loop",
+            "self",
+            "caller",
+            "varargs",
+            "kwargs",
+        ),
+    }
+)
+"""Template variables that a request may not set: they are the server's own, or would change the template."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
