@@ -22,7 +22,8 @@ INSTRUCTIONS: Final = (
     "Summarize the conversation {where} for someone who will continue it. Keep names, numbers, decisions, "
     "what tools found, open questions and the user's wishes. Answer with the summary alone."
 )
-OPENING: Final = "Summary of the earlier conversation:\n"
+OPENING: Final = "Summary of the conversation before this point:\n\n"
+"""Stands before a summary in the message that takes the place of what it summarises."""
 
 Ask = Callable[[GenerationRequest], Awaitable[str]]
 """Runs a request on the same model, for its text."""
