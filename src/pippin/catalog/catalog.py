@@ -22,8 +22,7 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
-from pippin.catalog.roots import CatalogRoots
-from pippin.catalog.scan import Found, scan_folder, scan_hub
+from pippin.catalog.scan import CatalogRoots, Found, scan_folder, scan_hub
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError

@@ -1,7 +1,7 @@
 """Finds model folders on disk: in the Hugging Face cache, in folders of models, among Pippin's imports."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -11,6 +11,25 @@ from pippin.catalog.folder_files import find_text
 Source = Literal["hub", "folder", "import", "operator"]
 HUB_PREFIX: Final = "models--"
 MARKS: Final = ("config.json", "model_index.json")
+
+
+@dataclass(frozen=True)
+class CatalogRoots:
+    hub: Path  # the Hugging Face cache: holds folders called models--org--name
+    imports: Path  # what Pippin imported: one folder for each model
+
+
+def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
+    """The usual places, moved by the same variables as Hugging Face's own tools, and by PIPPIN_HOME."""
+
+    def folder(text: str) -> Path:
+        return home / text[2:] if text.startswith("~/") else Path(text)
+
+    cache = folder(environment.get("XDG_CACHE_HOME") or "~/.cache")
+    hugging_face = folder(environment.get("HF_HOME") or str(cache / "huggingface"))
+    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    pippin = folder(environment.get("PIPPIN_HOME") or str(cache / "pippin"))
+    return CatalogRoots(hub=folder(hub) if hub else hugging_face / "hub", imports=pippin / "models")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pippin.config.compat.servers import variable_terms
+from pippin.config.compat.terms import translate
 from pippin.config.errors import nearest
-from pippin.config.foreign import translate
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading

@@ -6,8 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from pippin.config.compat.servers import flag_terms
-from pippin.config.compat.terms import Takes, Term
-from pippin.config.foreign import translate, without_effect
+from pippin.config.compat.terms import Takes, Term, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenFlag, Note, Origin, Reading

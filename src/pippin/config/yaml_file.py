@@ -7,9 +7,8 @@ from typing import Any
 import yaml
 
 from pippin.config.compat.servers import SERVERS
-from pippin.config.compat.terms import Term
+from pippin.config.compat.terms import ENTRY_FIELDS, Term, translate, without_effect
 from pippin.config.errors import ConfigError, nearest
-from pippin.config.foreign import ENTRY_FIELDS, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
