@@ -1,4 +1,8 @@
-"""What models are on this machine: their names, facts, sizes, downloads and imports."""
+"""What models are on this machine: their names, facts, sizes, downloads and imports.
+
+Begin with `catalog.py`, which knows what a name means. `scan.py` finds folders, `info.py` and `kinds.py` read what a
+folder says of its model, `footprint.py` estimates its memory, `download.py` fetches, `gguf/` imports.
+"""
 
 from pippin.catalog.catalog import Catalog
 from pippin.catalog.entry import CatalogEntry

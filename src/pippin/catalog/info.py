@@ -29,7 +29,7 @@ WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
 OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
-"""What a generation_config.json may say of sampling."""
+"""The parameters that are read from generation_config.json."""
 RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention
 WITH_SINKS: Final = frozenset({"gpt_oss"})  # attention with sinks takes no packed keys
 FULL: Final = frozenset({"full_attention", "attention", "global_attention"})
@@ -145,7 +145,10 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
 
 
 def _scaled(config: Json) -> int:
-    """YaRN's window. Other scalings write the scaled window as `max_position_embeddings` already."""
+    """The context window with YaRN scaling in tokens; 0 without it.
+
+    Other scalings have their scaled window as `max_position_embeddings` already.
+    """
     scaling = table(config.get("rope_scaling")) or table(config.get("rope_parameters"))
     kind = scaling.get("rope_type", scaling.get("type"))
     factor, original = real(scaling.get("factor")), whole(scaling.get("original_max_position_embeddings"))
@@ -186,7 +189,7 @@ def _is_full(config: dict[str, Any], place: int) -> bool:
 
 
 def quantization(config: Json) -> str | None:
-    """For people: "4-bit, group 64"."""
+    """The quantisation in words, as in "4-bit, group 64"; None for a model that has none."""
     settings = table(config.get("quantization")) or table(config.get("quantization_config"))
     bits = whole(settings.get("bits"))
     if bits is None:

@@ -21,7 +21,7 @@ def variables() -> Mapping[str, str]:
 
 
 def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Reading:
-    """What the environment says. Pippin's own variables win over foreign ones for the same option."""
+    """The options that the environment gives. Pippin's own variables win over foreign ones for the same option."""
     given: dict[str, Given] = {}
     notes: list[Note] = []
     for name, term in variable_terms(compat).items():

@@ -38,7 +38,7 @@ def flags() -> dict[str, Flag]:
 
 
 def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
-    """What the command line says. The last of several wins, but those of lists add up."""
+    """The options that the command line gives. Of a flag given twice the last one wins; flags of lists add up."""
     reading = Reading()
     own = {option.flag: option for option in options().values()}
     terms = flag_terms(compat)

@@ -48,7 +48,7 @@ def form_of(document: Mapping[str, Any]) -> Compat | None:
 
 
 def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -> Reading:
-    """What the file says. Raises `ConfigError` for a key that nobody knows."""
+    """The options and models that the file gives. Raises `ConfigError` for a key that nobody knows."""
     terms = {term.name: term for term in SERVERS[form].keys} if form else {}
     reading = Reading()
     plain = {key: value for key, value in document.items() if key not in ("models", "model_defaults")}

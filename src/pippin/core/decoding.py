@@ -59,5 +59,5 @@ def json_decoder(type: Any) -> JsonDecoder[Any]:
 
 
 def message_decoder(type: Any) -> MessageDecoder[Any]:
-    """As `json_decoder`, for MessagePack."""
+    """A decoder of MessagePack, to be kept where many values of one type are read."""
     return MessageDecoder(known(type))
