@@ -56,7 +56,7 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def places(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that say where models lie: another process needs them to find the same ones."""
     names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
     return {name: variables[name] for name in names if variables.get(name)}
