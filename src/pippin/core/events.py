@@ -206,7 +206,7 @@ class Voices(Struct, frozen=True, tag=True):
 
 
 class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
-    """One picture, encoded. `partial` numbers previews from 0; None is the finished picture."""
+    """An encoded picture. `partial` numbers its previews from 0 and is None for the finished picture."""
 
     index: int
     data: bytes
@@ -262,7 +262,7 @@ TERMINAL = (
 
 
 def merged(events: list[Event]) -> list[Event]:
-    """The same events, with adjacent deltas of the same part joined to one."""
+    """A list of events with adjacent deltas of the same part joined into one."""
     joined: list[Event] = []
     run: list[PartDelta] = []
     for event in events:

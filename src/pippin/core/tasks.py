@@ -15,7 +15,7 @@ class CountTokens(Struct, frozen=True, tag=True):
 
 
 class RenderTemplate(Struct, frozen=True, tag=True):
-    """What does the chat template make of this request?"""
+    """Asks for the prompt that the chat template makes of a request."""
 
     request: GenerationRequest
 

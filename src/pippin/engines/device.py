@@ -91,17 +91,23 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
     """Raises `ServerError` when the weights leave no room to work."""
     room = plan.memory_limit - weight_bytes
     if room <= 0:
-        raise ServerError(
-            "load_failed",
-            f"The model needs {weight_bytes / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
-            "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
-        )
+        raise weights_too_large(weight_bytes, plan.memory_limit)
     prefixes = 0
     if options.prefix_cache:
         wanted = options.cache_memory_mb
         prefixes = int(room * options.cache_memory_percent) if wanted is None else wanted * 2**20
         prefixes = min(prefixes, room // 2) if wanted is None else min(prefixes, room)
     return MemoryShares(rows=max(room - prefixes, room // 8), prefixes=prefixes)
+
+
+def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
+    """The refusal of a model whose weights take more than the memory that is there, both in bytes."""
+    subject = "The model" if model is None else f"The model {model!r}"
+    return ServerError(
+        "load_failed",
+        f"{subject} needs {weight_bytes / 2**30:.1f} GiB for its weights, and {memory_limit / 2**30:.1f} GiB are "
+        "available: unload other models, raise the memory limit, or take a smaller quantisation.",
+    )
 
 
 def find_facts() -> DeviceFacts:
