@@ -15,21 +15,18 @@ from starlette.types import ASGIApp
 from pippin.api import routes
 from pippin.api.access.errors import Errors, LastCatcher
 from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame
-from pippin.api.access.guards import Guard, policy_of
-from pippin.api.access.keys import load_keyring
+from pippin.api.access.guards import Guard, load_keyring, policy_of
 from pippin.api.access.limits import REPORTED, Allowance, Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
-from pippin.api.http.body import MIB
-from pippin.api.http.body_room import BodyRoom
+from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
 from pippin.api.schema import schema_routes
 from pippin.api.stored.history import open_store
-from pippin.api.watching.observer import Observer, Unobserved
-from pippin.api.watching.tracing import traced
+from pippin.api.watching.observer import Observer, Unobserved, traced
 from pippin.config.mcp_file import McpSettings
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -83,7 +80,7 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    app = BodyRoom(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
+    app = BodyMemory(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:

@@ -3,22 +3,20 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.access.keys import load_keyring
+from pippin.api.access.guards import load_keyring
 from pippin.api.access.limits import Allowance, Limits
-from pippin.api.access.unknown_fields import UnknownFields
-from pippin.api.answers.answer import Answer, load_comment
+from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
 from pippin.api.answers.media import MediaResolver
-from pippin.api.answers.running_answers import RunningAnswers
-from pippin.api.answers.runs import run_info
 from pippin.api.dialects.base import (
     AnyDialect,
     DecodeContext,
@@ -32,9 +30,9 @@ from pippin.api.dialects.shared.fields import names_of
 from pippin.api.http.body import read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.http.large_work import LARGE, LargeWork
-from pippin.api.http.presence import Presence
-from pippin.api.http.sse import EVENTS, EventStream, each_after, following
+from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
 from pippin.api.watching.observer import Observer
+from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
@@ -47,6 +45,31 @@ from pippin.service.tools.offers import ToolOffers
 log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
+
+MCP_SERVERS: Final = "x-mcp-servers"
+"""Header with names of MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
+
+REMEMBERED: Final = 256  # unknown fields
+FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
+"""What a misspelt field can look like; other keys may be a client's words, which are not for the log."""
+
+
+class UnknownFields:
+    """Names each field that no contract knows once in the log, so that a misspelt one can be found."""
+
+    def __init__(self) -> None:
+        self._named: set[tuple[str, str]] = set()
+
+    def note(self, kind: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+        """`known`: the names that one of `names` may have been meant for."""
+        for given in names:
+            place, dot, last = given.rpartition(".")
+            name = place + dot + (last if FIELD.fullmatch(last) else "?")
+            if (kind, name) in self._named or len(self._named) >= REMEMBERED:
+                continue
+            self._named.add((kind, name))
+            hint = "" if "." in name else nearest(name, known)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, kind, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +85,8 @@ class Prepared:
 
 
 class Handler:
+    """Reads a request, runs what it asks for, and draws the answer."""
+
     def __init__(
         self,
         service: Service,
@@ -108,7 +133,7 @@ class Handler:
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
-        equipped = [await self._tools.equip(wanted, request.headers) for wanted in decoded.requests]
+        equipped = [await self._tools.equip(wanted, mcp_servers_of(request)) for wanted in decoded.requests]
         tasks = [
             Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
@@ -159,7 +184,7 @@ class Handler:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        equipped = await self._tools.equip(wanted, request.headers)
+        equipped = await self._tools.equip(wanted, mcp_servers_of(request))
         task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
         [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
         assert isinstance(counted, Counted)
@@ -277,3 +302,8 @@ class Handler:
         return msgspec.structs.replace(
             wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
         )
+
+
+def mcp_servers_of(request: Request) -> list[str]:
+    """The MCP servers that the client names in a header."""
+    return [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]

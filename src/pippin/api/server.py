@@ -19,7 +19,7 @@ import uvloop
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
 from pippin.api.http.protocol import BoundedHttp
-from pippin.api.http.turns import Turns, door
+from pippin.api.http.turns import Turns, accept_queue
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
@@ -105,7 +105,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 create_app(service, settings, self._live, self._tool_servers),
-                http=partial(BoundedHttp, turns=Turns(door(listener)), prompt=OPEN_PATHS),  # type: ignore[arg-type]
+                http=partial(BoundedHttp, turns=Turns(accept_queue(listener)), prompt=OPEN_PATHS),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

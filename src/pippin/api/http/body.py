@@ -1,4 +1,4 @@
-"""Reads request bodies within their limits: size, time between pieces, media type."""
+"""Request bodies within limits: the media type, size and speed of each, and the memory of all together."""
 
 import asyncio
 import time
@@ -7,11 +7,14 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin.api.http.large_work import LARGE
 from pippin.core.errors import ServerError
 
 MIB: Final = 1 << 20
+LEAST_MEMORY: Final = 1 << 30  # bytes for the bodies of all requests
+LARGEST_BODIES: Final = 4  # bodies of the largest size that are held at once, where that is more
 SLOWEST: Final = 4 << 10
 """Bytes a second, from which a slow client differs from one that means to hold a place."""
 
@@ -85,3 +88,38 @@ def too_large(limit: int) -> ServerError:
     return ServerError(
         "too_large", f"The request body is larger than the {limit / MIB:g} MiB that this server takes."
     )
+
+
+class BodyMemory:
+    """Bounds the memory that the bodies of all requests take together, however many connections send one.
+
+    A body counts from its first byte to the end of its request; one for which nothing is left is refused with 503.
+    """
+
+    def __init__(self, app: ASGIApp, largest: int) -> None:
+        """`largest`: the bytes of the largest body or upload."""
+        self._app = app
+        self._limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
+        self.taken = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        held = 0
+
+        async def receive_counted() -> Message:
+            nonlocal held
+            message = await receive()
+            size = len(message.get("body", b""))
+            if self.taken + size > self._limit:
+                raise ServerError(
+                    "overloaded",
+                    "The server holds as many bytes of request bodies as it can; try again in a moment.",
+                    retry_after=5.0,
+                )
+            held += size
+            self.taken += size
+            return message
+
+        try:
+            await self._app(scope, receive_counted, send)
+        finally:
+            self.taken -= held

@@ -8,7 +8,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.body import ResponsesBody
@@ -16,11 +15,9 @@ from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
 from pippin.api.handler import Prepared
-from pippin.api.http.presence import NobodyWaits
-from pippin.api.http.sse import EventStream
+from pippin.api.http.reply import EventStream, NobodyWaits
 from pippin.api.stored.background import TERMINAL, BackgroundResponse, BackgroundResponses
-from pippin.api.stored.history import OwnedHistory
-from pippin.api.stored.item_pages import page_of
+from pippin.api.stored.history import OwnedHistory, page_of
 from pippin.api.stored.saved_responses import SavingDialect, SavingEncoder, saver
 from pippin.core.errors import ServerError
 
@@ -138,9 +135,7 @@ class Responses:
     async def _run_in_background(
         self, request: Request, prepared: Prepared, history: OwnedHistory
     ) -> Response:
-        await model_info(
-            self._api.service, prepared.decoded.requests[0].model
-        )  # an unknown one is told at once
+        await self._api.service.find(prepared.decoded.requests[0].model)  # an unknown one is told at once
         assert isinstance(prepared.encoder, SavingEncoder)
         encoder: ResponsesEncoder = prepared.encoder.inner
         save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)

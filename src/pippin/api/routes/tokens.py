@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai_fields
@@ -102,7 +101,7 @@ class TokenRoutes:
     async def _drawn(
         self, fields: TokenizeRequest, ids: tuple[int, ...], pieces: tuple[bytes, ...]
     ) -> Response:
-        window = (await model_info(self.api.service, fields.model)).context_window
+        window = (await self.api.service.find(fields.model)).context_window
         size = len(ids) * (PIECE_BYTES if pieces else ID_BYTES)
         return await self.api.handler.large.do(
             size, lambda: json_reply(tokens_body(fields, ids, pieces, window))

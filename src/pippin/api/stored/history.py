@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -38,6 +38,8 @@ CREATE TABLE IF NOT EXISTS items (
 CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 """
 _VERSION: Final = 1
+
+LARGEST_PAGE: Final = 100  # items
 
 
 class StoredResponse(Struct, kw_only=True, omit_defaults=True):
@@ -296,3 +298,35 @@ def _connect(path: str | None) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+    """One page of items, as OpenAI's list endpoints give them.
+
+    `items` are oldest first; `query` has `after` (an item's id), `limit` and `order` (newest first if not set).
+    """
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise ServerError("invalid_request", "`order` must be `asc` or `desc`.", "order")
+    limit = _limit(query.get("limit", "20"))
+    ordered = items if order == "asc" else items[::-1]
+    if (after := query.get("after")) is not None:
+        ids = [item.get("id") for item in ordered]
+        if after not in ids:
+            raise ServerError("invalid_request", "`after` must be the id of one of the items.", "after")
+        ordered = ordered[ids.index(after) + 1 :]
+    data = ordered[:limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0].get("id") if data else "",
+        "last_id": data[-1].get("id") if data else "",
+        "has_more": len(ordered) > limit,
+    }
+
+
+def _limit(text: str) -> int:
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise ServerError("invalid_request", f"`limit` must be a number from 1 to {LARGEST_PAGE}.", "limit")
+    return limit

@@ -10,7 +10,7 @@ from typing import Final
 
 from pippin.core.errors import ErrorReport
 from pippin.core.events import (
-    TERMINAL,
+    Ending,
     Event,
     Failed,
     Finished,
@@ -59,7 +59,7 @@ class Mailbox:
                 self._unfinished.discard(choice)
                 self.complete = not self._unfinished
             case _:
-                self.complete = isinstance(event, TERMINAL)
+                self.complete = isinstance(event, Ending)
         if len(self._events) >= self._merge_at:
             self._merge()
         if self._reader is not None and not self._reader.done() and (self.complete or not self._whole):

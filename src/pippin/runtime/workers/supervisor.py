@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Collection
 from typing import Final, TypeVar
 
 import msgspec
@@ -34,10 +35,9 @@ from pippin.core.link import (
     Stats,
     Submit,
 )
-from pippin.core.models import EngineStats, WorkerSpec
+from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.death import Birth, death_report, died
-from pippin.runtime.workers.late_stats import brought_up_to_date
+from pippin.runtime.workers.death import MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, request_id
 from pippin.runtime.workers.log import forward_log
 from pippin.runtime.workers.mailbox import Mailbox
@@ -67,7 +67,7 @@ class WorkerProcess:
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._process = process
-        self._birth = Birth.now()
+        self._memory_at_start = MemoryAtStart.now()
         self._need = spec.expected_bytes
         self._link: Link | None = None
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
@@ -121,7 +121,7 @@ class WorkerProcess:
     def load_weights(self, memory_bytes: int | None) -> None:
         """Let it take the memory for its model, which it waits for at the end of its first stage."""
         self._may_load = True
-        self._birth = Birth.now()
+        self._memory_at_start = MemoryAtStart.now()
         self._try_to_send(LoadWeights(memory_bytes))
 
     def submit(self, id: str, task: Task, choices: int) -> Mailbox:
@@ -273,8 +273,8 @@ class WorkerProcess:
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
-        death = died(status, self._birth, fault=self._fault, doing=self._doing())
-        report = death_report(self.info.id, death, self._birth, self._need)
+        death = died(status, self._memory_at_start, fault=self._fault, doing=self._doing())
+        report = death_report(self.info.id, death, self._memory_at_start, self._need)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:
@@ -296,3 +296,19 @@ def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:
     if not future.done():
         future.set_result(value)
+
+
+def brought_up_to_date(last: EngineStats, ids: Collection[str]) -> EngineStats:
+    """The last snapshot of a worker that is inside a long step and does not answer.
+
+    Requests that came since count as queued, and those that left are taken out; `ids` are those that are here now.
+    """
+    here = set(ids)
+    known = {each.id for each in last.requests}
+    new = [RequestStatus(id=each, phase="queued") for each in ids if each not in known]
+    return msgspec.structs.replace(
+        last,
+        running=max(0, last.running - len(known - here)),
+        waiting=last.waiting + len(new),
+        requests=(*(each for each in last.requests if each.id in here), *new),
+    )

@@ -1,4 +1,4 @@
-"""Streams replies: one write for whatever a wake-up of the event loop brought."""
+"""A reply on its way: sent piece by piece, one write for each wake-up of the event loop, while the client is there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -49,7 +49,7 @@ class EventStream(Response):
 async def each_after(
     act: Callable[[], Awaitable[None]], pieces: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
-    """Pieces, each after an act that may not come later."""
+    """The pieces, each of them after `act` is done, which may not come later."""
     async for piece in pieces:
         await act()
         yield piece
@@ -60,3 +60,42 @@ async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator
     yield first
     async for piece in others:
         yield piece
+
+
+class Presence:
+    """Whether the client is still there: watches a connection whose body was read, and calls back once when it ends."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._on_gone: Callable[[], object] | None = None
+        self._watch = asyncio.create_task(self._wait(receive))
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        """Replaces what was to be called before."""
+        self._on_gone = call
+        if self.gone:
+            call()
+
+    def stop(self) -> None:
+        self._on_gone = None
+        self._watch.cancel()
+
+    async def _wait(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._on_gone is not None:
+            self._on_gone()
+
+
+class NobodyWaits(Presence):
+    """The presence of a client that need not stay: for runs that go on without it."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass

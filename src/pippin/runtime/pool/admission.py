@@ -1,4 +1,4 @@
-"""Room in memory for one more model: who waits, who leaves, and what happens when busy models hold it."""
+"""Admission of one more model to memory: who waits, who leaves, and what happens when busy models hold it."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ GIB: Final = 1 << 30
 Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
 
-class Room:
-    """Models that need others to leave are served in the order in which they came."""
+class Admission:
+    """Admits models to memory one by one: those that need others to leave, in the order in which they came."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Room:
         prepare: Act,
         unload: Act,
     ) -> None:
-        """`prepare` is the part of a load that needs no room yet."""
+        """`prepare` is the part of a load that takes no memory yet."""
         self._options = options
         self._budget = budget
         self._slots = slots
@@ -45,7 +45,7 @@ class Room:
         self._options = options
         self._budget = budget
 
-    async def take(self, slot: Slot) -> None:
+    async def admit(self, slot: Slot) -> None:
         """Reserve `slot.footprint` bytes and a place. Raises `ServerError` as the contention policy says."""
         if slot.footprint > self._budget:
             raise ServerError(
