@@ -1,6 +1,6 @@
 """Asks the demo model for one streamed chat completion, and tells which files of Pippin its way goes through.
 
-`make demo`, then `python -m scripts.trace_request [--files]`. The server and its worker are those of `pippin serve`; the
+`make demo`, then `python -m scripts.trace_request [--files]`. Server and worker are those of `pippin serve`; the
 module `sitecustomize` beside this one records the lines that they execute from the moment in which the request is sent
 until its last byte has come. The first request warms both up and is not counted.
 """

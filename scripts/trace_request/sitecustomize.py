@@ -25,7 +25,7 @@ class Recorder:
         self.lines: dict[str, set[int]] = {}
 
     def of_call(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """The tracer of a new frame. Frames of Pippin keep theirs while nothing is recorded, for some of them never end."""
+        """The tracer of a new frame. Frames of Pippin have one while nothing is recorded too, for some never end."""
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         return self.of_line(frame, event, argument)

@@ -15,7 +15,6 @@ from starlette.routing import Route
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.media import MediaResolver
-from pippin.api.answers.pictures import PictureShelf
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
@@ -42,7 +41,6 @@ class Api:
     store: ResponseStore
     media: MediaResolver
     tool_servers: ToolServers
-    pictures: PictureShelf = field(default_factory=PictureShelf)
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

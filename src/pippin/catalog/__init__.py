@@ -1,4 +1,4 @@
-"""What models are on this machine: their names, facts, sizes, downloads and imports."""
+"""What models are on this machine: their names, facts, sizes, downloads and imports. Begin with `catalog.py`."""
 
 from pippin.catalog.catalog import Catalog
 from pippin.catalog.entry import CatalogEntry

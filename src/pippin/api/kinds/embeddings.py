@@ -52,6 +52,8 @@ CONTRACT: Final = Contract(
     },
 )
 
+CONTRACTS: Final = {"POST /v1/embeddings": CONTRACT}
+
 
 class EmbeddingItem(Struct, kw_only=True):
     object: Literal["embedding"] = "embedding"

@@ -131,6 +131,10 @@ REFUSED: Final = {
 }
 GENERATIONS: Final = Contract(ImageRequest, ACCEPTED, REFUSED)
 EDITS: Final = Contract(ImageEditRequest, ACCEPTED, REFUSED)
+CONTRACTS: Final = {
+    "POST /v1/images/generations": GENERATIONS,
+    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": EDITS,
+}
 
 
 def task_of(fields: ImageFields, images: Sequence[bytes] = (), mask: bytes | None = None) -> GenerateImages:

@@ -76,6 +76,7 @@ SCORE: Final = Contract(
     {"user": BOOKKEEPING},
     {"truncate_prompt_tokens": "texts are cut at the model's own limit; use `truncate`."},
 )
+CONTRACTS: Final = {"POST /v1/rerank": RERANK, "POST /v1/score": SCORE}
 
 
 class DocumentBody(Struct):

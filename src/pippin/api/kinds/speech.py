@@ -73,6 +73,7 @@ REFUSED: Final = dict.fromkeys(
 CONTRACT: Final = Contract(
     SpeechRequest, {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."}, REFUSED
 )
+CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 
 
 def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Speak:

@@ -84,6 +84,7 @@ CONTRACT: Final = Contract(
     {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."},
     REFUSED,
 )
+CONTRACTS: Final = {"POST /v1/audio/transcriptions, /translations (form with `file`)": CONTRACT}
 
 
 class DurationUsage(Struct, kw_only=True):

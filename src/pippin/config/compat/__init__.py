@@ -1,1 +1,4 @@
-"""What the flags, variables and keys of the four replaced servers do in Pippin: one file each."""
+"""What the flags, variables and keys of the four replaced servers do in Pippin: one file each.
+
+Begin with `servers.py`.
+"""
