@@ -17,7 +17,8 @@ SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 def running_server(home: Path, *words: str, source: Path = ROOT / "src") -> Iterator[str]:
     """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready.
 
-    Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one thread, so that tests can share a machine.
+    Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one
+    thread, so that tests can share a machine.
     """
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(source)}
     environment["OPENBLAS_NUM_THREADS"] = "1"

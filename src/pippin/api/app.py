@@ -105,8 +105,10 @@ def _observer_of(options: ServerOptions) -> Observer:
 
 
 def find_routes(api: Api) -> list[BaseRoute]:
-    """Those of every module in `api/routes`, then those that every dialect has; in the order of how often they are
-    asked for, because a route costs all those before it."""
+    """The routes of every module in `api/routes`, and one for each dialect.
+
+    The dialects' come first, because they are asked for most: the router tries all routes before the one that fits.
+    """
     found: list[Route] = []
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)

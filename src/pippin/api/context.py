@@ -30,7 +30,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """Given to `routes(api)` of every module in `api/routes`."""
+    """What the server has to offer to its routes; given to `routes(api)` of every module in `api/routes`."""
 
     service: Service
     settings: LiveSettings
@@ -45,7 +45,7 @@ class Api:
 
     @property
     def options(self) -> ServerOptions:
-        """As they are now."""
+        """The server's options as they are now."""
         return self.settings.options
 
 
@@ -78,7 +78,7 @@ def both(
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
 ) -> list[Route]:
-    """The address with the version and without."""
+    """Routes for an address with the version and without it."""
     names = list(methods) or ["GET"]
 
     @functools.wraps(endpoint)

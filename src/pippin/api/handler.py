@@ -61,7 +61,7 @@ class UnknownFields:
         self._named: set[tuple[str, str]] = set()
 
     def note(self, kind: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
-        """`known`: the names that one of `names` may have been meant for."""
+        """Log those of `names` that were not logged before; `known` are names that may have been meant."""
         for given in names:
             place, dot, last = given.rpartition(".")
             name = place + dot + (last if FIELD.fullmatch(last) else "?")
@@ -74,7 +74,7 @@ class UnknownFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A body that was understood, and who will draw its answer."""
+    """A body that was understood, the tasks that it asks for, and the encoder that will draw its answer."""
 
     decoded: Decoded[Any]
     tasks: list[Generate]
@@ -122,13 +122,13 @@ class Handler:
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
     ) -> Response:
-        """Read, decode, run, and draw. Raises `ServerError` for all that deserves a status code."""
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code."""
         return await self.respond(request, await self.prepare(request, dialect, history=history))
 
     async def prepare(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
     ) -> Prepared:
-        """Read and decode a body; nothing runs yet."""
+        """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
@@ -150,7 +150,10 @@ class Handler:
     async def respond(
         self, request: Request, prepared: Prepared, save: Callable[[], Awaitable[None]] | None = None
     ) -> Response:
-        """`save` is called before each piece of the reply is sent, and before a whole one."""
+        """Run what was prepared, and reply, whole or as a stream. Raises `ServerError` for a refusal.
+
+        `save` is called before each piece of the reply is sent, and before a whole one.
+        """
         answer = self.open(request, prepared, Presence(request.receive))
         encoder: Encoder = prepared.encoder
         try:
@@ -193,7 +196,10 @@ class Handler:
     async def decode(
         self, request: Request, dialect: AnyDialect, body: bytes, history: History | None = None
     ) -> Decoded[Any]:
-        """Understand a body, beside the event loop where it is large; what is odd in it goes to the log."""
+        """A body, decoded by the dialect, beside the event loop where it is large.
+
+        Unknown fields and warnings of the dialect go to the log. Raises `ServerError`.
+        """
         context = DecodeContext(
             headers=dict(request.headers),
             query=dict(request.query_params),
@@ -209,17 +215,17 @@ class Handler:
         return decoded
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """A body for `perform` or `stream`, understood: the request is counted before it is read."""
+        """The decoded body of a request to a model, which is counted against its caller's limits before it is read."""
         self._limits.admit(exchange_of(request.scope))
         return await self.uncounted_json_of(request, decode)
 
     async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """The same for `perform` without `admitted`, and for what runs no model."""
+        """The body of a request, decoded, for `perform` without `admitted`, and for what runs no model."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         return await self.large.do(len(body), decode, body)
 
     async def form_of(self, request: Request) -> Form:
-        """The same of a form, which may hold files."""
+        """The form that a request to a model sent, which may hold files. Counted as `json_of` does."""
         self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
@@ -291,7 +297,7 @@ class Handler:
         )
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """Tenants, and on demand keys, have prefix caches of their own."""
+        """The request with a salt that gives its tenant, and on demand its key, a prefix cache of its own."""
         headers = request.headers
         salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
         if self._options.cache_salt_per_key:

@@ -29,7 +29,7 @@ from pippin.runtime.workers.mailbox import Mailbox
 
 
 class AnyRun(Protocol):
-    """What an answer needs of a run, be it one or several in a row."""
+    """What an answer needs of a run, be it one run or several in a row."""
 
     accepted: Accepted | None
 
@@ -47,7 +47,7 @@ class Starter(Protocol):
 
 
 class Run:
-    """Leaving it is the only cancel: `aclose`, or the end of `async with`."""
+    """A request that its worker has accepted. Leaving it is the only cancel: `aclose`, or the end of `async with`."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Run:
     # For the service
 
     async def accept(self) -> None:
-        """Wait for the worker's first word: raises a refusal, keeps `Accepted`, leaves the rest to the reader."""
+        """Wait for the worker's first event: a refusal is raised, `Accepted` kept, the rest left to the reader."""
         batch = await self._mailbox.take()
         match batch[0]:
             case Failed(error):
@@ -131,7 +131,7 @@ class Run:
         self._first = batch
 
     def limit(self, seconds: float) -> None:
-        """Fail the run when it has not ended by then."""
+        """Fail the run if it has not ended in `seconds` from now."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
 
     def fail(self, error: ErrorReport) -> None:
@@ -192,7 +192,7 @@ def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]
 
 
 def _bearing(usage: Usage, others: list[Usage]) -> Usage:
-    """With what the completions of others cost; their prompt is the same."""
+    """The usage with the completion tokens of `others` added; the prompt is the same for all."""
     every = (usage, *others)
     return msgspec.structs.replace(
         usage,

@@ -30,6 +30,8 @@ WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
 
 class Service:
+    """Starts tasks on leased models, and ends all in order when the server stops."""
+
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
         self.catalog = catalog
         self.pool = pool
@@ -69,7 +71,7 @@ class Service:
         await self.pool.adopt(options)
 
     def models(self) -> list[ModelInfo]:
-        """What there is, each as truly as it is known."""
+        """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
     def model(self, name: str) -> ModelInfo:
@@ -100,7 +102,7 @@ class Service:
 
     @property
     def active(self) -> int:
-        """Requests that run or wait to."""
+        """How many requests run or wait to."""
         return len(self._runs) + len(self._starting)
 
     async def close(self, deadline: float) -> None:
@@ -185,7 +187,7 @@ class Service:
         return run
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
-        """Run a request of our own on a lease that is held, for its text."""
+        """The text of the answer to a request of Pippin's own, run on a lease that is held."""
         own = f"{id}.summary"
         mailbox = lease.worker.submit(
             own, Generate(with_defaults(request, lease.options, lease.worker.info)), 1
@@ -303,7 +305,7 @@ def _log_download(name: str, done: int, total: int, message: str) -> None:
 
 
 def _shown_as_it_is(task: Task, options: ModelOptions) -> Task:
-    """Counting and rendering take the model's defaults too, but there is nothing to shorten a conversation for."""
+    """The task with the model's defaults, for tasks that show a conversation and must not shorten it."""
     match task:
         case CountTokens(request):
             return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))

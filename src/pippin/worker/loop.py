@@ -89,7 +89,7 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
 
 
 def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Raises `ServerError`."""
+    """The answer, if its tokens are few enough. Raises `ServerError`."""
     for event in answer:
         if isinstance(event, Tokenized | Rendered) and len(event.tokens) > MOST_TOKENS:
             raise ServerError(
@@ -99,6 +99,8 @@ def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
 
 
 class StepLoop:
+    """Steps the engine, and hands orders to it between two steps."""
+
     def __init__(self, link: WorkerLink, preparation: Preparation) -> None:
         self._link = link
         self._preparation = preparation
@@ -143,8 +145,10 @@ class StepLoop:
             self._link.send_events([(id, event) for event in answer])
 
     def run(self, engine: Engine) -> None:
-        """Serve until a `Shutdown` is done, and close the engine. Raises what a step raises; the engine is left
-        as it is then, for nothing in it can be trusted."""
+        """Serve until a `Shutdown` is done, and close the engine.
+
+        Raises what a step raises; the engine is left as it is then, for nothing in it can be trusted.
+        """
         while not self._time_to_leave(engine):
             for arrival in self._take(wait=not engine.busy):
                 self._handle(engine, arrival)
@@ -174,7 +178,7 @@ class StepLoop:
         return arrivals
 
     def _gather(self, quiet: float) -> None:
-        """Wait until nobody has come for so many seconds, and nobody's prompt is being prepared."""
+        """Wait until no order has come for `quiet` seconds, and no prompt is being prepared."""
         end = time.monotonic() + 4 * quiet
         while (left := min(quiet, end - time.monotonic())) > 0:
             came = len(self._inbox)

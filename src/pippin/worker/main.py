@@ -37,7 +37,7 @@ PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
 def main() -> None:
-    """Run as `python -m pippin.worker FD PARENT_PID`."""
+    """Run a worker: `python -m pippin.worker FD PARENT_PID`."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     end_with_parent(parent)
     connection = socket.socket(fileno=descriptor)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def run(spec: WorkerSpec, link: WorkerLink) -> int:
-    """Load and serve; the exit status."""
+    """Load the model and serve it; the exit status of the process."""
     preparation = Preparation()
     loop = StepLoop(link, preparation)
     reader = threading.Thread(
@@ -90,7 +90,10 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
 
 
 def import_kind(spec: WorkerSpec) -> ModuleType:
-    """The accelerated BLAS must be in the process before mlx, which the kind's module imports."""
+    """The module of the model's kind.
+
+    The accelerated BLAS must be in the process before mlx, which the kind's module imports.
+    """
     if spec.info.kind != "scripted":
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
@@ -154,6 +157,6 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_now(status: int) -> None:
-    """Leave without running anything more: threads may hang in foreign code."""
+    """End the process without running anything more: threads may hang in foreign code."""
     sys.stderr.flush()
     os._exit(status)

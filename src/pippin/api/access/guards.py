@@ -42,7 +42,7 @@ KeyText = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class KeyEntry(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One key as the file has it; limits are a minute's, 0 is none."""
+    """One key as the file of keys has it; limits are for a minute, 0 is without limit."""
 
     key: KeyText
     name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
@@ -104,7 +104,7 @@ def load_keyring(options: ServerOptions) -> Keyring:
 
 
 def read_key_file(path: Path) -> list[KeyEntry]:
-    """JSON or YAML: a list of keys or of objects with `key`, or a mapping of names to either."""
+    """The keys of a JSON or YAML file: a list of keys or of objects with `key`, or a mapping of names to either."""
     import yaml  # slow to import, and only needed here
 
     try:
@@ -148,7 +148,7 @@ def _digest(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's decisions, made once at the start."""
+    """What the operator decided about who may come in; read once from the options."""
 
     keyring: Keyring
     hosts: frozenset[str] | None  # None: any
@@ -223,7 +223,7 @@ class Guard:
         client = scope.get("client")
         exchange.caller = client[0] if client else "local"
         path, method = scope["path"], scope["method"]
-        exchange.shy = bool(self._policy.keyring)
+        exchange.anonymous = bool(self._policy.keyring)
         if self._policy.keyring:
             self._check_key(headers, exchange, is_open=self._is_open(path, method))
         if is_management(path, method):
@@ -237,7 +237,10 @@ class Guard:
         return path in OPEN_PATHS or (path in METRICS_PATHS and self._policy.metrics_open)
 
     def _check_host(self, headers: Headers) -> None:
-        """A page can make its own name resolve to 127.0.0.1, but it can't make the browser hide that name."""
+        """Refuse hosts that are not the server's own. Raises `ServerError`.
+
+        A page can make its own name resolve to 127.0.0.1, but it can't make the browser hide that name.
+        """
         if self._policy.hosts is None:
             return
         host = host_name(headers.get("host", ""))
@@ -250,7 +253,7 @@ class Guard:
         for shown in shown_keys(headers):
             key = self._policy.keyring.find(shown)
             if key is not None:
-                exchange.caller, exchange.authenticated, exchange.shy = key.name, True, False
+                exchange.caller, exchange.authenticated, exchange.anonymous = key.name, True, False
                 return
         if not is_open:
             raise ServerError(
@@ -277,18 +280,18 @@ def is_management(path: str, method: str) -> bool:
     return method not in SAFE_METHODS and any(is_within(path, managed) for managed in MANAGED)
 
 
-def is_within(path: str, place: str) -> bool:
-    """`place` is without /v1."""
-    return bare(path) == place or bare(path).startswith(place + "/")
+def is_within(path: str, prefix: str) -> bool:
+    """Whether an address is `prefix`, which has no /v1, or below it."""
+    return bare(path) == prefix or bare(path).startswith(prefix + "/")
 
 
 def bare(path: str) -> str:
-    """Without the version."""
+    """The address without its version."""
     return path.removeprefix("/v1")
 
 
 def host_name(host: str) -> str:
-    """Without port and brackets, in lower case."""
+    """A Host header without port and brackets, in lower case."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -296,7 +299,7 @@ def host_name(host: str) -> str:
 
 
 def shown_keys(headers: Headers) -> Iterable[bytes]:
-    """As bytes: a key need not be text."""
+    """The keys that a request shows, as bytes, for a key need not be text."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credentials:
         yield credentials.strip().encode("latin-1")

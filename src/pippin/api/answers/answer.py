@@ -62,6 +62,7 @@ GONE: Final = ErrorReport(kind="cancelled", message="The client left before the 
 
 
 def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
+    """The bytes that the encoder makes of these events, which are of the body's request number `request`."""
     return b"".join([encoder.event(event, request) for event in events])
 
 
@@ -120,7 +121,7 @@ class Runs:
         return 0, []
 
     def fail(self, report: ErrorReport) -> None:
-        """End them all from outside; whoever reads finds the error."""
+        """End all runs from outside; whoever reads finds the error."""
         for run in self._runs:
             run.fail(report)
 
@@ -134,7 +135,7 @@ class Runs:
 async def start_runs(
     service: Starter, tasks: Sequence[Task], *, model: str, ids: Sequence[str], client: str | None
 ) -> Runs:
-    """Start all or none. Raises the first `ServerError`."""
+    """Start the runs of all tasks, or none. Raises the first `ServerError`."""
     if len(tasks) == 1:
         return Runs([await service.start(tasks[0], model=model, id=ids[0], client=client)])
     starting = [
@@ -206,11 +207,11 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        """As far as it got: who hangs up before the end has used them too."""
+        """Completion tokens so far: a client that hangs up before the end has used them too."""
         return sum(self._completed.values())
 
     def end(self, report: ErrorReport) -> None:
-        """End it from outside, with this reason."""
+        """End the answer from outside, for the reason in `report`."""
         if self.failure is None:
             self.failure = report
         if self._runs is not None:
@@ -219,7 +220,7 @@ class Answer:
             self._starting.cancel()
 
     async def started(self, within: float | None = None) -> bool:
-        """Whether it was accepted in time. Raises the `ServerError` of a refusal."""
+        """Whether all runs were accepted `within` so many seconds. Raises the `ServerError` of a refusal."""
         if self._runs is not None:
             return True
         await asyncio.wait({self._starting}, timeout=within)
@@ -240,7 +241,7 @@ class Answer:
         return True
 
     async def whole(self, draw: Callable[[list[Completion]], bytes], large: LargeWork) -> bytes:
-        """The folded answers, drawn. Raises `ServerError` where a run fails."""
+        """What `draw` makes of the completions of all runs. Raises `ServerError` where a run fails."""
         await self.started()
         assert self._runs is not None
         gathered: list[list[Event]] = [[accepted] for accepted in self._runs.accepted]
@@ -274,8 +275,10 @@ class Answer:
         large: LargeWork,
         progress: Callable[[], bytes] = lambda: b"",
     ) -> AsyncIterator[bytes]:
-        """The stream, with something harmless after each `silence` seconds without a byte; `progress` is a comment
-        on a start that lasts."""
+        """The encoded stream, with something harmless after each `silence` seconds without a byte.
+
+        `progress` gives a comment on a start that lasts.
+        """
         try:
             while not await self.started(within=silence):
                 harmless = encoder.keep_alive()
@@ -311,7 +314,7 @@ class Answer:
         yield encoder.end()
 
     async def close(self) -> None:
-        """Cancel what still runs and let go of everything; once."""
+        """Cancel what still runs and let go of everything; a second call does nothing."""
         if self._closed:
             return
         self._closed = True

@@ -26,7 +26,10 @@ async def read_json_body(request: Request, limit_mb: float, idle_seconds: float)
 
 
 def check_json(headers: Headers) -> None:
-    """A page of another site can send text and forms without asking; JSON it can't."""
+    """Refuse a body that is not announced as JSON. Raises `ServerError`.
+
+    A page of another site can make a browser send text and forms without asking first; JSON it can't.
+    """
     given = headers.get("content-type", "")
     media = given.partition(";")[0].strip().lower()
     if media == "application/json" or media.endswith("+json"):
@@ -39,6 +42,7 @@ def check_json(headers: Headers) -> None:
 
 
 async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
+    """The bytes of a body. Raises `ServerError` before more than the limit is held."""
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
     pieces: list[bytes] = []
@@ -52,18 +56,22 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
 
 
 async def joined(pieces: list[bytes], size: int) -> bytes:
-    """Many megabytes take long to copy; others can go on meanwhile, because that is done without the interpreter."""
+    """One `bytes` of all pieces, copied beside the event loop where they are large.
+
+    Copying many megabytes takes long, but it is done without the interpreter's lock.
+    """
     return b"".join(pieces) if size <= LARGE else await asyncio.to_thread(b"".join, pieces)
 
 
 def check_length(headers: Headers, limit: int) -> None:
+    """Refuse a body that is announced as too long. Raises `ServerError`."""
     announced = headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > limit:
         raise too_large(limit)
 
 
 async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[bytes]:
-    """The body as it comes in; a client that stays silent for too long, or only ever drips, is told so."""
+    """The body, piece by piece. Raises `ServerError` for a client that is silent for too long, or only drips."""
     stream = request.stream()
     began, size = time.monotonic(), 0
     while True:

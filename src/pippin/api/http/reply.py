@@ -13,8 +13,8 @@ EVENTS: Final = "text/event-stream; charset=utf-8"
 class EventStream(Response):
     """Sends pieces as they come. `leave` runs at the end, however it came about.
 
-    `cut` is asked at the end: if true, the reply is left without an end, so that the client sees it broken. Server-sent
-    events need no such thing, because they can say that they failed.
+    `cut` is asked at the end: if true, the reply is left without an end, so that the client sees it broken. Server-
+    sent events need no such thing, because they can say that they failed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ async def each_after(
 
 
 async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A stream whose first piece was already taken."""
+    """A stream whose first piece was taken already: that piece, then the others."""
     yield first
     async for piece in others:
         yield piece
@@ -71,7 +71,7 @@ class Presence:
         self._watch = asyncio.create_task(self._wait(receive))
 
     def on_gone(self, call: Callable[[], object]) -> None:
-        """Replaces what was to be called before."""
+        """Call `call` once when the client hangs up, in place of what was to be called before."""
         self._on_gone = call
         if self.gone:
             call()

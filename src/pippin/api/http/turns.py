@@ -37,7 +37,7 @@ class Turns:
         return len(self._waiting)
 
     def wait(self, begin: Callable[[], None]) -> None:
-        """`begin` is called when its turn has come; not in this turn of the loop."""
+        """Call `begin` when its turn has come, which is never in this turn of the loop."""
         self._waiting.append(begin)
         if self._next is None:
             loop = asyncio.get_running_loop()

@@ -48,7 +48,7 @@ class ImagesReply(Struct, kw_only=True):
 
 
 def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
-    """Pictures count as one token for each 16 pixels square, which is what diffusion models work on."""
+    """Tokens of a prompt and its pictures, one for each square of 16 pixels, as diffusion models work on."""
     tokens = sum(
         math.ceil(picture.width / SIDE_STEP) * math.ceil(picture.height / SIDE_STEP) for picture in pictures
     )
@@ -66,7 +66,7 @@ def draw(
     prompt_tokens: int,
     address: Callable[[bytes], str] | None,
 ) -> ImagesReply:
-    """`address` shelves a picture and says where; None puts pictures into the reply."""
+    """A whole reply. `address` keeps a picture and gives its address; None puts pictures into the reply."""
     pictures = [event for event in events if isinstance(event, Picture) and event.partial is None]
     pictures.sort(key=lambda picture: picture.index)
     data = [
@@ -85,7 +85,7 @@ def draw(
 
 
 class ImageEvents(NamedEvents):
-    """OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
+    """Draws OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
 
     def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
         self._prefix = "image_edit" if edit else "image_generation"
@@ -147,7 +147,7 @@ class PictureShelf:
         self._bytes = 0
 
     def put(self, data: bytes, format: str) -> str:
-        """The name of the picture, good for an hour."""
+        """Keep a picture; its name, which is good for an hour."""
         name = f"{secrets.token_urlsafe(16)}.{format}"
         self._kept[name] = KeptPicture(data, f"image/{format}", self._clock() + LIFETIME)
         self._bytes += len(data)

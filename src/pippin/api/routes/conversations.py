@@ -77,7 +77,10 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class Conversations:
-    """What is stored is read and written beside the event loop: it may be large, and the disk slow."""
+    """The endpoints of conversations.
+
+    What is stored is read and written beside the event loop: it may be large, and the disk slow.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api

@@ -49,6 +49,8 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class Responses:
+    """The endpoints of stored, streamed and background responses."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
         self._dialect = ResponsesDialect()
@@ -154,7 +156,7 @@ class Responses:
 
 
 def owner_of(request: Request) -> str:
-    """Whose history it is: the key's; without keys there is one for all."""
+    """Whose history a request may read: the name of its key; without keys there is one owner for all."""
     exchange = exchange_of(request.scope)
     return exchange.caller if exchange.authenticated else ""
 
@@ -174,7 +176,7 @@ def starting_after(request: Request) -> int:
 
 
 def settled(response: dict[str, Any]) -> dict[str, Any]:
-    """A stored response that nobody runs any more has failed, whatever it said last."""
+    """A stored response as it is told: one that nobody runs any more has failed, whatever it said last."""
     if response["status"] in TERMINAL:
         return response
     return response | {"status": "failed", "error": STOPPED}

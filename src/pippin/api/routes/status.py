@@ -104,7 +104,7 @@ class StatusPages:
 
 
 def cache_body(cache: CacheStats) -> dict[str, Any]:
-    """Under the names of both mlx-vlm and vllm-mlx."""
+    """Figures of a prefix cache, under the names of both mlx-vlm and vllm-mlx."""
     return {
         "lookups_hit": cache.hits,
         "lookups_miss": cache.misses,

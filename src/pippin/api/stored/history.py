@@ -43,7 +43,7 @@ LARGEST_PAGE: Final = 100  # items
 
 
 class StoredResponse(Struct, kw_only=True, omit_defaults=True):
-    """One turn. What came before it is found through `previous` or the conversation."""
+    """One turn of a conversation. The turns before it are found through `previous`, or in `before`."""
 
     response: dict[str, Any]  # the response object
     input: list[Item] = field(default_factory=list)  # of this turn alone, with ids
@@ -52,6 +52,8 @@ class StoredResponse(Struct, kw_only=True, omit_defaults=True):
 
 
 class StoredConversation(Struct, kw_only=True, omit_defaults=True):
+    """A conversation of OpenAI's Conversations API, with all its items."""
+
     id: str
     created_at: int
     metadata: dict[str, str] = field(default_factory=dict)
@@ -62,7 +64,7 @@ Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
 class ResponseStore:
-    """All callers' entries. `for_owner` gives one caller's view, the only way in."""
+    """The responses and conversations of all callers. `for_owner` gives one caller's view, the only way in."""
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class ResponseStore:
             self._remove(*self._database.execute(oldest).fetchone())
 
     def _remove(self, owner: str, id: str) -> float | None:
-        """When the entry was made; None if there was none."""
+        """Delete an entry; when it was made, or None if there was none."""
         query = "SELECT bytes, created FROM entries WHERE owner = ? AND id = ?"
         row = self._database.execute(query, (owner, id)).fetchone()
         if row is None:
@@ -170,7 +172,7 @@ class ResponseStore:
 
 
 class OwnedHistory:
-    """One caller's responses and conversations. Another caller's are unknown here, as if they were not."""
+    """One caller's responses and conversations. Those of other callers are unknown here."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
@@ -191,7 +193,7 @@ class OwnedHistory:
         self._put(conversation.id, "conversation", conversation, conversation.items)
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
-        """Add what is new; a conversation that was deleted meanwhile stays deleted."""
+        """Add the items that a conversation does not have yet. One that was deleted meanwhile stays deleted."""
         try:
             conversation = self.stored_conversation(id)
         except ServerError:
@@ -269,7 +271,7 @@ def not_found(what: str, id: str) -> ServerError:
 
 
 def _open(path: str | None) -> sqlite3.Connection:
-    """A file of another version, or that is no database, is put aside: what it held was a cache."""
+    """The database. A file of another version, or that is no database, is put aside: what it held was a cache."""
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     try:

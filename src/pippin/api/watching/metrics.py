@@ -53,6 +53,8 @@ VLLM_MLX_NAMES: Final = {
 
 
 class Metrics:
+    """Counts and times every request."""
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         kinds, model = ("kind", "model"), ("model",)
@@ -95,7 +97,7 @@ class Metrics:
         return Histogram(f"pippin_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def _bounded(self, model: str) -> str:
-        """Clients name models as they like; a label for each would be a leak."""
+        """The model as a label. Clients name models as they like; a label for each name would be a leak."""
         if model not in self._labels and len(self._labels) >= LABELS:
             return "other"
         self._labels.add(model)
@@ -273,7 +275,7 @@ def _for_each_model(figures: Figures[Stats], stats: Mapping[str, Stats]) -> list
 
 
 def mcp_gauges(servers: ToolServers) -> list[Metric]:
-    """Under their own names and those of vllm-mlx."""
+    """Gauges of MCP servers, under Pippin's names and those of vllm-mlx."""
     connected = sum(connection.state == "connected" for connection in servers.connections)
     named = (
         ("mcp_connected_servers", "MCP servers that are connected.", connected),

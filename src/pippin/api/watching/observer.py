@@ -19,7 +19,7 @@ class RequestObserver(Protocol):
     def accepted(self, accepted: Sequence[Accepted]) -> None: ...
 
     def events(self, events: Sequence[Event]) -> None:
-        """What one wake-up of the event loop brought."""
+        """Events have come: all that one wake-up of the event loop brought."""
         ...
 
     def failed(self, kind: ErrorKind) -> None: ...
@@ -60,7 +60,7 @@ class Unobserved:
 
 
 def traced(observer: Observer) -> Observer:
-    """The observer, and traces beside it where they can be made."""
+    """An observer that makes traces beside `observer`, where they can be made; else `observer` itself."""
     try:
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             return observer

@@ -46,7 +46,10 @@ class Admission:
         self._budget = budget
 
     async def admit(self, slot: Slot) -> None:
-        """Reserve `slot.footprint` bytes and a place. Raises `ServerError` as the contention policy says."""
+        """Reserve `slot.footprint` bytes in the budget.
+
+        Waits, or raises `ServerError`, as the contention policy says.
+        """
         if slot.footprint > self._budget:
             raise ServerError(
                 "load_failed",
@@ -112,8 +115,11 @@ class Admission:
             self._changes.tell()
 
     async def _prepared_and_drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
-        """Let the new worker start while the victims finish; whether they did. What raises here, a load that fails
-        in its first stage or a policy that refuses it, calls off the other, and nobody has left yet."""
+        """Let the new worker start while the victims finish their requests; whether they did.
+
+        What raises here, a load that fails in its first stage or a policy that refuses it, calls off the other, and no
+        model has left yet.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._prepare(slot), name=f"prepare {slot.info.id}")

@@ -27,6 +27,8 @@ SHARE_STEP: Final = 16  # a change of memory below one part in so many is not wo
 
 
 class Residency:
+    """Loads and unloads the models of slots, one load, one unload and one idle timer at a time for each."""
+
     def __init__(
         self,
         options: ServerOptions,
@@ -227,7 +229,10 @@ class Residency:
     # Memory
 
     def _trim(self, newest: Slot) -> None:
-        """Measured, a model may be larger than estimated: idle ones leave for it, the rest is told."""
+        """Let idle models leave where all take more than their budget.
+
+        That happens when a model, once it is measured, is larger than was estimated.
+        """
         for slot in sorted(self._slots.values(), key=lambda each: each.last_used):
             if self._admission.excess() <= 0:
                 return

@@ -26,6 +26,8 @@ class MemoryAtStart(Struct, frozen=True, kw_only=True):
 
 
 class Death(Struct, frozen=True, kw_only=True):
+    """How a worker died, and at what."""
+
     status: int  # of the exit; below 0 a signal's number
     fault: Exception | None  # what was wrong with the frames that it sent
     doing: str | None  # of the load; None where that was done

@@ -39,7 +39,10 @@ LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
 
 class ToolRound:
-    """Numbers its parts on from the last round's. Calls of MCP tools become parts of a kind of their own."""
+    """What one run of a loop said, as the model reads it again and as the client sees it.
+
+    Parts are numbered on from the last round's. Calls of MCP tools become parts of a kind of their own.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class ToolRound:
         first: bool,
         results: Sequence[Event] = (),
     ) -> None:
-        """`results`: what the tools answered before it, as the client sees it."""
+        """`results`: what the tools answered before this round, as the client sees it."""
         self.results = list(results)
         self.finished: Finished | None = None
         self.client_calls = 0
@@ -60,6 +63,7 @@ class ToolRound:
         self._parts: dict[int, tuple[PartStarted, list[str]]] = {}
 
     def seen(self, event: Event) -> Event | None:
+        """The event as the client sees it; None for what it is not told."""
         match event:
             case PartStarted(index=index, kind=kind, name=name):
                 self._parts[index] = (event, [])
@@ -93,7 +97,7 @@ class ToolRound:
         ]
 
     def shown(self, results: Sequence[ToolResult]) -> list[Event]:
-        """What the tools answered, as parts."""
+        """The answers of the tools, as parts that the client sees."""
         events: list[Event] = []
         for result in results:
             index = self._next()
@@ -103,7 +107,7 @@ class ToolRound:
         return events
 
     def parts(self) -> list[Text | Reasoning | ToolCall]:
-        """The whole turn, for the model to read again."""
+        """The whole turn of the assistant, for the model to read again."""
         said: list[Text | Reasoning | ToolCall] = []
         for started, texts in self._parts.values():
             text = "".join(texts)
@@ -123,7 +127,7 @@ class ToolRound:
 
 
 class ToolLoop:
-    """One answer made of several runs. Single reader, as a run."""
+    """One answer made of several runs, with tool calls between them. Single reader, as a run."""
 
     def __init__(
         self,
@@ -155,7 +159,7 @@ class ToolLoop:
         self.accepted = self._run.accepted
 
     async def take(self) -> list[Event]:
-        """As `Run.take`; while tools work it gives nothing, and keep-alives are the handler's."""
+        """As `Run.take`. While tools work it waits; keep-alives are the handler's."""
         if not self._listed:
             self._listed = True
             return self._listing()
@@ -194,7 +198,7 @@ class ToolLoop:
         return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
 
     def _seen(self, events: list[Event]) -> list[Event]:
-        """What the client may see of them. The end is kept back while the loop goes on."""
+        """What the client may see of the events. The end is kept back while the loop goes on."""
         shown: list[Event] = []
         if not events:
             self._ended = True
@@ -219,7 +223,7 @@ class ToolLoop:
         return finished.reason == "tool_calls" and bool(calls) and not self._round.client_calls
 
     async def _go_on(self) -> ErrorReport | None:
-        """Call what was asked for, and let the model read the results; why that failed, if it did."""
+        """Call the tools that were asked for, and let the model read the results; the error where that failed."""
         going = asyncio.create_task(self._next_round(), name=f"tools of {self._id}")
         try:
             waiting: set[asyncio.Future[Any]] = {going, self._failed}
@@ -235,7 +239,7 @@ class ToolLoop:
         return None
 
     async def _next_round(self) -> None:
-        """Raises the `ServerError` of a run that can't be started."""
+        """Call the tools, and start the run that reads their results. Raises the `ServerError` of that start."""
         answers = await self._results()
         self._request = self._continued(answers)
         self._rounds += 1
@@ -289,8 +293,10 @@ class ToolLoop:
 
 
 def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
-    """The last word of all rounds. With calls of both kinds the client answers its own, and the model calls
-    the others again when it still wants to."""
+    """The end of the whole answer, with the usage and timings of all rounds.
+
+    With calls of both kinds the client answers its own, and the model calls the others again when it still wants to.
+    """
     reason = event.reason
     if reason == "tool_calls" and not round.client_calls:
         reason = "stop"
