@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pippin.api.watching.metrics import LABELS, VLLM_MLX_NAMES, Metrics
+from pippin.api.telemetry.metrics import LABELS, VLLM_MLX_NAMES, Metrics
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of

@@ -25,8 +25,8 @@ from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
 from pippin.api.schema import schema_routes
-from pippin.api.stored.history import open_store
-from pippin.api.watching.observer import Observer, Unobserved, traced
+from pippin.api.storage.response_store import open_store
+from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.config.mcp_file import McpSettings
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -99,7 +99,7 @@ def create_app(
 def _observer_of(options: ServerOptions) -> Observer:
     if not options.enable_metrics:
         return Unobserved()
-    from pippin.api.watching.metrics import Metrics  # a fifth of a second to import
+    from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
 
     return Metrics()
 

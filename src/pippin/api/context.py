@@ -19,8 +19,8 @@ from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
 from pippin.api.live_settings import LiveSettings
-from pippin.api.stored.history import ResponseStore
-from pippin.api.watching.observer import Observer
+from pippin.api.storage.response_store import ResponseStore
+from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service

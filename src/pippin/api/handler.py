@@ -31,7 +31,7 @@ from pippin.api.http.body import read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.http.large_work import LARGE, LargeWork
 from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
-from pippin.api.watching.observer import Observer
+from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError

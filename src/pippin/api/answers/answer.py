@@ -21,7 +21,7 @@ from pippin.api.access.limits import Limits
 from pippin.api.dialects.base import RunInfo, StreamEncoder
 from pippin.api.http.large_work import LargeWork, drawn_bytes
 from pippin.api.http.reply import Presence
-from pippin.api.watching.observer import Observer, RequestObserver
+from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion, collect
 from pippin.core.errors import ErrorReport, ServerError

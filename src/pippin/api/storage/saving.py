@@ -10,7 +10,7 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.stored import stored_items
-from pippin.api.stored.history import OwnedHistory, StoredResponse
+from pippin.api.storage.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished
