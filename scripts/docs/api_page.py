@@ -1,18 +1,20 @@
-"""The page of docs/ that is written from the dialects' contracts."""
+"""The page of docs/ that is written from the contracts of dialects and kinds."""
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
+from pippin.api import kinds
 from pippin.api.dialects.chat.dialect import dialect as chat
 from pippin.api.dialects.completions.dialect import dialect as completions
 from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.kinds import embeddings, images, reranking, speech, transcription
 
 CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
     "Chat": chat.contract,
@@ -21,17 +23,6 @@ CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
     "Messages": MessagesDialect.contract,
 }
 """By the head of their column."""
-
-KINDS: Final[Mapping[str, Contract[Any]]] = {
-    "POST /v1/embeddings": embeddings.CONTRACT,
-    "POST /v1/rerank": reranking.RERANK,
-    "POST /v1/score": reranking.SCORE,
-    "POST /v1/audio/transcriptions, /translations (form with `file`)": transcription.CONTRACT,
-    "POST /v1/audio/speech": speech.CONTRACT,
-    "POST /v1/images/generations": images.GENERATIONS,
-    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": images.EDITS,
-}
-"""By address: what is no generation shares no fields worth a common table."""
 
 MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown": ""}
 
@@ -170,10 +161,18 @@ def effect(place: inspect.Type) -> str:
             return ""
 
 
+def contracts_of_kinds() -> Mapping[str, Contract[Any]]:
+    """By address, those of every module in `api/kinds` that has some."""
+    found: dict[str, Contract[Any]] = {}
+    for module in pkgutil.iter_modules(kinds.__path__):
+        found |= getattr(importlib.import_module(f"{kinds.__name__}.{module.name}"), "CONTRACTS", {})
+    return found
+
+
 def kind_lines() -> list[str]:
     """A table of fields for each address that is no generation."""
     lines = ["", "## Fields of the other addresses"]
-    for address, contract in KINDS.items():
+    for address, contract in contracts_of_kinds().items():
         described = descriptions(contract)
         lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
         for name in sorted(fields_of(contract)):

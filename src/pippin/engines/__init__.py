@@ -1,1 +1,1 @@
-"""The models: one module or package for each kind, found by the kind's name."""
+"""The models: one module or package for each kind, found by the kind's name. Begin with `base.py`."""

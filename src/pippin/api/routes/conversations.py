@@ -18,8 +18,7 @@ from pippin.api.dialects.responses.stored import Item, stored_items
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import read_json_body
 from pippin.api.routes.responses import history_of
-from pippin.api.stored.history import OwnedHistory, StoredConversation, not_found
-from pippin.api.stored.item_pages import page_of
+from pippin.api.storage.response_store import OwnedHistory, StoredConversation, not_found, page_of
 
 MOST_ITEMS: Final = 20
 """That one call may add, as at OpenAI's."""
@@ -78,7 +77,10 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class Conversations:
-    """What is stored is read and written beside the event loop: it may be large, and the disk slow."""
+    """The endpoints of conversations.
+
+    What is stored is read and written beside the event loop: it may be large, and the disk slow.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Embedding models."""
+"""Embedding models. Begin with `engine.py`."""
 
 from pippin.engines.embeddings.engine import open_engine, open_preparer
 

@@ -1,4 +1,7 @@
-"""Language models: the kind's two doors, which import what they lead to: much of this room needs no mlx."""
+"""Language models: the kind's two doors, which import what they lead to: much of this room needs no mlx.
+
+Begin with `step/engine.py`.
+"""
 
 from typing import TYPE_CHECKING
 

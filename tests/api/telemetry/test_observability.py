@@ -16,10 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from pippin.api.access import exchange
 from pippin.api.access.exchange import Exchange, ExchangeFrame
-from pippin.api.watching.gauges import gauges, mcp_gauges
-from pippin.api.watching.metrics import Metrics
-from pippin.api.watching.observer import Unobserved
-from pippin.api.watching.tracing import TracingObserver
+from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges
+from pippin.api.telemetry.observer import TracingObserver, Unobserved
 from pippin.cli.logs import JsonFormatter
 from pippin.config.mcp_file import McpSettings
 from pippin.core.events import Accepted, Finished, PartDelta, PartStarted, Timings, Usage

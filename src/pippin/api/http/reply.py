@@ -1,4 +1,4 @@
-"""Streams replies: one write for whatever a wake-up of the event loop brought."""
+"""A reply on its way: sent piece by piece, one write for each wake-up of the event loop, while the client is there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,8 +13,8 @@ EVENTS: Final = "text/event-stream; charset=utf-8"
 class EventStream(Response):
     """Sends pieces as they come. `leave` runs at the end, however it came about.
 
-    `cut` is asked at the end: if true, the reply is left without an end, so that the client sees it broken. Server-sent
-    events need no such thing, because they can say that they failed.
+    `cut` is asked at the end: if true, the reply is left without an end, so that the client sees it broken. Server-
+    sent events need no such thing, because they can say that they failed.
     """
 
     def __init__(
@@ -49,14 +49,53 @@ class EventStream(Response):
 async def each_after(
     act: Callable[[], Awaitable[None]], pieces: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
-    """Pieces, each after an act that may not come later."""
+    """The pieces, each of them after `act` is done, which may not come later."""
     async for piece in pieces:
         await act()
         yield piece
 
 
 async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A stream whose first piece was already taken."""
+    """A stream whose first piece was taken already: that piece, then the others."""
     yield first
     async for piece in others:
         yield piece
+
+
+class Presence:
+    """Whether the client is still there: watches a connection whose body was read, and calls back once when it ends."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._on_gone: Callable[[], object] | None = None
+        self._watch = asyncio.create_task(self._wait(receive))
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        """Call `call` once when the client hangs up, in place of what was to be called before."""
+        self._on_gone = call
+        if self.gone:
+            call()
+
+    def stop(self) -> None:
+        self._on_gone = None
+        self._watch.cancel()
+
+    async def _wait(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._on_gone is not None:
+            self._on_gone()
+
+
+class NobodyWaits(Presence):
+    """The presence of a client that need not stay: for runs that go on without it."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass

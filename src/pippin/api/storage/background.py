@@ -19,7 +19,7 @@ TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
 
 class BackgroundResponse:
-    """A run and the events it has sent so far, each at the place of its sequence number."""
+    """A response that runs without its client, and its events so far, by their sequence numbers."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class BackgroundResponse:
                     yield COMMENT
 
     async def cancel(self) -> None:
-        """Stop it; returns when it has stopped. One that has ended stays as it is."""
+        """Cancel the response; returns when it has stopped. A response that has ended stays as it is."""
         if not self.finished:
             self._cancelled = True
             self._answer.end(CANCELLED)
@@ -95,7 +95,7 @@ class BackgroundResponse:
 
 
 class BackgroundResponses:
-    """Those that run, and the last ones that ended, by owner and id."""
+    """The background responses that run, and the last ones that ended, by owner and id."""
 
     def __init__(self) -> None:
         self._responses: OrderedDict[tuple[str, str], BackgroundResponse] = OrderedDict()

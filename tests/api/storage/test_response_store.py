@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.api.stored.history import OwnedHistory, ResponseStore, StoredConversation, StoredResponse
+from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredConversation, StoredResponse
 from pippin.core.errors import ServerError
 
 

@@ -1,20 +1,66 @@
-"""OpenTelemetry traces of requests, where the library is installed and its SDK set up by the operator.
+"""The one seam through which requests of every dialect and kind are observed, and OpenTelemetry's place at it.
 
-Spans carry names and figures, never what was asked or answered. Attribute names are those of the semantic
-conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-ai/).
+Traces are made where the library is installed and its SDK set up by the operator. Spans carry names and figures, never
+what was asked or answered. Attribute names are those of the semantic conventions for generative AI
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/).
 """
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from pippin.api.watching.observer import Observer, RequestObserver
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Event, Finished, PartDelta
 
 
+class RequestObserver(Protocol):
+    """Told of one request's life, in order; `closed` is always the last call."""
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None: ...
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Events have come: all that one wake-up of the event loop brought."""
+        ...
+
+    def failed(self, kind: ErrorKind) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class Observer(Protocol):
+    def request(self, kind: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request of a dialect or of another kind of model begins."""
+        ...
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        """An HTTP exchange ended."""
+        ...
+
+
+class Unobserved:
+    """The observer, of the server and of each request, where nothing is counted."""
+
+    def request(self, kind: str, model: str, *, stream: bool) -> "Unobserved":
+        return self
+
+    def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        pass
+
+    def accepted(self, accepted: Sequence[Accepted]) -> None:
+        pass
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def failed(self, kind: ErrorKind) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
+
 def traced(observer: Observer) -> Observer:
-    """The observer, and traces beside it where they can be made."""
+    """An observer that makes traces beside `observer`, where they can be made; else `observer` itself."""
     try:
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             return observer
@@ -26,6 +72,8 @@ def traced(observer: Observer) -> Observer:
 
 
 class TracingObserver:
+    """Makes a span for each request, and tells another observer too."""
+
     def __init__(self, inner: Observer, tracer: Any) -> None:
         self.inner = inner
         self._tracer = tracer

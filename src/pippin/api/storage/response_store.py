@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -39,9 +39,11 @@ CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 """
 _VERSION: Final = 1
 
+LARGEST_PAGE: Final = 100  # items
+
 
 class StoredResponse(Struct, kw_only=True, omit_defaults=True):
-    """One turn. What came before it is found through `previous` or the conversation."""
+    """One turn of a conversation. The turns before it are found through `previous`, or in `before`."""
 
     response: dict[str, Any]  # the response object
     input: list[Item] = field(default_factory=list)  # of this turn alone, with ids
@@ -50,6 +52,8 @@ class StoredResponse(Struct, kw_only=True, omit_defaults=True):
 
 
 class StoredConversation(Struct, kw_only=True, omit_defaults=True):
+    """A conversation of OpenAI's Conversations API, with all its items."""
+
     id: str
     created_at: int
     metadata: dict[str, str] = field(default_factory=dict)
@@ -60,7 +64,7 @@ Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
 class ResponseStore:
-    """All callers' entries. `for_owner` gives one caller's view, the only way in."""
+    """The responses and conversations of all callers. `for_owner` gives one caller's view, the only way in."""
 
     def __init__(
         self,
@@ -154,7 +158,7 @@ class ResponseStore:
             self._remove(*self._database.execute(oldest).fetchone())
 
     def _remove(self, owner: str, id: str) -> float | None:
-        """When the entry was made; None if there was none."""
+        """Delete an entry; when it was made, or None if there was none."""
         query = "SELECT bytes, created FROM entries WHERE owner = ? AND id = ?"
         row = self._database.execute(query, (owner, id)).fetchone()
         if row is None:
@@ -168,7 +172,7 @@ class ResponseStore:
 
 
 class OwnedHistory:
-    """One caller's responses and conversations. Another caller's are unknown here, as if they were not."""
+    """One caller's responses and conversations. Those of other callers are unknown here."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
@@ -189,7 +193,7 @@ class OwnedHistory:
         self._put(conversation.id, "conversation", conversation, conversation.items)
 
     def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
-        """Add what is new; a conversation that was deleted meanwhile stays deleted."""
+        """Add the items that a conversation does not have yet. One that was deleted meanwhile stays deleted."""
         try:
             conversation = self.stored_conversation(id)
         except ServerError:
@@ -267,7 +271,7 @@ def not_found(what: str, id: str) -> ServerError:
 
 
 def _open(path: str | None) -> sqlite3.Connection:
-    """A file of another version, or that is no database, is put aside: what it held was a cache."""
+    """The database. A file of another version, or that is no database, is put aside: what it held was a cache."""
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -296,3 +300,35 @@ def _connect(path: str | None) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+    """One page of items, as OpenAI's list endpoints give them.
+
+    `items` are oldest first; `query` has `after` (an item's id), `limit` and `order` (newest first if not set).
+    """
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise ServerError("invalid_request", "`order` must be `asc` or `desc`.", "order")
+    limit = _limit(query.get("limit", "20"))
+    ordered = items if order == "asc" else items[::-1]
+    if (after := query.get("after")) is not None:
+        ids = [item.get("id") for item in ordered]
+        if after not in ids:
+            raise ServerError("invalid_request", "`after` must be the id of one of the items.", "after")
+        ordered = ordered[ids.index(after) + 1 :]
+    data = ordered[:limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0].get("id") if data else "",
+        "last_id": data[-1].get("id") if data else "",
+        "has_more": len(ordered) > limit,
+    }
+
+
+def _limit(text: str) -> int:
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise ServerError("invalid_request", f"`limit` must be a number from 1 to {LARGEST_PAGE}.", "limit")
+    return limit

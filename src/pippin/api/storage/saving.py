@@ -10,7 +10,7 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.stored import stored_items
-from pippin.api.stored.history import OwnedHistory, StoredResponse
+from pippin.api.storage.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished
@@ -58,6 +58,8 @@ class SavingDialect:
 
 
 class SavingEncoder:
+    """Encodes a response, and knows which of what it drew is not stored yet."""
+
     def __init__(self, encoder: ResponsesEncoder, save: Save) -> None:
         self.inner = encoder
         self._save = save
@@ -87,14 +89,17 @@ class SavingEncoder:
         return self.inner.whole(completions)
 
     async def save(self) -> None:
-        """What was drawn and is not stored yet; beside the event loop, for the input may be large and the disk slow."""
+        """Store what was drawn since the last call.
+
+        That is done beside the event loop, for the input may be large and the disk slow.
+        """
         if self._unsaved:
             self._unsaved = False
             await asyncio.to_thread(lambda: self._save(self.inner.response()))
 
 
 def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo) -> Save:
-    """Saves the response of a run, and adds its turn to the conversation that it joined."""
+    """A function that stores the response of a run, and adds its turn to the conversation that it joined."""
     given = stored_items(shape.input, run.id, history.item)
     before = None if shape.conversation is None else history.conversation(shape.conversation)
 

@@ -1,4 +1,4 @@
-"""Room in memory for one more model: who waits, who leaves, and what happens when busy models hold it."""
+"""Admission of one more model to memory: who waits, who leaves, and what happens when busy models hold it."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ GIB: Final = 1 << 30
 Act = Callable[[Slot], Coroutine[Any, Any, None]]
 
 
-class Room:
-    """Models that need others to leave are served in the order in which they came."""
+class Admission:
+    """Admits models to memory one by one: those that need others to leave, in the order in which they came."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Room:
         prepare: Act,
         unload: Act,
     ) -> None:
-        """`prepare` is the part of a load that needs no room yet."""
+        """`prepare` is the part of a load that takes no memory yet."""
         self._options = options
         self._budget = budget
         self._slots = slots
@@ -45,8 +45,11 @@ class Room:
         self._options = options
         self._budget = budget
 
-    async def take(self, slot: Slot) -> None:
-        """Reserve `slot.footprint` bytes and a place. Raises `ServerError` as the contention policy says."""
+    async def admit(self, slot: Slot) -> None:
+        """Reserve `slot.footprint` bytes in the budget.
+
+        Waits, or raises `ServerError`, as the contention policy says.
+        """
         if slot.footprint > self._budget:
             raise ServerError(
                 "load_failed",
@@ -112,8 +115,11 @@ class Room:
             self._changes.tell()
 
     async def _prepared_and_drained(self, slot: Slot, leaving: list[Slot], deadline: float | None) -> bool:
-        """Let the new worker start while the victims finish; whether they did. What raises here, a load that fails
-        in its first stage or a policy that refuses it, calls off the other, and nobody has left yet."""
+        """Let the new worker start while the victims finish their requests; whether they did.
+
+        What raises here, a load that fails in its first stage or a policy that refuses it, calls off the other, and no
+        model has left yet.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._prepare(slot), name=f"prepare {slot.info.id}")
