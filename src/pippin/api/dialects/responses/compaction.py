@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
+from pippin.api.dialects.responses.answer import CompactedConversation, usage_of
 from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import NoHistory, ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponseShape, response_id, usage_of
+from pippin.api.dialects.responses.encode import ResponseShape, response_id
 from pippin.api.dialects.responses.stored import Item, stored_items
 from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
 from pippin.api.dialects.shared.frames import COMMENT
@@ -109,13 +110,12 @@ class CompactionEncoder:
         }
         kept = stored_items(self._shape.kept, self._run.id, NoHistory().item)
         usage = choice.finished.usage if choice.finished is not None else Usage()
-        answer = {
-            "id": response_id(self._run),
-            "object": "response.compaction",
-            "created_at": self._run.created,
-            "output": [*kept, summary],
-            "usage": usage_of(usage),
-        }
+        answer = CompactedConversation(
+            id=response_id(self._run),
+            created_at=self._run.created,
+            output=[*kept, summary],
+            usage=usage_of(usage),
+        )
         return msgspec.json.encode(answer)
 
 
@@ -135,7 +135,6 @@ def question_of(asked: GenerationRequest) -> GenerationRequest:
 
 def _said_by_users(shape: ResponseShape, context: DecodeContext) -> tuple[Item, ...]:
     history = context.history or NoHistory()
-    before: list[dict[str, Any]] = []
-    if shape.previous is not None:
-        before = history.items(shape.previous)
+    previous = shape.draft.previous_response_id
+    before = [] if previous is None else history.items(previous)
     return tuple(item for item in (*before, *shape.input) if item.get("role") == "user")
