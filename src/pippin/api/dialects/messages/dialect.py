@@ -10,7 +10,13 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.messages.answer import MessageAnswer
 from pippin.api.dialects.messages.content import ConversationReader, MessageParam
-from pippin.api.dialects.messages.encode import MessagesEncoder, MessageShape, ThinkingShown, error_of
+from pippin.api.dialects.messages.encode import (
+    MessageAnswer,
+    MessagesEncoder,
+    MessageShape,
+    ThinkingShown,
+    error_of,
+)
 from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import (
