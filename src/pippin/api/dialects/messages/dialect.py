@@ -11,7 +11,6 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.messages.answer import MessageAnswer
 from pippin.api.dialects.messages.content import ConversationReader, MessageParam
 from pippin.api.dialects.messages.encode import (
-    MessageAnswer,
     MessagesEncoder,
     MessageShape,
     ThinkingShown,
