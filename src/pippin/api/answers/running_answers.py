@@ -19,8 +19,6 @@ from pippin.service.run import Starter
 UNKNOWN: Final = "unknown"
 """The model of requests for names that nobody here has: there is no end to those."""
 
-ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_", "msg_")
-
 
 class RunningAnswers:
     def __init__(self, options: ServerOptions, observer: Observer, limits: Limits) -> None:
@@ -92,9 +90,7 @@ class RunningAnswers:
             exchange.facts["error"] = answer.failure.kind
 
     async def cancel(self, name: str) -> bool:
-        """End a request by its own id or by that of its answer; False if none is running."""
-        for prefix in ID_PREFIXES:
-            name = name.removeprefix(prefix)
+        """End a request by the id of its run or of its exchange; False if none is running."""
         answer = self._active.get(name)
         if answer is None:
             return False

@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from pippin.api.dialects.shared.fields import Contract
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event
@@ -99,11 +100,15 @@ class Encoder(StreamEncoder, Protocol):
 
 
 class Dialect(Protocol[Shape]):
-    """One file each; a module-level `dialect` is an instance, and is found because it is there."""
+    """An API that clients speak.
+
+    Each is one package of this folder, whose module `dialect` holds an instance under the name `dialect`. It is found,
+    routed and documented because it is there.
+    """
 
     @property
     def name(self) -> str:
-        """For logs and metrics: `chat_completions`."""
+        """The name in logs and metrics, and of the column in docs/api.md: `chat_completions`."""
         ...
 
     @property
@@ -112,13 +117,18 @@ class Dialect(Protocol[Shape]):
         ...
 
     @property
-    def body(self) -> type[Struct]:
-        """The struct of the request, for the OpenAPI document."""
+    def id_prefix(self) -> str:
+        """What the encoder puts before the id of a run: `chatcmpl-`. An answer can be stopped by its id."""
+        ...
+
+    @property
+    def contract(self) -> Contract[Any]:
+        """The fields of the request body, and what becomes of each."""
         ...
 
     @property
     def answer(self) -> type[Struct] | None:
-        """That of a whole answer, where it is one."""
+        """The struct of a whole answer; None where no struct describes it."""
         ...
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:

@@ -1,4 +1,4 @@
-"""Finds the dialects: every package of this folder whose module `dialect` has one."""
+"""Finds the dialects: every package of this folder that has a module `dialect`."""
 
 import importlib
 import importlib.util
@@ -20,6 +20,14 @@ def find_dialects() -> Mapping[str, AnyDialect]:
             dialect: AnyDialect = importlib.import_module(name).dialect
             found[dialect.path] = dialect
     return found
+
+
+def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
+    """The id of a run, of the id that its answer has in any dialect; other names are given back as they are."""
+    for dialect in dialects.values():
+        if name.startswith(dialect.id_prefix):
+            return name.removeprefix(dialect.id_prefix)
+    return name
 
 
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:

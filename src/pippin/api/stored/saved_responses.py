@@ -9,9 +9,11 @@ from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.responses.answer import ResponseAnswer
+from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.stored import stored_items
+from pippin.api.dialects.shared.fields import Contract
 from pippin.api.stored.history import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
@@ -36,8 +38,12 @@ class SavingDialect:
         return self._dialect.path
 
     @property
-    def body(self) -> type[Struct]:
-        return self._dialect.body
+    def id_prefix(self) -> str:
+        return self._dialect.id_prefix
+
+    @property
+    def contract(self) -> Contract[ResponsesBody]:
+        return self._dialect.contract
 
     @property
     def answer(self) -> type[Struct] | None:

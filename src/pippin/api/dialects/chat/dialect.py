@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat.body import ChatMessage
-from pippin.api.dialects.chat.encode import ChatCompletion, ChatEncoder, ChatShape
+from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
 from pippin.api.dialects.chat.messages import is_prefill, messages_of
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
@@ -14,10 +14,9 @@ from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import Verbosity
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
 from pippin.api.dialects.shared.media import with_media_options
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of
 from pippin.api.dialects.shared.sampling_fields import sampling_of
-from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest
 
 
@@ -57,10 +56,10 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class ChatDialect:
+class ChatDialect(OpenAIErrors):
     name = "chat_completions"
     path = "/chat/completions"
-    body = ChatRequest
+    id_prefix = ID_PREFIX
     answer = ChatCompletion
     contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED, frozenset({"web_search_options"}))
 
@@ -82,12 +81,6 @@ class ChatDialect:
 
     def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:
         return ChatEncoder(decoded.shape, run)
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
 
 
 def request_of(fields: ChatRequest) -> GenerationRequest:

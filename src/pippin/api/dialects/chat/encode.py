@@ -1,7 +1,7 @@
 """Draws events as the chunks and the answers of Chat Completions."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -23,6 +23,9 @@ from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Token, Usage
 
 _encode = msgspec.json.encode
+
+
+ID_PREFIX: Final = "chatcmpl-"
 
 
 class ChatShape(Struct, frozen=True, kw_only=True):
@@ -80,7 +83,7 @@ class ChatEncoder:
         self._run = run
         head = _encode(
             {
-                "id": f"chatcmpl-{run.id}",
+                "id": ID_PREFIX + run.id,
                 "object": "chat.completion.chunk",
                 "created": run.created,
                 "model": run.model,
@@ -141,7 +144,7 @@ class ChatEncoder:
         finished = [choice.finished for choice in completion.choices if choice.finished is not None]
         return _encode(
             ChatCompletion(
-                id=f"chatcmpl-{self._run.id}",
+                id=ID_PREFIX + self._run.id,
                 created=self._run.created,
                 model=self._run.model,
                 choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],

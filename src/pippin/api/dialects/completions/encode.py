@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -24,6 +24,9 @@ from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, PromptEcho, Token, Usage
 
 _encode = msgspec.json.encode
+
+
+ID_PREFIX: Final = "cmpl-"
 
 
 class CompletionsShape(Struct, frozen=True, kw_only=True):
@@ -92,7 +95,7 @@ class CompletionsEncoder:
         self._shape = shape
         self._run = run
         head = {
-            "id": f"cmpl-{run.id}",
+            "id": ID_PREFIX + run.id,
             "object": "text_completion",
             "created": run.created,
             "model": run.model,
@@ -152,7 +155,7 @@ class CompletionsEncoder:
         ]
         return _encode(
             TextCompletion(
-                id=f"cmpl-{self._run.id}",
+                id=ID_PREFIX + self._run.id,
                 created=self._run.created,
                 model=self._run.model,
                 choices=choices,

@@ -11,6 +11,7 @@ from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.messages.answer import MessageAnswer
 from pippin.api.dialects.messages.content import ConversationReader, MessageParam
 from pippin.api.dialects.messages.encode import (
+    ID_PREFIX,
     MessagesEncoder,
     MessageShape,
     ThinkingShown,
@@ -128,7 +129,7 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
 class MessagesDialect:
     name = "messages"
     path = "/messages"
-    body = MessagesBody
+    id_prefix = ID_PREFIX
     answer = MessageAnswer
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 

@@ -9,13 +9,12 @@ from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.responses.answer import CompactedConversation, usage_of
-from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import NoHistory, ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponseShape, response_id
+from pippin.api.dialects.responses.encode import ID_PREFIX, ResponseShape, response_id
 from pippin.api.dialects.responses.stored import Item, stored_items
 from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
 from pippin.api.dialects.shared.frames import COMMENT
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import Completion
 from pippin.core.conversation import Message, Text, ToolChoice
@@ -41,7 +40,7 @@ class CompactionShape:
     kept: tuple[Item, ...]  # what the user said; the summary follows it
 
 
-class CompactionDialect:
+class CompactionDialect(OpenAIErrors):
     """Reads the body as that of a response, and asks for a summary instead of an answer.
 
     The question comes last, so that what the prefix cache holds of the conversation is used.
@@ -49,8 +48,9 @@ class CompactionDialect:
 
     name = "responses_compact"
     path = "/responses/compact"
-    body: type[Struct] = ResponsesBody
-    answer: type[Struct] | None = None
+    id_prefix = ID_PREFIX
+    contract: Final = ResponsesDialect.contract
+    answer = CompactedConversation
 
     def __init__(self) -> None:
         self._responses = ResponsesDialect()
@@ -71,12 +71,6 @@ class CompactionDialect:
 
     def encoder(self, decoded: Decoded[CompactionShape], run: RunInfo) -> "CompactionEncoder":
         return CompactionEncoder(decoded.shape, run)
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
 
 
 class CompactionEncoder:

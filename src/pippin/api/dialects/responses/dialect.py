@@ -21,7 +21,7 @@ from pippin.api.dialects.responses.body import (
     ResponsesBody,
     SchemaFormat,
 )
-from pippin.api.dialects.responses.encode import ReasoningShown, ResponsesEncoder, ResponseShape
+from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.items import ConversationReader, Item
 from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import openai_fields as shared
@@ -36,7 +36,7 @@ from pippin.api.dialects.shared.engine_fields import (
 )
 from pippin.api.dialects.shared.fields import Contract, invalid
 from pippin.api.dialects.shared.media import with_media_options
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.output_formats import (
     JsonObjectFormat,
     TextFormat,
@@ -45,7 +45,7 @@ from pippin.api.dialects.shared.output_formats import (
 )
 from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
 
 
@@ -62,10 +62,10 @@ class NoHistory:
         raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
-class ResponsesDialect:
+class ResponsesDialect(OpenAIErrors):
     name = "responses"
     path = "/responses"
-    body = ResponsesBody
+    id_prefix = ID_PREFIX
     answer = ResponseAnswer
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
@@ -92,12 +92,6 @@ class ResponsesDialect:
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
 
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:

@@ -63,6 +63,11 @@ class Contract(Generic[Body]):
     switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
     left_open: frozenset[str] = frozenset({"messages"})
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The fields that `body` has, as they are spelled on the wire."""
+        return names_of(self.body)
+
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """The body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])

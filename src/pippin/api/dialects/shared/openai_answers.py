@@ -114,6 +114,16 @@ def encode_error(report: ErrorReport) -> bytes:
     return msgspec.json.encode(error_body(report))
 
 
+class OpenAIErrors:
+    """The errors of a dialect of OpenAI's, for dialects to inherit."""
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return encode_error(report)
+
+
 class PromptDetails(Struct, kw_only=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
