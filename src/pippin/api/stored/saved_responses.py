@@ -8,11 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
-from pippin.api.dialects.responses.answer import ResponseAnswer
+from pippin.api.dialects.responses.answer import ResponseAnswer, stored_items
 from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
-from pippin.api.dialects.responses.stored import stored_items
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.stored.history import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion

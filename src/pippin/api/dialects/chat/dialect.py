@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.chat.body import ChatMessage
 from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat.messages import is_prefill, messages_of
+from pippin.api.dialects.chat.messages import ChatMessage, is_prefill, messages_of
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai_fields as shared

@@ -4,7 +4,8 @@ The encoders build these structs, and the OpenAPI document describes them. Items
 their `type` stands first on the wire. `UNSET` fields are left out, `None` is written as null.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -13,9 +14,12 @@ from pippin.api.dialects.shared.engine_fields import Verbosity
 from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai_answers import TokenLogprob
 from pippin.api.dialects.shared.output_formats import JsonObjectFormat, TextFormat
+from pippin.core.errors import ServerError
 from pippin.core.events import Usage
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ListedItem = dict[str, Any]
+"""An item as the API lists what it stores: with id, type and status, and what else the client or the model gave it."""
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -33,23 +37,23 @@ class SummaryText(Closed, tag_field="type", tag="summary_text", kw_only=True):
     text: str
 
 
-class Item(Closed, kw_only=True):
+class OutputItem(Closed, kw_only=True):
     id: str
     status: ItemStatus
 
 
-class CallItem(Item, kw_only=True):
+class CallItem(OutputItem, kw_only=True):
     """A call that the client runs."""
 
     call_id: str
 
 
-class OutputMessage(Item, tag_field="type", tag="message", kw_only=True):
+class OutputMessage(OutputItem, tag_field="type", tag="message", kw_only=True):
     role: Literal["assistant"]
     content: list[OutputText]
 
 
-class OutputReasoning(Item, tag_field="type", tag="reasoning", kw_only=True):
+class OutputReasoning(OutputItem, tag_field="type", tag="reasoning", kw_only=True):
     summary: list[SummaryText]
     content: list[ReasoningText] | UnsetType = UNSET
     encrypted_content: str | UnsetType = UNSET
@@ -270,7 +274,7 @@ class CompactedConversation(Closed, kw_only=True):
     id: str
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
-    output: list[dict[str, Any]]
+    output: list[ListedItem]
     usage: ResponseUsage
 
 
@@ -287,7 +291,7 @@ class DeletedResponse(Closed, kw_only=True):
 
 class ItemPage(Closed, kw_only=True):
     object: Literal["list"]
-    data: list[dict[str, Any]]
+    data: list[ListedItem]
     first_id: str
     last_id: str
     has_more: bool
@@ -303,3 +307,59 @@ def usage_of(usage: Usage) -> ResponseUsage:
         output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
+
+
+_ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+
+
+def stored_items(
+    items: Iterable[ListedItem], run_id: str, find: Callable[[str], ListedItem]
+) -> list[ListedItem]:
+    """Items of a request as the API lists them later: every one with its id, type and status.
+
+    `find` gives the item that a reference means; references that lead nowhere are dropped.
+    """
+    stored: list[ListedItem] = []
+    for number, item in enumerate(items):
+        kind = item.get("type") or ("message" if "role" in item else "item_reference")
+        if kind == "item_reference":
+            try:
+                stored.append(find(str(item.get("id"))))
+            except ServerError:
+                continue
+        else:
+            prefix = _ID_PREFIXES.get(kind, "item")
+            item_id = item.get("id") or f"{prefix}_{run_id}_in{number}"
+            stored.append(_completed(kind, item_id, item))
+    return stored
+
+
+def _completed(kind: str, id: str, item: ListedItem) -> ListedItem:
+    added: ListedItem = {"id": id, "type": kind}
+    match kind:
+        case "message":
+            added["status"] = item.get("status") or "completed"
+            added["content"] = _content(item)
+        case "reasoning":
+            added["summary"] = item.get("summary") or []
+        case _:
+            added["status"] = item.get("status") or "completed"
+    return item | added
+
+
+def _content(message: ListedItem) -> list[ListedItem]:
+    """Parts as a list, with the fields that clients expect of each."""
+    written = message.get("role") == "assistant"
+    content = message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "output_text" if written else "input_text", "text": content}]
+    parts = []
+    for part in content or []:
+        match part.get("type"):
+            case "output_text":
+                parts.append({"annotations": [], **part})
+            case "input_image":
+                parts.append({"detail": "auto", **part})
+            case _:
+                parts.append(part)
+    return parts

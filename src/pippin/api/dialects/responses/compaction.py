@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.responses.answer import CompactedConversation, usage_of
+from pippin.api.dialects.responses.answer import CompactedConversation, stored_items, usage_of
 from pippin.api.dialects.responses.dialect import NoHistory, ResponsesDialect
 from pippin.api.dialects.responses.encode import ID_PREFIX, ResponseShape, response_id
-from pippin.api.dialects.responses.stored import Item, stored_items
+from pippin.api.dialects.responses.items import Item
 from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
 from pippin.api.dialects.shared.frames import COMMENT
 from pippin.api.dialects.shared.openai_answers import OpenAIErrors
