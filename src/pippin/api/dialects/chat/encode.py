@@ -34,14 +34,14 @@ class ChatShape(Struct, frozen=True, kw_only=True):
     reasoning: bool = True  # whether it may be shown
 
 
-class Function(Struct, kw_only=True):
+class AnswerFunction(Struct, kw_only=True):
     name: str
     arguments: str
 
 
-class FunctionCall(Struct, kw_only=True):
+class AnswerCall(Struct, kw_only=True):
     id: str
-    function: Function
+    function: AnswerFunction
     type: Literal["function"] = "function"
 
 
@@ -49,7 +49,7 @@ class AnswerMessage(Struct, kw_only=True):
     content: str | None
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
-    tool_calls: list[FunctionCall] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
     refusal: str | None = None
     annotations: list[str] = field(default_factory=list)
     role: Literal["assistant"] = "assistant"
@@ -186,7 +186,7 @@ class ChatEncoder(ChunkEncoder):
 
     def _answer(self, number: int, choice: CompletedChoice) -> AnswerChoice:
         calls = [
-            FunctionCall(id=part.id or "", function=Function(name=part.name or "", arguments=part.text))
+            AnswerCall(id=part.id or "", function=AnswerFunction(name=part.name or "", arguments=part.text))
             for part in choice.parts
             if part.kind == "tool_call"
         ]

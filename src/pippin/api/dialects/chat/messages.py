@@ -1,15 +1,14 @@
 """The messages of Chat Completions: the shapes in which clients send them, and what they mean."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.fields import invalid, unsupported
-from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import GivenDetail, image_of, source_of_base64, source_of_url
 from pippin.core.conversation import (
     Audio,
-    Detail,
     Image,
     Message,
     Part,
@@ -57,18 +56,18 @@ class ReasoningPart(Marked, tag_field="type", tag="reasoning"):
 
 class ImageUrl(Struct, kw_only=True):
     url: str
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    detail: GivenDetail | None = None
 
 
 class ImagePart(Marked, tag_field="type", tag="image_url", kw_only=True):
     image_url: ImageUrl | str
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    detail: GivenDetail | None = None
 
 
 class InputImagePart(Marked, tag_field="type", tag="input_image", kw_only=True):
     image_url: ImageUrl | str | None = None
     file_id: str | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    detail: GivenDetail | None = None
 
 
 class AudioData(Struct, kw_only=True):
@@ -312,8 +311,7 @@ def _url_of(address: MediaUrl | ImageUrl | str) -> str:
     return address if isinstance(address, str) else address.url
 
 
-def _image_of(address: ImageUrl | str, detail: str | None, at: str) -> Image:
+def _image_of(address: ImageUrl | str, detail: GivenDetail | None, at: str) -> Image:
     if isinstance(address, ImageUrl):
         detail = address.detail or detail
-    details: dict[str | None, Detail] = {"low": "low", "high": "high", "original": "high"}
-    return Image(source_of_url(_url_of(address), at), details.get(detail, "auto"))
+    return image_of(_url_of(address), detail, at)

@@ -139,4 +139,6 @@ class Failure(Struct, tag_field="type", tag="error"):
     request_id: str
 
 
-StreamEvent = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping | Failure
+MessageEvent = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping | Failure
+)

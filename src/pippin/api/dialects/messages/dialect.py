@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.messages.answer import MessageAnswer
-from pippin.api.dialects.messages.content import ConversationReader, MessageParam
+from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
     ID_PREFIX,
     MessagesEncoder,
@@ -96,21 +96,21 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
-HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
-ACCEPTED: Final[Mapping[str, str]] = {
-    name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
-} | {
-    "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
-    "inference_geo": "Answers are made where the server stands.",
-    "speed": "Every answer is as fast as it can be.",
-    "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
-    "user_profile_id": BOOKKEEPING,
-    "workspace_id": BOOKKEEPING,
-    "billing_policy": "Nothing is billed.",
-    "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
-    "fallback_credit_token": "Nothing is billed.",
-    "anthropic_version": "Of clouds that have no header for it; there is one version.",
-}
+ACCEPTED: Final = shared.accepted_beside(
+    MessagesBody,
+    {
+        "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
+        "inference_geo": "Answers are made where the server stands.",
+        "speed": "Every answer is as fast as it can be.",
+        "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
+        "user_profile_id": BOOKKEEPING,
+        "workspace_id": BOOKKEEPING,
+        "billing_policy": "Nothing is billed.",
+        "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
+        "fallback_credit_token": "Nothing is billed.",
+        "anthropic_version": "Of clouds that have no header for it; there is one version.",
+    },
+)
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
     "`mcp_toolset`, or in the header `x-mcp-servers`.",
@@ -144,7 +144,7 @@ class MessagesDialect:
         check_unsummarised(fields)
         if fields.max_tokens is None and not self._counting:
             raise invalid("max_tokens", "is required.")
-        reader = ConversationReader()
+        reader = MessagesReader()
         reader.system(fields.system or [])
         reader.read(fields.messages)
         if not reader.messages:

@@ -20,6 +20,7 @@ from pippin.api.dialects.messages.answer import (
     McpToolUseAnswer,
     MessageAnswer,
     MessageDelta,
+    MessageEvent,
     MessageStart,
     MessageStop,
     MessageUsage,
@@ -27,7 +28,6 @@ from pippin.api.dialects.messages.answer import (
     SignatureDelta,
     Stop,
     StopReason,
-    StreamEvent,
     TextAnswer,
     TextDelta,
     ThinkingAnswer,
@@ -178,7 +178,7 @@ class MessagesEncoder:
             usage=usage,
         )
 
-    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[StreamEvent]:
+    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[MessageEvent]:
         match event:
             case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
                 self._part = None
@@ -212,7 +212,7 @@ class MessagesEncoder:
                 block = server_result(part, text)
         return BlockStart(self._blocks, block)
 
-    def _grow(self, delta: PartDelta) -> Iterator[StreamEvent]:
+    def _grow(self, delta: PartDelta) -> Iterator[MessageEvent]:
         match self._part:
             case PartStarted(kind="server_result") as part:
                 yield self._start_block(part, delta.text)
@@ -233,7 +233,7 @@ class MessagesEncoder:
             case _:
                 pass
 
-    def _stop_block(self) -> Iterator[StreamEvent]:
+    def _stop_block(self) -> Iterator[MessageEvent]:
         if self._open is not None:
             if self._open.kind == "reasoning":
                 signature = self._signature("".join(self._thought))
@@ -265,7 +265,7 @@ class MessagesEncoder:
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
 
 
-def _frame(event: StreamEvent) -> bytes:
+def _frame(event: MessageEvent) -> bytes:
     return event_frame(str(event.__struct_config__.tag), event)
 
 

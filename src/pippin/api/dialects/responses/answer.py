@@ -141,20 +141,20 @@ class Incompleteness(Closed, kw_only=True):
     reason: Literal["max_output_tokens"]
 
 
-class InputDetails(Closed, kw_only=True):
+class ResponseInputDetails(Closed, kw_only=True):
     cached_tokens: int
     cache_write_tokens: int
 
 
-class OutputDetails(Closed, kw_only=True):
+class ResponseOutputDetails(Closed, kw_only=True):
     reasoning_tokens: int
 
 
 class ResponseUsage(Closed, kw_only=True):
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: ResponseInputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: ResponseOutputDetails
     total_tokens: int
 
 
@@ -300,11 +300,11 @@ class ItemPage(Closed, kw_only=True):
 def usage_of(usage: Usage) -> ResponseUsage:
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputDetails(
+        input_tokens_details=ResponseInputDetails(
             cached_tokens=usage.cached_tokens, cache_write_tokens=usage.stored_tokens
         ),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
+        output_tokens_details=ResponseOutputDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
 

@@ -22,7 +22,7 @@ from pippin.api.dialects.responses.body import (
     SchemaFormat,
 )
 from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
-from pippin.api.dialects.responses.items import ConversationReader, Item
+from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import (
@@ -102,10 +102,10 @@ def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
 
 def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
-) -> tuple[ConversationReader, Toolbox]:
+) -> tuple[ItemsReader, Toolbox]:
     """Read what came before, and this turn."""
     history = context.history or NoHistory()
-    reader = ConversationReader(history.item)
+    reader = ItemsReader(history.item)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")

@@ -34,7 +34,7 @@ from pippin.api.dialects.responses.answer import (
     TextDone,
     TextGrew,
 )
-from pippin.api.dialects.responses.tools import Origin, custom_input
+from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
 from pippin.api.dialects.shared.openai_answers import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.conversation import Tool
@@ -198,7 +198,7 @@ def sealed_when_done(item: ItemBuilder, sealed: bool) -> str | UnsetType:
 class CallBuilder(ItemBuilder):
     """A call that the client runs; `origin` is what the called function stood for in the request."""
 
-    def __init__(self, id: str, index: int, call_id: str, origin: Origin) -> None:
+    def __init__(self, id: str, index: int, call_id: str, origin: ToolOrigin) -> None:
         super().__init__(id, index)
         self.call_id = call_id
         self.origin = origin
