@@ -83,7 +83,7 @@ class ChatDialect(OpenAIErrors):
 
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
-    """What the body asks for, without its way of being answered."""
+    """The request that a body asks for. How it is to be answered (`stream`, `n`, `logprobs`) is the shape's."""
     tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
     request = GenerationRequest(
         model=fields.model,

@@ -169,7 +169,8 @@ class MessagesDialect:
             thinking=_thinking(fields),
             template_kwargs=template_kwargs_of(fields),
             continue_final=_continues(fields, messages),
-            overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),  # not our words
+            # `context_management` means something else at Anthropic's: edits, of which none are made here.
+            overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),
         )
         return Decoded(
             requests=(steered(request, fields),),

@@ -59,7 +59,7 @@ ThinkingShown = Literal["text", "signature", "hidden"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """What the encoder needs to know of the request."""
+    """The parts of a request that decide how its answer is drawn."""
 
     thinking: ThinkingShown = "text"
     cached: bool = False  # the request asks for caching, so what was written to the cache is told apart
@@ -123,7 +123,7 @@ class MessagesEncoder:
         self._prompt_tokens = 0
         self._opened = False  # message_start is out
         self._blocks = 0
-        self._part: PartStarted | None = None  # has begun, but is no block yet
+        self._part: PartStarted | None = None  # begun by the model, but not sent as a block yet
         self._open: PartStarted | None = None
         self._thought: list[str] = []  # of the open thinking block
 

@@ -37,7 +37,9 @@ class ModelName(Struct):
 
 @dataclass(frozen=True, slots=True)
 class CompactionShape:
-    kept: tuple[Item, ...]  # what the user said; the summary follows it
+    """The items of the conversation that stand before its summary: those of the user."""
+
+    kept: tuple[Item, ...]
 
 
 class CompactionDialect(OpenAIErrors):

@@ -55,7 +55,7 @@ ReasoningShown = Literal["text", "summary", "hidden"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseShape:
-    """What the encoder and the store need to know of the request."""
+    """The parts of a request that decide how its answer is drawn and stored."""
 
     draft: ResponseAnswer  # the response before its run, which gives it an id, a time and a model
     input: tuple[dict[str, Any], ...] = ()  # items of this turn, with ids
@@ -92,7 +92,7 @@ class ResponsesEncoder:
         self._open: ItemBuilder | None = None
         self._mcp_calls = McpCalls()
         self._ended = False  # the open item's part ended; only `Finished` says whether it was cut
-        self._part: PartStarted | None = None  # has begun, but is no item yet
+        self._part: PartStarted | None = None  # begun by the model, but not sent as an item yet
         self._created = False
         self.status: Status = shape.draft.status
         self._incomplete: Incompleteness | None = None
@@ -134,7 +134,8 @@ class ResponsesEncoder:
     def failed(self, report: ErrorReport) -> bytes:
         code = _CODES.get(report.kind, "server_error")
         frames = self._frames(self._close_all("completed" if self._ended else "incomplete"))
-        if report.kind == "cancelled":  # there is no event of its own for that
+        if report.kind == "cancelled":
+            # The API has no event for a cancelled response.
             self.status = "incomplete"
         else:
             self.status = "failed"

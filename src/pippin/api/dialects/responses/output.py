@@ -146,7 +146,7 @@ class MessageBuilder(PartBuilder):
 
 
 class ReasoningBuilder(PartBuilder):
-    """What the model thought, as raw reasoning text.
+    """The model's reasoning as raw text.
 
     A local model's reasoning is there to be read, so where the client asks for a summary (`SummaryBuilder`) that is the
     reasoning itself; it is sent in one of the two forms, never in both, so that no client shows it twice.
@@ -171,7 +171,7 @@ class ReasoningBuilder(PartBuilder):
 
 
 class SummaryBuilder(PartBuilder):
-    """What the model thought, in the form of a summary."""
+    """The model's reasoning in the form of a summary."""
 
     def __init__(self, id: str, index: int, *, sealed: bool) -> None:
         super().__init__(
@@ -343,7 +343,7 @@ class McpCallBuilder(ItemBuilder):
         return self._arguments_grew("response.mcp_call_arguments.delta", delta.text)
 
     def asked(self) -> ArgumentsDone:
-        """Its arguments are complete; the call is made now."""
+        """The event for arguments that are complete, upon which the call is made."""
         return ArgumentsDone(type="response.mcp_call_arguments.done", arguments=self.text, **self._place)
 
     def answered(self, text: str, *, is_error: bool) -> Events:
@@ -372,7 +372,7 @@ class McpCalls:
         self._answering, self._pieces = started, []
 
     def grow_result(self, delta: PartDelta) -> bool:
-        """Whether the piece was of a result."""
+        """Add a piece of a result. Returns False where no result is open, so that the piece is of something else."""
         if self._answering is None:
             return False
         self._pieces.append(delta.text)
@@ -384,7 +384,7 @@ class McpCalls:
             yield from item.answered("".join(self._pieces), is_error=started.is_error)
 
     def abandon(self) -> Events:
-        """The response ends without their results."""
+        """Close the calls whose results the response ends without."""
         for item in self._waiting.values():
             yield from item.close("incomplete")
         self._waiting = {}

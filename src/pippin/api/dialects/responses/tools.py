@@ -128,7 +128,7 @@ GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice,
 
 @dataclass(frozen=True, slots=True)
 class ToolOrigin:
-    """What a function stands for: the kind of item that a call of it becomes, and its name there."""
+    """The tool that a function stands for: the kind of item that a call of it becomes, and the name in that item."""
 
     kind: CallKind
     name: str
@@ -218,7 +218,8 @@ def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[To
         case GrammarInput(syntax, definition):
             grammar = f"The input follows this {syntax} grammar:\n{definition}"
             description = f"{description}\n\n{grammar}".strip()
-            if syntax == "regex":  # a JSON string can be held to it; to a Lark grammar it can't
+            # A JSON string can be held to a regular expression, but not to a Lark grammar.
+            if syntax == "regex":
                 parameters = _custom_like(definition)
     strict = parameters is not CUSTOM_INPUT
     tool = Tool(flat_name(custom.name, namespace), description or None, parameters, strict)
@@ -312,7 +313,7 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """The other way round; arguments that are not what the schema asks for are given as they are."""
+    """The input of a custom tool, of the arguments of its function; arguments that break the schema are the input."""
     try:
         return from_json(arguments, dict[str, str])["input"]
     except (msgspec.DecodeError, KeyError):

@@ -83,7 +83,10 @@ class Contract(Generic[Body]):
     def decode_form(
         self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
     ) -> tuple[Body, tuple[str, ...]]:
-        """The same of a form: all values are texts, and those of `lists` come as often as they like."""
+        """The body that a form stands for, and the names of fields that this contract does not know.
+
+        All values of a form are texts. Fields of `lists` may be given several times; of the others the last one counts.
+        """
         given: dict[str, list[str]] = {}
         for name, texts in fields.items():
             given.setdefault(name.partition("[")[0], []).extend(texts)
@@ -193,7 +196,10 @@ def decode_raw(value: msgspec.Raw, name: str) -> Any:
 
 
 def malformed(data: bytes, complaint: str) -> ServerError:
-    """What is no JSON. NaN and Infinity, which some clients write for numbers, are told by their field's name."""
+    """The error of a body that is not JSON.
+
+    NaN and Infinity, which some clients write for numbers, are reported with the name of their field.
+    """
     if place := _AT_BYTE.search(complaint):
         start = int(place[1])
         field = _FIELD_BEFORE.search(data[max(0, start - NEAR) : start])
