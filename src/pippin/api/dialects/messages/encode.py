@@ -96,7 +96,7 @@ def error_of(report: ErrorReport, request_id: str) -> Failure:
 
 
 def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
-    """Tokens read from the cache, newly written to it, and neither; their sum is the prompt.
+    """The prompt's tokens in three parts: read from the cache, newly written to it, and the rest.
 
     What was written counts only for requests that asked for caching, as it does at Anthropic's.
     """
@@ -259,7 +259,7 @@ class MessagesEncoder:
                 return server_result(part, part.text) if self._shape.servers else None
 
     def _signature(self, thought: str) -> str:
-        """Names the thought where it is shown; carries it where the client asked not to see it."""
+        """The signature of a thinking block: a name of the thought, or the thought itself where it is not shown."""
         if self._shape.thinking == "signature":
             return seal(thought)
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
@@ -280,7 +280,7 @@ def tool_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUs
 
 
 def server_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> McpToolUseAnswer:
-    """A call of an MCP tool."""
+    """The call of a tool of an MCP server."""
     return McpToolUseAnswer(
         id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
     )
@@ -297,13 +297,13 @@ def server_use_id(id: str | None) -> str:
 
 
 def tool_use_id(id: str | None) -> str:
-    """Ids start with `toolu_` there; clients check it."""
+    """The id of a call with the prefix `toolu_`, which clients of Anthropic's check."""
     name = (id or "").removeprefix("toolu_").removeprefix("call_")
     return f"toolu_{name}"
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The input of a call. Arguments that were cut off are no JSON; they are kept as they are."""
+    """The input of a call. Arguments that were cut off are not JSON, and are kept as text under `partial_json`."""
     if not text.strip():
         return {}
     try:

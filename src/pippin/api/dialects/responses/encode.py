@@ -13,9 +13,7 @@ from pippin.api.dialects.responses.answer import (
     ResponseAnswer,
     ResponseChanged,
     ResponseFailure,
-    ResponseUsage,
     RunRefused,
-    Status,
     StreamEvent,
     usage_of,
 )
@@ -84,7 +82,8 @@ class ResponsesEncoder:
         self._shape = shape
         self._run = run
         self._clock = clock
-        self._draft = msgspec.structs.replace(
+        # Its output is drawn when it is asked for, in `response`.
+        self._answer = msgspec.structs.replace(
             shape.draft, id=response_id(run), created_at=run.created, model=run.model
         )
         self._sequence = 0
@@ -94,19 +93,14 @@ class ResponsesEncoder:
         self._ended = False  # the open item's part ended; only `Finished` says whether it was cut
         self._part: PartStarted | None = None  # begun by the model, but not sent as an item yet
         self._created = False
-        self.status: Status = shape.draft.status
-        self._incomplete: Incompleteness | None = None
-        self._error: ResponseFailure | None = None
-        self._usage: ResponseUsage | None = None
-        self._completed_at: int | None = None
 
     def queued(self) -> bytes:
-        """For background responses, which are there before they run; comes before `start`."""
+        """The first events of a background response, which is there before it runs; comes before `start`."""
         return self._create() + self._lifecycle("response.queued")
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         frames = b"" if self._created else self._create()
-        self.status = "in_progress"
+        self._answer.status = "in_progress"
         return frames + self._lifecycle("response.in_progress")
 
     def event(self, event: Event, request: int = 0) -> bytes:
@@ -136,38 +130,30 @@ class ResponsesEncoder:
         frames = self._frames(self._close_all("completed" if self._ended else "incomplete"))
         if report.kind == "cancelled":
             # The API has no event for a cancelled response.
-            self.status = "incomplete"
+            self._answer.status = "incomplete"
         else:
-            self.status = "failed"
-            self._error = ResponseFailure(code=code, message=report.message)
+            self._answer.status = "failed"
+            self._answer.error = ResponseFailure(code=code, message=report.message)
         if not self._created:
             return self._frame(RunRefused(code=code, message=report.message, param=report.param))
-        return frames + self._lifecycle(f"response.{self.status}")
+        return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def end(self) -> bytes:
         return DONE
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The stream's own last snapshot, with the completion played through it."""
+        """The response as it stands at the end of a stream of the same completion."""
         for event in replay(completions[0]):
             self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:
-        """The run was cancelled and has ended; the stored response says so."""
-        self.status = "cancelled"
+        """Say in the stored response that its run was cancelled; comes after `end`."""
+        self._answer.status = "cancelled"
 
     def response(self) -> ResponseAnswer:
         """The response object as it stands now."""
-        return msgspec.structs.replace(
-            self._draft,
-            completed_at=self._completed_at,
-            status=self.status,
-            error=self._error,
-            incomplete_details=self._incomplete,
-            output=[item.item() for item in self._items],
-            usage=self._usage,
-        )
+        return msgspec.structs.replace(self._answer, output=[item.item() for item in self._items])
 
     def _create(self) -> bytes:
         self._created = True
@@ -243,13 +229,13 @@ class ResponsesEncoder:
     def _finished(self, event: Finished) -> bytes:
         cut = event.reason in ("length", "cancelled")
         frames = self._frames(self._close_all("incomplete" if cut else "completed"))
-        self._usage = usage_of(event.usage)
-        self.status = "incomplete" if cut else "completed"
+        self._answer.usage = usage_of(event.usage)
+        self._answer.status = "incomplete" if cut else "completed"
         if not cut:
-            self._completed_at = int(self._clock())
+            self._answer.completed_at = int(self._clock())
         if event.reason == "length":
-            self._incomplete = Incompleteness(reason="max_output_tokens")
-        return frames + self._lifecycle(f"response.{self.status}")
+            self._answer.incomplete_details = Incompleteness(reason="max_output_tokens")
+        return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:
         return self._frame(ResponseChanged(type=type, response=self.response()))
