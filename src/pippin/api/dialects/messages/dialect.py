@@ -31,7 +31,14 @@ from pippin.api.dialects.shared.engine_fields import (
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, invalid, loggable
+from pippin.api.dialects.shared.fields import (
+    BOOKKEEPING,
+    Contract,
+    Unused,
+    accepted_beside,
+    invalid,
+    loggable,
+)
 from pippin.api.dialects.shared.media import with_media_options
 from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of, schema_format
 from pippin.api.dialects.shared.sampling_fields import sampling_of
@@ -96,9 +103,10 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
-ACCEPTED: Final = shared.accepted_beside(
+ACCEPTED: Final = accepted_beside(
     MessagesBody,
-    {
+    shared.ACCEPTED
+    | {
         "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
         "inference_geo": "Answers are made where the server stands.",
         "speed": "Every answer is as fast as it can be.",

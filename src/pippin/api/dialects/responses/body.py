@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import EngineFields, Verbosity
-from pippin.api.dialects.shared.fields import BOOKKEEPING
+from pippin.api.dialects.shared.fields import BOOKKEEPING, accepted_beside
 from pippin.api.dialects.shared.output_formats import JsonObjectFormat, ResponseFormat, TextFormat
 
 MOST_TOKENS: Final = 100_000_000
@@ -96,9 +96,10 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-ACCEPTED: Final = shared.accepted_beside(
+ACCEPTED: Final = accepted_beside(
     ResponsesBody,
-    {
+    shared.ACCEPTED
+    | {
         "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
         "access_programs": "There are none.",
         "background_options": "A response in the background begins as soon as it can.",

@@ -142,6 +142,11 @@ def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
 
 
+def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:
+    """The accepted fields without those that `body` has, which are honoured by the dialect of that body."""
+    return {name: why for name, why in accepted.items() if name not in names_of(body)}
+
+
 Decodable = TypeVar("Decodable")
 
 

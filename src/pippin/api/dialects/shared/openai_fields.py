@@ -1,12 +1,11 @@
 """The fields that OpenAI's two completion APIs share, and the names they only accept or refuse."""
 
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, Name, Tokens
-from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, names_of, unsupported
+from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
 
 MAX_STOPS = 32
 MAX_STOP_LENGTH = 1024
@@ -105,11 +104,6 @@ REFUSED: Final = {
     "threshold": _DIFFUSION,
     "min_threshold": _DIFFUSION,
 }
-
-
-def accepted_beside(body: type[Struct], own: Mapping[str, str]) -> Mapping[str, str]:
-    """`ACCEPTED` without the fields that `body` has, and with a dialect's `own`."""
-    return {name: why for name, why in ACCEPTED.items() if name not in names_of(body)} | dict(own)
 
 
 class StreamOptions(Struct, kw_only=True):
