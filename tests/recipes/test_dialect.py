@@ -95,9 +95,10 @@ def test_a_failing_stream_ends_in_its_own_event(url: str) -> None:
     assert failure["problem"]
 
 
-def test_an_answer_is_stopped_by_its_id(url: str) -> None:
+@pytest.mark.parametrize("headers", [{}, {"x-request-id": "my-own_1"}])
+def test_an_answer_is_stopped_by_its_id(url: str, headers: dict[str, str]) -> None:
     body = {"question": "Be slow.", "stream": True}
-    with httpx.stream("POST", f"{url}/v1/ask", json=body, timeout=30) as stream:
+    with httpx.stream("POST", f"{url}/v1/ask", json=body, headers=headers, timeout=30) as stream:
         pieces = stream.iter_text()
         [(_, began)] = events_of(next(pieces))[:1]
         assert httpx.post(f"{url}/v1/requests/{began['id']}/cancel").json()["success"]

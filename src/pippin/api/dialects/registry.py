@@ -12,7 +12,7 @@ VERSION = "/v1"
 
 
 def find_dialects() -> Mapping[str, AnyDialect]:
-    """By path, without the version."""
+    """The dialects by their paths, which are without the version."""
     found: dict[str, AnyDialect] = {}
     for module in pkgutil.iter_modules(dialects.__path__):
         name = f"{dialects.__name__}.{module.name}.dialect"
@@ -31,7 +31,7 @@ def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
 
 
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:
-    """Who speaks at a path, for drawing errors there; OpenAI's chat for all that is nobody's own."""
+    """The dialect in which errors at a path are drawn: the one that is served there, else Chat Completions."""
     bare = path.removeprefix(VERSION)
     for own, dialect in dialects.items():
         if bare == own or bare.startswith(own + "/"):

@@ -73,7 +73,8 @@ class LogprobWriter:
             body.tokens.append(_spelled(token.raw))
             body.text_offset.append(self._offset)
             self._offset += len(self._decoder.decode(token.raw))
-            if token.logprob is None:  # the first token of a prompt follows from nothing
+            # The first token of a prompt follows from nothing, and has no log probability: null, as at OpenAI's.
+            if token.logprob is None:
                 body.token_logprobs.append(None)
                 body.top_logprobs.append(None)
             else:

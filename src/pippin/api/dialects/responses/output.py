@@ -52,9 +52,9 @@ class ItemBuilder(ABC):
 
     def __init__(self, id: str, index: int) -> None:
         self.id = id
-        self.index = index  # in the output
+        self.index = index  # place in the response's output
         self.status: ItemStatus = "in_progress"
-        self._place: dict[str, Any] = {"item_id": id, "output_index": index}  # in every event
+        self._place: dict[str, Any] = {"item_id": id, "output_index": index}  # fields of every event
         self._pieces: list[str] = []
 
     @property
@@ -67,12 +67,15 @@ class ItemBuilder(ABC):
         ...
 
     def opened(self) -> Iterable[StreamEvent]:
+        """The events between that of the new item and its first text."""
         return ()
 
     def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
+        """The events of more text, which `text` already holds."""
         return ()
 
     def closed(self) -> Iterable[StreamEvent]:
+        """The events between the last text and that of the finished item."""
         return ()
 
     def start(self) -> Events:
