@@ -9,20 +9,11 @@ import msgspec
 from msgspec import inspect
 
 from pippin.api import kinds
-from pippin.api.dialects.chat.dialect import dialect as chat
-from pippin.api.dialects.completions.dialect import dialect as completions
-from pippin.api.dialects.messages.dialect import MessagesDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.registry import find_dialects
 from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
 
-CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
-    "Chat": chat.contract,
-    "Completions": completions.contract,
-    "Responses": ResponsesDialect.contract,
-    "Messages": MessagesDialect.contract,
-}
-"""By the head of their column."""
+Contracts = Mapping[str, Contract[Any]]
 
 MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown": ""}
 
@@ -112,28 +103,36 @@ handed on as it is: JSON schemas, `metadata`, variables of the chat template.
 """
 
 
+def contracts_of_dialects() -> Contracts:
+    """The contract of every dialect, by the head of its column: "Chat completions"."""
+    return {
+        dialect.name.replace("_", " ").capitalize(): dialect.contract for dialect in find_dialects().values()
+    }
+
+
 def api_page() -> str:
-    described = {head: descriptions(contract) for head, contract in CONTRACTS.items()}
-    names = sorted({name for contract in CONTRACTS.values() for name in fields_of(contract)})
+    contracts = contracts_of_dialects()
+    described = {head: descriptions(contract) for head, contract in contracts.items()}
+    names = sorted({name for contract in contracts.values() for name in fields_of(contract)})
     lines = [
         API,
-        f"| Field | {' | '.join(CONTRACTS)} | Meaning |",
-        "|---|" + ":-:|" * len(CONTRACTS) + "---|",
+        f"| Field | {' | '.join(contracts)} | Meaning |",
+        "|---|" + ":-:|" * len(contracts) + "---|",
     ]
     for name in names:
         marks = " | ".join(
-            MARKS[status(contract, name, described[head])] for head, contract in CONTRACTS.items()
+            MARKS[status(contract, name, described[head])] for head, contract in contracts.items()
         )
         said = [texts.get(name, "") for texts in described.values()]
-        said += [contract.accepted.get(name, "") for contract in CONTRACTS.values()]
-        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
-    return "\n".join([*lines, *key_lines(), *kind_lines()]) + "\n"
+        said += [contract.accepted.get(name, "") for contract in contracts.values()]
+        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(contracts, name))} |")
+    return "\n".join([*lines, *key_lines(contracts), *kind_lines()]) + "\n"
 
 
-def key_lines() -> list[str]:
+def key_lines(contracts: Contracts) -> list[str]:
     """A table of the keys that are known of each object in a field, and by which contracts."""
     heads: dict[tuple[str, str], list[str]] = {}
-    for head, contract in CONTRACTS.items():
+    for head, contract in contracts.items():
         for name, place in contract.settings().items():
             for path, struct in objects_of(place, name):
                 heads.setdefault((label(path, struct), keys(struct)), []).append(head)
@@ -196,14 +195,14 @@ def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> 
     return "accepted" if name in contract.accepted else "unknown"
 
 
-def refusals(name: str) -> list[str]:
+def refusals(contracts: Contracts, name: str) -> list[str]:
     """Each sentence of refusal, after the dialects that say it."""
     heads: dict[str, list[str]] = {}
-    for head, contract in CONTRACTS.items():
+    for head, contract in contracts.items():
         if name in contract.refused:
             heads.setdefault(contract.refused[name], []).append(head)
     return [
-        sentence if len(saying) == len(CONTRACTS) else f"{', '.join(saying)}: {sentence}"
+        sentence if len(saying) == len(contracts) else f"{', '.join(saying)}: {sentence}"
         for sentence, saying in heads.items()
     ]
 

@@ -113,7 +113,9 @@ def find_routes(api: Api) -> list[BaseRoute]:
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
-        found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+        found += both(
+            path, _generation(api, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
+        )
     found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]
 

@@ -26,7 +26,6 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.dialects.shared.fields import names_of
 from pippin.api.http.body import read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.http.large_work import LARGE, LargeWork
@@ -209,7 +208,7 @@ class Handler:
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
-        self._unknown.note(dialect.name, decoded.ignored, names_of(dialect.body))
+        self._unknown.note(dialect.name, decoded.ignored, dialect.contract.names)
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded

@@ -65,7 +65,7 @@ class Responses:
         history = history_of(self._api, request)
         dialect = SavingDialect(self._dialect, history)
         prepared = await self._api.handler.prepare(request, dialect, history=history)
-        if prepared.decoded.shape.background:
+        if prepared.decoded.shape.draft.background:
             return await self._run_in_background(request, prepared, history)
         save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
         return await self._api.handler.respond(request, prepared, save)
@@ -73,7 +73,7 @@ class Responses:
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
         tokens = await self._api.handler.count(request, self._dialect, history=history)
-        return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
+        return json_reply(answers.InputTokens(input_tokens=tokens))
 
     async def compact(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -103,7 +103,7 @@ class Responses:
             await running.cancel()
             self._background.remove(owner, name)
         await asyncio.to_thread(history_of(self._api, request).delete_response, name)
-        return json_reply({"id": name, "object": "response", "deleted": True})
+        return json_reply(answers.DeletedResponse(id=name))
 
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["id"]

@@ -3,9 +3,10 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
 from pippin.api.answers.answer import Answer
+from pippin.api.dialects.responses.answer import ResponseAnswer
 from pippin.api.dialects.responses.encode import ResponsesEncoder
 from pippin.api.dialects.shared.frames import COMMENT, DONE
 from pippin.api.http.large_work import LargeWork
@@ -27,7 +28,7 @@ class BackgroundResponse:
         encoder: ResponsesEncoder,
         silence: float,
         large: LargeWork,
-        saved: Callable[[dict[str, Any]], None],
+        saved: Callable[[ResponseAnswer], None],
     ) -> None:
         """`saved` is given the response object before the run begins and when it has ended, beside the event loop."""
         self._answer = answer
@@ -40,7 +41,7 @@ class BackgroundResponse:
         self._task = asyncio.create_task(self._run(silence, large), name="background response")
 
     @property
-    def response(self) -> dict[str, Any]:
+    def response(self) -> ResponseAnswer:
         return self._encoder.response()
 
     @property

@@ -4,18 +4,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
+from pippin.api.dialects.responses.answer import ResponseAnswer, stored_items
+from pippin.api.dialects.responses.body import ResponsesBody
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, ResponseShape
-from pippin.api.dialects.responses.stored import stored_items
+from pippin.api.dialects.shared.fields import Contract
 from pippin.api.storage.response_store import OwnedHistory, StoredResponse
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Finished
 
-Save = Callable[[dict[str, Any]], None]
+Save = Callable[[ResponseAnswer], None]
 
 
 class SavingDialect:
@@ -34,8 +37,12 @@ class SavingDialect:
         return self._dialect.path
 
     @property
-    def body(self) -> type[Struct]:
-        return self._dialect.body
+    def id_prefix(self) -> str:
+        return self._dialect.id_prefix
+
+    @property
+    def contract(self) -> Contract[ResponsesBody]:
+        return self._dialect.contract
 
     @property
     def answer(self) -> type[Struct] | None:
@@ -46,7 +53,7 @@ class SavingDialect:
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> Encoder:
         encoder = self._dialect.encoder(decoded, run)
-        if not decoded.shape.store and decoded.shape.conversation is None:
+        if not decoded.shape.draft.store and decoded.shape.conversation is None:
             return encoder
         return SavingEncoder(encoder, saver(self._history, decoded.shape, run))
 
@@ -103,9 +110,11 @@ def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo) -> Save:
     given = stored_items(shape.input, run.id, history.item)
     before = None if shape.conversation is None else history.conversation(shape.conversation)
 
-    def save(response: dict[str, Any]) -> None:
-        if shape.store:
-            turn = StoredResponse(response=response, input=given, previous=shape.previous, before=before)
+    def save(answer: ResponseAnswer) -> None:
+        response: dict[str, Any] = msgspec.to_builtins(answer)
+        if answer.store:
+            previous = answer.previous_response_id
+            turn = StoredResponse(response=response, input=given, previous=previous, before=before)
             history.save_response(response["id"], turn)
         if shape.conversation is not None and response["status"] in ("completed", "incomplete"):
             history.add_to_conversation(shape.conversation, [*given, *response["output"]])
