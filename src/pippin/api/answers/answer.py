@@ -6,7 +6,6 @@ together and read as one; `RunningAnswers` opens answers within the server's lim
 
 import asyncio
 import hashlib
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -436,9 +435,8 @@ class RunningAnswers:
             exchange.facts["error"] = answer.failure.kind
 
     async def cancel(self, name: str) -> bool:
-        """End a request by its own id or by that of its answer; False if none is running."""
-        # An answer's id is the dialect's prefix ("chatcmpl-", "resp_") before the run's, which has neither "-" nor "_".
-        answer = self._active.get(name) or self._active.get(re.split("[-_]", name)[-1])
+        """End a request by the id of its run or of its exchange; False if none is running."""
+        answer = self._active.get(name)
         if answer is None:
             return False
         answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
