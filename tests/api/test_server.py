@@ -15,7 +15,6 @@ from typing import IO
 import httpx
 import pytest
 
-from pippin.api.http import lingering
 from pippin.api.http import protocol as bounded_http
 from pippin.api.server import AddressError, listen
 from tests.api.live_server import MODEL, live_server
@@ -23,7 +22,6 @@ from tests.api.live_server import MODEL, live_server
 PROGRAM = """
 import asyncio, json, logging, sys
 from pathlib import Path
-from pippin.api.http import protocol as bounded_http
 from pippin.api.server import Server, listen
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
@@ -168,7 +166,7 @@ def test_trailers_without_an_end_are_not_taken(address: str) -> None:
     head = GREEDY + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-a: "
     began = time.monotonic()
     assert b"HTTP/1.1 200" not in talk(address, head, *[b"y" * 50_000] * 20)
-    assert time.monotonic() - began < lingering.LINGER_SECONDS + 1
+    assert time.monotonic() - began < bounded_http.LINGER_SECONDS + 1
 
 
 def test_a_great_many_headers_are_431(address: str) -> None:
@@ -199,7 +197,7 @@ def test_who_still_sends_hears_the_answer(address: str, head: bytes, status: byt
 
 
 def test_who_never_stops_sending_is_cut_off(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(bounded_http, "LINGER_SECONDS", 0.2)
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(b"hello\r\n\r\n")
