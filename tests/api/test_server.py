@@ -1,6 +1,7 @@
 """The running server: signals, ports, drains, bounds on what comes before a request, a light start."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -167,6 +168,29 @@ def test_trailers_without_an_end_are_not_taken(address: str) -> None:
     began = time.monotonic()
     assert b"HTTP/1.1 200" not in talk(address, head, *[b"y" * 50_000] * 20)
     assert time.monotonic() - began < bounded_http.LINGER_SECONDS + 1
+
+
+def test_a_chunk_extension_without_an_end_is_not_taken(address: str) -> None:
+    head = GREEDY + b"transfer-encoding: chunked\r\n\r\n2;a="
+    began = time.monotonic()
+    assert b"HTTP/1.1 200" not in talk(address, head, *[b"y" * 50_000] * 20)
+    assert time.monotonic() - began < bounded_http.LINGER_SECONDS + 1
+
+
+def test_a_refusal_never_stands_in_the_middle_of_an_answer(tmp_path: Path) -> None:
+    body = json.dumps({"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "slow"}]})
+    asked = GREEDY + b"content-length: %d\r\n\r\n%b" % (len(body), body.encode())
+    with live_server(tmp_path, SLOW) as slow:
+        host, port = slow.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(asked)
+            answer = connection.recv(65536)
+            connection.sendall(b"GET / HTTP/1.1\r\nx-a: " + b"y" * 200_000)
+            with contextlib.suppress(ConnectionResetError):
+                while data := connection.recv(65536):
+                    answer += data
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_a_great_many_headers_are_431(address: str) -> None:
