@@ -4,11 +4,12 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
 from pippin.catalog.kinds import hears, kind_of, sees, watches
 from pippin.catalog.names import is_repository
+from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
 from pippin.core.requests import Sampling
@@ -27,6 +28,8 @@ FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin",
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
+OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
+"""What a generation_config.json may say of sampling."""
 INCOMPLETE: Final = "model_incomplete"
 """The code of the error."""
 
@@ -194,18 +197,15 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str 
 
 
 def _sampling(generation: Json) -> Sampling:
-    """The checkpoint's own defaults; those that mean "off" are left out."""
+    """The checkpoint's own defaults, without those that are out of range or do nothing."""
     if generation.get("do_sample") is False:
         return Sampling(temperature=0.0)
-    temperature, top_p = real(generation.get("temperature")), real(generation.get("top_p"))
-    min_p, penalty = real(generation.get("min_p")), real(generation.get("repetition_penalty"))
-    return Sampling(
-        temperature=temperature if temperature is not None and 0 <= temperature <= 100 else None,
-        top_p=top_p if top_p is not None and 0 < top_p < 1 else None,
-        top_k=whole(generation.get("top_k")),
-        min_p=min_p if min_p is not None and 0 < min_p < 1 else None,
-        repetition_penalty=penalty if penalty is not None and penalty > 0 and penalty != 1 else None,
-    )
+    said: dict[str, Any] = {}
+    for parameter in OF_CHECKPOINTS:
+        value: Any = generation.get(parameter.name)
+        if parameter.holds(value) and parameter.acts(value):
+            said[parameter.name] = float(value) if parameter.type == "float" else value
+    return Sampling(**said)
 
 
 def _weights(folder: Path) -> list[tuple[Path, int]]:

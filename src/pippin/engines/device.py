@@ -108,7 +108,7 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
     """Divide the memory that the weights leave. Raises `ServerError("load_failed")` when they leave none."""
     free = plan.memory_limit - weight_bytes
     if free <= 0:
-        raise weights_too_large("The model", weight_bytes, plan)
+        raise weights_too_large(weight_bytes, plan.memory_limit)
     prefixes = 0
     if options.prefix_cache:
         wanted = options.cache_memory_mb
@@ -117,12 +117,13 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
     return MemoryShares(rows=max(free - prefixes, free // 8), prefixes=prefixes)
 
 
-def weights_too_large(model: str, weight_bytes: int, plan: DevicePlan) -> ServerError:
-    """The refusal of a model whose weights are larger than the memory limit."""
+def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
+    """The refusal of a model whose weights take more than the memory that is there, both in bytes."""
+    subject = "The model" if model is None else f"The model {model!r}"
     return ServerError(
         "load_failed",
-        f"{model} needs {weight_bytes / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
-        "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
+        f"{subject} needs {weight_bytes / 2**30:.1f} GiB for its weights, and {memory_limit / 2**30:.1f} GiB are "
+        "available: unload other models, raise the memory limit, or take a smaller quantisation.",
     )
 
 

@@ -67,9 +67,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
         Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
     ] = None
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
-    stop_sequences: Annotated[
-        Annotated[tuple[str, ...], Meta(max_length=64)] | None, Meta(description="Texts that end the answer.")
-    ] = None
+    stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
     tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -17,16 +17,9 @@ from pippin.api.dialects.shared.frames import COMMENT
 from pippin.api.dialects.shared.openai_answers import encode_error
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import Completion
-from pippin.core.conversation import Message, Text, ToolChoice
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Usage
-from pippin.core.requests import GenerationRequest, Thinking
-
-SUMMARY_TOKENS: Final = 1024
-QUESTION: Final = (
-    "Summarize the conversation up to here for someone who will continue it. Keep names, numbers, decisions, "
-    "what tools found, open questions and the user's wishes. Answer with the summary alone."
-)
+from pippin.service.summaries import summary_request
 
 
 class ModelName(Struct):
@@ -41,10 +34,7 @@ class CompactionShape:
 
 
 class CompactionDialect:
-    """Reads the body as that of a response, and asks for a summary instead of an answer.
-
-    The question comes last, so that what the prefix cache holds of the conversation is used.
-    """
+    """Reads the body as that of a response, and asks for a summary instead of an answer."""
 
     name = "responses_compact"
     path = "/responses/compact"
@@ -62,7 +52,7 @@ class CompactionDialect:
             raise unsupported("stream", "a compaction is answered in one piece; leave it out.")
         [asked] = decoded.requests
         return Decoded(
-            requests=(question_of(asked),),
+            requests=(summary_request(asked),),
             shape=CompactionShape(_said_by_users(decoded.shape, context)),
             ignored=decoded.ignored,
             warnings=decoded.warnings,
@@ -117,20 +107,6 @@ class CompactionEncoder:
             "usage": usage_of(usage),
         }
         return msgspec.json.encode(answer)
-
-
-def question_of(asked: GenerationRequest) -> GenerationRequest:
-    return msgspec.structs.replace(
-        asked,
-        messages=(*(asked.messages or ()), Message("user", (Text(QUESTION),))),
-        tool_choice=ToolChoice("none"),
-        output_format=None,
-        logprobs=None,
-        stop=(),
-        max_tokens=asked.max_tokens or SUMMARY_TOKENS,
-        thinking=Thinking(enabled=False),
-        continue_final=False,
-    )
 
 
 def _said_by_users(shape: ResponseShape, context: DecodeContext) -> tuple[Item, ...]:

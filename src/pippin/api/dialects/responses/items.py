@@ -24,6 +24,7 @@ from pippin.core.conversation import (
     ToolResult,
     Video,
 )
+from pippin.service.summaries import OPENING
 
 
 class TextPart(Struct, kw_only=True):
@@ -192,8 +193,6 @@ class MoreTools(Struct, kw_only=True):
     tools: list[dict[str, Any]] = field(default_factory=list)
 
 
-SUMMARY_PREFACE: Final = "Summary of the conversation before this point:\n\n"
-
 # What tools and services of others left behind, of which a model here can make nothing.
 _SKIPPED: Final = frozenset(
     {
@@ -289,7 +288,7 @@ class ConversationReader:
         if summary is None:
             self.skipped.append(kind)
         else:
-            self._say("user", (Text(SUMMARY_PREFACE + summary),))
+            self._say("user", (Text(OPENING + summary),))
 
     def _call(self, kind: str, item: Item, param: str) -> None:
         match kind:

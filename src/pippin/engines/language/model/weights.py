@@ -13,13 +13,13 @@ from mlx_lm.utils import dequantize_model, load_model
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan
+from pippin.engines.device import DevicePlan, weights_too_large
 from pippin.engines.language.vision import opening
 
 log = logging.getLogger(__name__)
 
-LARGEST_HEADER = 1 << 26  # bytes
 TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
@@ -108,16 +108,10 @@ def _whole_size(path: Path) -> int:
     """Bytes that a safetensors file has by its own header; 0 where that can't be read."""
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > LARGEST_HEADER:
-                return 0
-            header = json.loads(file.read(length))
-        ends: list[int] = [
-            array["data_offsets"][1] for name, array in header.items() if name != "__metadata__"
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
+            header = read_header(file)
+    except OSError:
         return 0
-    return 8 + int(length) + max(ends, default=0)
+    return 0 if header is None else header.file_size
 
 
 def _explain(info: ModelInfo, error: Exception, library: str) -> str:
@@ -162,11 +156,7 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
     arrays = [array for _, array in tree_flatten(model.parameters())]
     total = sum(array.nbytes for array in arrays)
     if total > plan.memory_limit:
-        raise ServerError(
-            "load_failed",
-            f"The model {info.id!r} needs {total / 2**30:.1f} GiB for its weights, and {plan.memory_limit / 2**30:.1f} "
-            "GiB are available: unload other models, raise the memory limit, or take a smaller quantisation.",
-        )
+        raise weights_too_large(total, plan.memory_limit, info.id)
     done = 0
     progress(0, total, "weights")
     pending: list[mx.array] = []

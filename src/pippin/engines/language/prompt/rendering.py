@@ -7,7 +7,7 @@ import msgspec
 
 from pippin.core.conversation import Message, Text, Tool, ToolCall
 from pippin.core.errors import ServerError
-from pippin.core.requests import GenerationRequest
+from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.language.prompt import infill, limits
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.limits import TemplateRefusal, TemplateTooCostly
@@ -21,13 +21,6 @@ from pippin.output.tool_format import History
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.processing import MediaProcessor
-
-RESERVED = frozenset(
-    "messages conversation tools add_generation_prompt continue_final_message chat_template tokenize return_dict "
-    "return_tensors return_assistant_tokens_mask padding truncation max_length tokenizer_kwargs range raise_exception "
-    "strftime_now namespace dict lipsum cycler joiner loop self caller varargs kwargs".split()
-)
-"""Template variables that a request can't set."""
 
 CONTINUED = "\ufded"
 """Stands where an assistant's last words break off, while the template is rendered."""
@@ -199,7 +192,9 @@ class PromptRenderer:
         return found
 
     def _variables(self, request: GenerationRequest) -> dict[str, Any]:
-        forbidden = sorted(request.template_kwargs.keys() & (RESERVED | self._tokenizer.special_names.keys()))
+        forbidden = sorted(
+            request.template_kwargs.keys() & (RESERVED_VARIABLES | self._tokenizer.special_names.keys())
+        )
         if forbidden:
             raise ServerError(
                 "invalid_request",
