@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pippin.engines.language.template import limits as template_limits
-from pippin.engines.language.template.limits import TemplateRefusal, TemplateTooCostly
+from pippin.engines.language.template.sandbox import TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.template import ChatTemplate
 
 GROW = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(40) %}{% set ns.x = STEP %}{% endfor %}"
