@@ -112,8 +112,8 @@ class GrammarCompiler:
         """The grammar of an answer of the format `wanted`, or of tool calls (`calls` is Lark source), or of either.
 
         `reasoning` is the format in which the model reasons before it answers: the grammar has the marks of that format
-        around the answer, and white space ahead of it if the model `thinks` this time. Raises `ServerError` for what can't be
-        honoured, naming `param`, the keyword and its path.
+        around the answer, and white space ahead of it if the model `thinks` this time. Raises `ServerError` for what
+        can't be honoured, naming `param`, the keyword and its path.
         """
         parts: dict[str, dict[str, Any]] = {}
         if wanted is not None:

@@ -225,8 +225,8 @@ def _texts(parts: Sequence[Part], where: str) -> list[str]:
                 hint = "" if has_extra() else f" Models that do need an extra: {EXTRA_HINT}."
                 raise ServerError(
                     "unsupported",
-                    f"This model takes text only, and '{where}.content[{index}]' is of the type {modality}. Leave it out, "
-                    f"or choose a model that takes such input.{hint}",
+                    f"This model takes text only, and '{where}.content[{index}]' is of the type {modality}. Leave it "
+                    f"out, or choose a model that takes such input.{hint}",
                     f"{where}.content[{index}]",
                 )
             case _:

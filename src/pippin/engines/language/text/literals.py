@@ -2,8 +2,9 @@
 
 Markers are special tokens, and added tokens that the chat template or an output format is written with. Before a
 template sees a client's text, a noncharacter (U+FDEE) is put into each marker in it, so that every whole marker of the
-rendered prompt is the template's own. A prompt with such noncharacters is encoded by a copy of the tokenizer in which markers
-have other names. Every other prompt is encoded by the tokenizer itself: ordinary text costs nothing and keeps its tokens.
+rendered prompt is the template's own. A prompt with such noncharacters is encoded by a copy of the tokenizer in which
+markers have other names. Every other prompt is encoded by the tokenizer itself: ordinary text costs nothing and keeps
+its tokens.
 """
 
 import json
