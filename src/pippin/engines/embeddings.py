@@ -116,9 +116,11 @@ class EmbeddingPreparer:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
         prefix = self._prefix(task.instruction)
         overflow = task.overflow or self._overflow
-        rows = tuple(self._row(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs))
-        tokens = sum(len(row.tokens) for row in rows)
-        return EncodingJob(id, Accepted(tokens), rows, self._answer(task.dimensions, tokens))
+        sequences = tuple(
+            self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)
+        )
+        tokens = sum(len(sequence.tokens) for sequence in sequences)
+        return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
 
     def _prefix(self, instruction: str | None) -> str:
         """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
@@ -126,26 +128,27 @@ class EmbeddingPreparer:
             return self._default_prompt
         return self._prompts.get(instruction, instruction)
 
-    def _row(self, item: str | tuple[int, ...], param: str, prefix: str, overflow: str) -> EncoderInput:
+    def _sequence(self, item: str | tuple[int, ...], param: str, prefix: str, overflow: str) -> EncoderInput:
+        """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
         if isinstance(item, str):
             if not item:
                 raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
-            row = self.tokenizer.encode(prefix + item)
+            sequence = self.tokenizer.encode(prefix + item)
         else:
             if not item:
                 raise ServerError("invalid_request", f"{param} has no token ids.", param)
-            row = self.tokenizer.checked(item, param)
-        if len(row.tokens) <= self.tokenizer.limit:
-            return row
+            sequence = self.tokenizer.checked(item, param)
+        if len(sequence.tokens) <= self.tokenizer.limit:
+            return sequence
         if overflow == "error":
             raise ServerError(
                 "context_length_exceeded",
-                f"{param} has {len(row.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
+                f"{param} has {len(sequence.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
                 "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
                 param,
             )
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
-        return EncoderInput((*row.tokens[: self.tokenizer.limit - 1], row.tokens[-1]))
+        return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:

@@ -62,28 +62,30 @@ class RerankingPreparer:
         if not task.documents:
             raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
         build = self._pair if self.is_classifier else self._question
-        rows = tuple(
+        sequences = tuple(
             build(
                 task, document.query or task.query, plain_text(document, f"documents[{i}]"), f"documents[{i}]"
             )
             for i, document in enumerate(task.documents)
         )
-        tokens = sum(len(row.tokens) for row in rows)
+        tokens = sum(len(sequence.tokens) for sequence in sequences)
 
         def answer(logits: Floats) -> Event:
             scores = logits[:, 0] if task.raw_scores else 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
             return Ranked(tuple(float(score) for score in scores), tokens)
 
-        return EncodingJob(id, Accepted(tokens), rows, answer)
+        return EncodingJob(id, Accepted(tokens), sequences, answer)
 
     def _pair(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
-        row = self.tokenizer.encode(query, document)
-        excess = len(row.tokens) - self.tokenizer.limit
+        sequence = self.tokenizer.encode(query, document)
+        excess = len(sequence.tokens) - self.tokenizer.limit
         if excess <= 0:
-            return row
-        self._refuse_unless_truncating(task, len(row.tokens), param)
-        segments = None if row.segments is None else (*row.segments[: -excess - 1], row.segments[-1])
-        return EncoderInput((*row.tokens[: -excess - 1], row.tokens[-1]), segments)
+            return sequence
+        self._refuse_unless_truncating(task, len(sequence.tokens), param)
+        segments = (
+            None if sequence.segments is None else (*sequence.segments[: -excess - 1], sequence.segments[-1])
+        )
+        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments)
 
     def _question(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
         head = f"{PREFIX}<Instruct>: {task.instruction or INSTRUCTION}\n<Query>: "

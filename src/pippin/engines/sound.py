@@ -1,5 +1,6 @@
 """Audio as bytes: that of clients is decoded within limits, that of models encoded, through PyAV."""
 
+import importlib.util
 import io
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
@@ -44,12 +45,10 @@ RATES: Final = (1000, 768_000)
 MOST_CHANNELS: Final = 64
 
 
-def require_av() -> None:
-    """Raises `ServerError` where the audio extra is not installed."""
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise ServerError("load_failed", 'Audio needs an extra: pip install "pippin[audio]".') from error
+def require_extra() -> None:
+    """Raises `ServerError("load_failed")` where mlx-audio or PyAV, the packages of the extra `audio`, is missing."""
+    if any(importlib.util.find_spec(package) is None for package in ("mlx_audio", "av")):
+        raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
 
 
 def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECONDS) -> Samples:

@@ -1,6 +1,5 @@
 """The engine of speech models: text to encoded audio, by the models of mlx-audio."""
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,9 +38,7 @@ class SpeechPreparer:
     """Checks the fields of a speech request, and decodes its reference recording."""
 
     def __init__(self, info: ModelInfo) -> None:
-        if importlib.util.find_spec("mlx_audio") is None:
-            raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
-        sound.require_av()
+        sound.require_extra()
         self.info = info
         self._voices = voices_of(Path(info.path or ""))
 

@@ -1,6 +1,5 @@
 """The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
-import importlib.util
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,7 @@ class TranscriptionPreparer:
     """Decodes the audio of a request within limits, beside the step loop."""
 
     def __init__(self, info: ModelInfo) -> None:
-        if importlib.util.find_spec("mlx_audio") is None:
-            raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
-        sound.require_av()
+        sound.require_extra()
         self.info = info
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:

@@ -12,8 +12,9 @@
 - `model/`: weights, LoRA adapters and the head.
 
 `job.py` is a prepared request, which goes from `prompt/` to `step/`; `loading.py` makes an engine of a model folder;
-`warm_prompts.py` computes prompts when the server starts. Imports run one way: `template`, `text` and `kv_cache` below
-`constraints` and `vision`, these below `model`, `prompt` and `sampling`, and all of them below `step`.
+`warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and `kv_cache` lie
+below `constraints`, `vision`, `sampling` and `prefix_cache`; these below `model` and `prompt`; and all of them below
+`step`.
 
 The two functions here import what they open: this package is imported before the accelerated BLAS may be loaded.
 """
