@@ -10,7 +10,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt
 
 MOST_PINS = 8
-"""The most messages of a request whose prefix is kept; of more, the last count."""
+"""The most messages of a request whose prefix is kept: the last ones of those that ask for it."""
 
 
 def fit_prompt(
@@ -22,8 +22,7 @@ def fit_prompt(
 ) -> RenderedPrompt:
     """Render the prompt, and leave at least `reserve` tokens of the context window to the answer.
 
-    With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free
-    token is enough.
+    With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is enough.
     Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
     """
     whole, truncates = renderer.prompt(request, tools), request.overflow == "truncate"
