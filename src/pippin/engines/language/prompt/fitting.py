@@ -22,8 +22,8 @@ def fit_prompt(
 ) -> RenderedPrompt:
     """Render the prompt, and leave at least `reserve` tokens of the context window to the answer.
 
-    With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is enough.
-    Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
+    With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is
+    enough. Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
     """
     whole, truncates = renderer.prompt(request, tools), request.overflow == "truncate"
     if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
