@@ -15,7 +15,7 @@ from pippin.engines.cpu.blas import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 
-from pippin.worker.lifeline import end_now  # noqa: E402
+from pippin.worker.main import end_now  # noqa: E402
 from tests.oracles import small_mflux  # noqa: E402
 
 small_mflux.shrink()

@@ -84,7 +84,7 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 
 
 def _arrays(path: Path) -> dict[str, StoredArray]:
-    """What a weight file holds by its header; nothing if it cannot be read."""
+    """The arrays that the header of a weight file lists; none if the file cannot be read."""
     try:
         with path.open("rb") as file:
             header = read_header(file)

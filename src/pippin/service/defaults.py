@@ -60,7 +60,7 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
 
 
 def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
-    """The request with the model's defaults of thinking and overflow, as they are now."""
+    """The request with the model's defaults of thinking and overflow, where it sets none."""
     asked = request.thinking
     thinking = Thinking(
         enabled=options.enable_thinking if asked.enabled is None else asked.enabled,

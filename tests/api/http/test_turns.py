@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from pippin.api.http.protocol import BoundedHttp
-from pippin.api.http.turns import DOOR_SECONDS, IN_A_TURN, Turns, door
+from pippin.api.http.turns import ACCEPT_SECONDS, IN_A_TURN, Turns, accept_queue
 
 
 def test_what_comes_at_once_is_begun_in_order_a_few_in_a_turn() -> None:
@@ -42,19 +42,19 @@ def test_one_that_comes_while_others_wait_is_begun_too() -> None:
 def test_those_at_the_door_go_first_but_not_for_ever() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            turns, begun = Turns(door(listener)), []
+            turns, begun = Turns(accept_queue(listener)), []
             with socket.create_connection(listener.getsockname()):
-                turns.wait(lambda: begun.append("after the door was open"))
+                turns.wait(lambda: begun.append("after the connection was accepted"))
                 for _ in range(20):
                     await asyncio.sleep(0)
                 assert not begun
                 listener.accept()[0].close()
                 for _ in range(3):
                     await asyncio.sleep(0)
-                assert begun == ["after the door was open"]
+                assert begun == ["after the connection was accepted"]
             with socket.create_connection(listener.getsockname()):
                 turns.wait(lambda: begun.append("after a while"))
-                await asyncio.sleep(5 * DOOR_SECONDS)
+                await asyncio.sleep(5 * ACCEPT_SECONDS)
                 assert begun[1:] == ["after a while"]
 
     asyncio.run(main())

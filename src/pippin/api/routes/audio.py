@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.http import drawn_size
 from pippin.api.http.forms import Form
-from pippin.api.http.sse import EVENTS
+from pippin.api.http.large_work import drawn_bytes
+from pippin.api.http.reply import EVENTS
 from pippin.api.kinds import speech, transcription
 from pippin.core.events import Voices
 from pippin.core.tasks import ListVoices
@@ -57,7 +57,7 @@ class AudioRoutes:
             return await handler.stream(request, task, events, model=fields.model, kind=kind)
         found = await handler.perform(request, task, model=fields.model, kind=kind, admitted=True)
         media = transcription.MEDIA.get(fields.response_format or "json", "application/json")
-        drawn = await handler.large.do(drawn_size.of_events(found), transcription.draw, fields, task, found)
+        drawn = await handler.large.do(drawn_bytes(found), transcription.draw, fields, task, found)
         return Response(drawn, headers={"content-type": media})
 
     async def speak(self, request: Request) -> Response:

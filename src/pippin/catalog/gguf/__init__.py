@@ -1,4 +1,4 @@
-"""Turns GGUF files into MLX model folders."""
+"""Turns GGUF files into MLX model folders. Begin with `importer.py`."""
 
 from pippin.catalog.gguf.importer import import_gguf
 

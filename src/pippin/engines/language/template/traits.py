@@ -9,7 +9,6 @@ from pippin.engines.language.template.template import ChatTemplate
 from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]
-Render = Callable[..., str | None]
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
