@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 SHAPES = (  # rows, tokens, earlier tokens that they look back at
     *((1, 1, 100), (16, 1, 100), (32, 1, 100), (16, 1, 1600)),
@@ -51,7 +51,7 @@ def main() -> None:
     mx.disable_compile()
     model, _ = load_model(options.model)
     core, fast = vars(mx), vars(mx.fast)
-    quick = cpu_in_place.QUICK
+    quick = cpu_in_place.HAS_VECTOR_EXP
     variants = [(dict(core), dict(fast), quick)]
     install()
     variants += [(dict(core), dict(fast), False), (dict(core), dict(fast), quick)]
@@ -62,7 +62,7 @@ def main() -> None:
         logits = []
         for turn in range(len(variants) * (options.rounds + 1)):
             which = turn % len(variants)
-            names, fast_names, cpu_in_place.QUICK = variants[which]  # type: ignore[misc]
+            names, fast_names, cpu_in_place.HAS_VECTOR_EXP = variants[which]  # type: ignore[misc]
             core.update(names)
             fast.update(fast_names)
             cache = past(model, rows, earlier)

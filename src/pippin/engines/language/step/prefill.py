@@ -58,7 +58,7 @@ class Prefill:
             medium = media.missing(prompt.computed, prompt.computed + count)
             if medium is not None:
                 media.encode(medium, wait=wait)
-                return max(len(medium.places), 1), []
+                return max(len(medium.placeholders), 1), []
         prompts, counts = self._together(prompt, count, most)
         self._model.adapters.choose([each.request.adapter for each in prompts])
         if _is_scored(prompt):
