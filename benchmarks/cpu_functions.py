@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 SHAPES = (  # rows, tokens, earlier tokens that they look back at
     *((1, 1, 100), (16, 1, 100), (32, 1, 100), (16, 1, 1600)),

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 TEXTS = Path(__file__).parent.parent / "tests" / "oracles"
 THEIRS = """

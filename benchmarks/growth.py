@@ -22,7 +22,7 @@ from pippin.core.events import Finished, PartDelta
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 from pippin.engines.language.prefix_cache.tree import PrefixTree
 
 RESULTS = Path(__file__).parent / "results"

@@ -23,7 +23,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.base import Job
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 Timed = tuple[float, float]  # wall and CPU seconds for each step
 

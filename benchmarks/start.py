@@ -36,7 +36,7 @@ def start(folder: Path) -> dict[str, float]:
 
     from pippin.config.options.model import ModelOptions
     from pippin.core.models import ModelInfo, WorkerSpec
-    from pippin.engines.device import accelerate_blas
+    from pippin.engines.cpu.blas import accelerate_blas
 
     options = ModelOptions()
     accelerate_blas(options, None)

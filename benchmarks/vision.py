@@ -14,7 +14,7 @@ from typing import Any
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.events import Progress
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 TEXT = {"hidden_size": 512, "num_hidden_layers": 10, "intermediate_size": 1536, "num_attention_heads": 8}
 TOWER = {"depth": 12, "embed_dim": 512, "hidden_size": 512, "num_heads": 8}

@@ -11,7 +11,7 @@ import pytest
 from pippin.catalog.gguf import import_gguf
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 from tests.oracles.whisper_from_ctranslate2 import convert
 
 if TYPE_CHECKING:  # most tests have no use for them, and they take a second to import

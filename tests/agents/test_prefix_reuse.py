@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 from tests.agents.agents import aider, claude_code, codex, opencode
 from tests.agents.wide_model import stretched_demo_model, wide_model
 from tests.running_server import running_server

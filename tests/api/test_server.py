@@ -23,11 +23,11 @@ from tests.api.live_server import MODEL, live_server
 PROGRAM = """
 import asyncio, json, logging, sys
 from pathlib import Path
-from pippin.api import bounded_http
+from pippin.api.http import protocol as bounded_http
 from pippin.api.server import Server, listen
-from pippin.config.server_options import ModelEntry, ServerOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
-from tests.service_doubles import scripted, scripted_service
+from tests.service.doubles import scripted, scripted_service
 
 async def main():
     options = ServerOptions(models=(ModelEntry(path="m"),), port=0, drain_timeout=float(sys.argv[2]))

@@ -1,17 +1,11 @@
 """What follows from a machine, with the machine made up."""
 
-import ctypes
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import mlx.core as mx
 import msgspec
 import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines import device
 from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, share_memory
 
 GIB = 2**30
@@ -94,54 +88,3 @@ def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
     assert shares.rows + shares.prefixes == 8 * GIB
     assert share_memory(plan, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
     assert share_memory(plan, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20
-
-
-@dataclass
-class Library:
-    """A BLAS that remembers how it was set up."""
-
-    path: str
-    threads: list[int] = field(default_factory=list)
-
-    def _set(self, threads: ctypes.c_int) -> None:
-        self.threads.append(threads.value)
-
-    openblas_set_num_threads = MKL_Set_Num_Threads = _set
-
-
-@pytest.mark.parametrize(
-    ("installed", "name", "loaded"),
-    [
-        ({"cmeel-openblas", "mlx-cpu", "mkl", "intel-openmp"}, "MKL", ["libiomp5.so", "libmkl_rt.so.3"]),
-        ({"cmeel-openblas", "mlx-cpu"}, "OpenBLAS", ["libopenblas.so.0"]),
-        ({"mkl", "mlx-cuda-13"}, None, []),
-    ],
-)
-def test_the_fastest_blas_that_is_installed_stands_in_front(
-    installed: set[str], name: str | None, loaded: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    libraries: list[Library] = []
-    found = {
-        "cmeel-openblas": "libopenblas.so.0",
-        "mlx-cpu": "libmlx.so",
-        "mkl": "libmkl_rt.so.3",
-        "intel-openmp": "libiomp5.so",
-    }
-
-    def packaged(package: str, start: str) -> Path | None:
-        held = package in installed and found[package].startswith(start)
-        return Path(found[package]) if held else None
-
-    def load(path: str, mode: int) -> Library:
-        assert mode == ctypes.RTLD_GLOBAL  # else MLX does not find it
-        libraries.append(Library(path))
-        return libraries[-1]
-
-    monkeypatch.setattr(device.platform, "system", lambda: "Linux")
-    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    monkeypatch.setattr(device, "_packaged", packaged)
-    monkeypatch.setattr(device, "_provide_gfortran", lambda: None)
-    monkeypatch.setattr(device.ctypes, "CDLL", load)
-    assert device.accelerate_blas(ModelOptions(), threads=3) == name
-    assert [library.path for library in libraries] == loaded
-    assert not libraries or libraries[-1].threads == [3]

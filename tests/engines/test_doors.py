@@ -25,7 +25,7 @@ def test_language_models_are_imported_when_they_are_opened_and_not_before() -> N
     program = (
         "import sys, pippin.engines.language\n"
         "assert not {'mlx', 'mlx_lm', 'transformers'} & set(sys.modules)\n"
-        "import pippin.engines.language.engine\n"
+        "import pippin.engines.language.step.engine\n"
         "assert 'mlx.core' in sys.modules"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(pippin.__file__).parents[1])}

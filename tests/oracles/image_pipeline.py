@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 

@@ -293,7 +293,7 @@ def test_a_worker_that_sends_rubbish_is_ended(data: bytes, monkeypatch: pytest.M
 PARENT = """
 import asyncio, sys
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.runtime.supervisor import WorkerProcess
+from pippin.runtime.workers.supervisor import WorkerProcess
 
 async def main():
     info = ModelInfo(id="m", kind="scripted", path=sys.argv[1])

@@ -6,7 +6,7 @@ import time
 from importlib.metadata import version
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 
 ROWS, INNER, COLUMNS = 128, 576, 1536
 TRIES = 5

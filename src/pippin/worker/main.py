@@ -20,7 +20,7 @@ from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stag
 from pippin.core.models import WorkerSpec
 from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
-from pippin.engines.device import accelerate_blas
+from pippin.engines.cpu.blas import accelerate_blas
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.lifeline import end_now, end_with_parent
 from pippin.worker.link import LinkLost, WorkerLink, read_orders

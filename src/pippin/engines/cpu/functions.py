@@ -2,7 +2,7 @@
 
 Those kernels take exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a prompt
 of 256 tokens in SmolLM2. Here exp is a polynomial and an addition to the exponent's bits (the method of Cephes'
-`expf`), as exact as the library's; for many numbers at once numpy's exp is quicker still (`cpu_in_place.py`). MLX
+`expf`), as exact as the library's; for many numbers at once numpy's exp is quicker still (`in_place.py`). MLX
 also takes the angles of rotary positions anew in each layer; here they are taken once for a step. `install` puts
 these functions in place of `mlx.core`'s own, where models look them up.
 """
@@ -129,15 +129,6 @@ def _bias(mask: mx.array | str, count: int, length: int) -> mx.array:
     return mx.where(mask, 0.0, MASKED) if mask.dtype == mx.bool_ else mask * TO_BASE_2
 
 
-_steady: WeakValueDictionary[int, mx.array] = WeakValueDictionary()
-
-
-def steady(positions: mx.array) -> mx.array:
-    """Promise that this array will not be changed in place, so that what follows from it can be kept."""
-    _steady[id(positions)] = positions
-    return positions
-
-
 @dataclass(frozen=True)
 class Turn:
     """Cosines and sines that a rotary embedding multiplies with, and what they were made from."""
@@ -152,11 +143,18 @@ class Rope:
     """Rotary embedding of two halves (`traditional` or of other types: MLX's own)."""
 
     own: Callable[..., mx.array]
+    promised: WeakValueDictionary[int, mx.array] = field(default_factory=WeakValueDictionary)
+    """Arrays of positions that will not be changed in place, by their ids."""
     _turns: dict[tuple[Any, ...], Turn] = field(default_factory=dict)
+
+    def steady(self, positions: mx.array) -> mx.array:
+        """Take the promise that `positions` will not be changed in place, and give the array itself."""
+        self.promised[id(positions)] = positions
+        return positions
 
     def __call__(self, x: mx.array, dims: int, **options: Any) -> mx.array:
         offset = options.get("offset")
-        known = isinstance(offset, int) or (x.ndim == 4 and _steady.get(id(offset)) is offset)
+        known = isinstance(offset, int) or (x.ndim == 4 and self.promised.get(id(offset)) is offset)
         if options.get("traditional") or not known or x.dtype != mx.float32 or options.get("stream"):
             return self.own(x, dims, **options)
         turn = self._turn(x.shape[-2], dims, options["base"], options["scale"], offset, options.get("freqs"))
@@ -194,6 +192,15 @@ def _new_turn(
     return Turn(
         mx.concatenate([cosines, cosines], axis=-1), mx.concatenate([-sines, sines], axis=-1), (offset, freqs)
     )
+
+
+def steady(positions: mx.array) -> mx.array:
+    """Promise that `positions` will not be changed in place, so that the rotation that follows from it can be kept.
+
+    Gives the array itself. Where MLX's own rotary embedding is in place, nothing is remembered.
+    """
+    rope = mx.fast.rope
+    return rope.steady(positions) if isinstance(rope, Rope) else positions
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,10 @@ def test_tenants_stay_apart_on_the_disk_too(folders: dict[str, Path], tmp_path: 
 SERVER = """
     import os, sys
     from pathlib import Path
-    from pippin.config.model_options import ModelOptions
-    from pippin.engines.device import accelerate_blas
+    from pippin.config.options.model import ModelOptions
+    from pippin.engines.cpu.blas import accelerate_blas
     accelerate_blas(ModelOptions(), threads=1)
-    from tests.engines.bench import Bench, run_all
+    from tests.engines.language.bench import Bench, run_all
     folder, cache, seeds, end = sys.argv[1:]
     options = ModelOptions(cache_block_tokens=8, cache_dir=cache)
     bench = Bench(Path(folder), options)

@@ -1,0 +1,88 @@
+"""The BLAS that MLX computes with on Linux: MKL or OpenBLAS in front of the reference one that its wheel bundles."""
+
+import ctypes
+import logging
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+from pippin.config.options.model import ModelOptions
+
+log = logging.getLogger(__name__)
+
+
+def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
+    """Put MKL, if it is installed, or OpenBLAS in front of the reference BLAS that MLX's wheel for Linux bundles.
+
+    Must run before the first import of mlx in the process: symbols resolve to the library loaded first. Gives its
+    name; without a library there is one line in the log and the slow path.
+    """
+    if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
+        return None
+    openblas = _packaged("cmeel-openblas", "libopenblas.so.0")
+    if openblas is None and not _packaged("mlx-cpu", "libmlx.so"):
+        return None  # a build for CUDA, which has no use for it
+    mkl = _packaged("mkl", "libmkl_rt.so.")
+    try:
+        if mkl is not None:
+            _load_mkl(mkl, threads)
+            return "MKL"
+        _provide_gfortran()
+        blas = ctypes.CDLL(str(openblas or "libopenblas.so.0"), ctypes.RTLD_GLOBAL)
+    except (OSError, PackageNotFoundError) as error:
+        log.warning("no accelerated BLAS (%s): products run 3 to 50 times slower; install pippin[cpu]", error)
+        return None
+    if threads is not None:
+        blas.openblas_set_num_threads(ctypes.c_int(threads))
+    return "OpenBLAS"
+
+
+def _load_mkl(library: Path, threads: int | None) -> None:
+    """With Intel's threads, whose library comes as a package of its own."""
+    openmp = _packaged("intel-openmp", "libiomp5.so")
+    if openmp is not None:
+        ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
+    mkl = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    if threads is not None:
+        mkl.MKL_Set_Num_Threads(ctypes.c_int(threads))
+
+
+def _packaged(package: str, name: str) -> Path | None:
+    try:
+        listed = files(package) or []
+    except PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())) for file in listed if file.name.startswith(name)), None)
+
+
+def _provide_gfortran() -> None:
+    """OpenBLAS needs `libgfortran.so.5`, which a bare machine lacks, and mlx-cpu bundles under a hashed name.
+
+    The loader matches needed libraries by the name that a loaded one states of itself, so a copy in memory that
+    states the plain name serves, without a file or an environment variable that children would inherit.
+    """
+    try:
+        ctypes.CDLL("libgfortran.so.5", ctypes.RTLD_GLOBAL)
+        return
+    except OSError:
+        pass
+    bundled = [Path(str(file.locate())) for file in files("mlx-cpu") or [] if ".libs/" in str(file)]
+    for path in bundled:
+        if path.name.startswith("libquadmath"):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    fortran = next((path for path in bundled if path.name.startswith("libgfortran")), None)
+    if fortran is None:
+        raise OSError("libgfortran.so.5 is missing")
+    stated = fortran.name.encode() + b"\0"
+    descriptor = os.memfd_create("libgfortran.so.5")
+    try:
+        image = fortran.read_bytes().replace(stated, b"libgfortran.so.5\0".ljust(len(stated), b"\0"))
+        if os.write(descriptor, image) != len(
+            image
+        ):  # a limit on the size of files holds for memory files too
+            raise OSError("libgfortran.so.5 could not be put in memory")
+        ctypes.CDLL(f"/proc/self/fd/{descriptor}", ctypes.RTLD_GLOBAL)
+    finally:
+        os.close(descriptor)
