@@ -38,7 +38,7 @@ def prompt(tokens: int) -> mx.array:
 
 
 def reserved(group: BatchedGroup, tokens: int, growth: int = 30) -> Slot:
-    request = SlotRequest(length=tokens, growth=growth, capacity_class=0)
+    request = SlotRequest(length=tokens, growth=growth, length_class=0)
     return group.reserve(request, growth, following=0)
 
 

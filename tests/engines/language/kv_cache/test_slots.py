@@ -35,7 +35,7 @@ def groups(model: nn.Module) -> CacheGroups:
 
 
 def joined(groups: CacheGroups, model: nn.Module, length: int, limit: int = PLENTY) -> Slot:
-    slot = groups.reserve(SlotRequest(length=length, growth=300, capacity_class=0), limit)
+    slot = groups.reserve(SlotRequest(length=length, growth=300, length_class=0), limit)
     groups.join(probe_prompt(model, length), slot)
     return slot
 
@@ -92,7 +92,7 @@ def test_short_memory_makes_nothing_to_spare(model: nn.Module, groups: CacheGrou
 def test_a_group_that_nobody_is_in_is_gone(model: nn.Module, groups: CacheGroups) -> None:
     slot = joined(groups, model, 6)
     waiting = groups.reserve(
-        SlotRequest(length=4, growth=4, capacity_class=sizes.length_class(1 << 20)), PLENTY
+        SlotRequest(length=4, growth=4, length_class=sizes.length_class(1 << 20)), PLENTY
     )
     groups.leave([slot, waiting])
     assert groups.bytes == 0

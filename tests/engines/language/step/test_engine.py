@@ -269,7 +269,7 @@ def test_rows_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: boo
 def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
     """A sequence of six tokens in a group whose sequences run one at a time."""
     group = SoloGroup(model, CacheLayout.learn(model, probe_prompt(model, 2)))
-    slot = group.reserve(SlotRequest(length=6, growth=8, capacity_class=0), growth=8, following=0)
+    slot = group.reserve(SlotRequest(length=6, growth=8, length_class=0), growth=8, following=0)
     group.join(slot, probe_prompt(model, 6), shift=0)
     return group, slot
 

@@ -31,7 +31,7 @@ class CacheGroups:
     def reserve(self, request: SlotRequest, limit: int) -> Slot:
         """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed. `limit`:
         bytes that all sequences may take."""
-        key = self._key(request.capacity_class, request.length)
+        key = self._key(request.length_class, request.length)
         growth, following = self._spare(key, request, limit)
         return self._groups[key].reserve(request, growth, following)
 
@@ -52,12 +52,12 @@ class CacheGroups:
             self._joined.pop(slot, None)
         self._forget_empty()
 
-    def promote(self, slot: Slot, capacity_class: int) -> None:
+    def promote(self, slot: Slot, length_class: int) -> None:
         """A sequence has grown into another class: `fit` takes it there."""
-        slot.capacity_class = capacity_class
+        slot.length_class = length_class
 
-    def _key(self, capacity_class: int, length: int) -> GroupKey:
-        return capacity_class, length < self._plain_below
+    def _key(self, length_class: int, length: int) -> GroupKey:
+        return length_class, length < self._plain_below
 
     def _spare(self, key: GroupKey, request: SlotRequest, limit: int) -> tuple[int, int]:
         """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
@@ -86,11 +86,11 @@ class CacheGroups:
         """Sequences that have grown out of their group go over to another."""
         keys = {group: key for key, group in self._groups.items()}
         for slot in self._joined:
-            capacity_class, plain = keys[slot.group]
-            if capacity_class == slot.capacity_class and not (plain and slot.length >= self._plain_below):
+            length_class, plain = keys[slot.group]
+            if length_class == slot.length_class and not (plain and slot.length >= self._plain_below):
                 continue
-            key = self._key(slot.capacity_class, slot.length)
-            request = SlotRequest(length=slot.length, growth=slot.growth, capacity_class=slot.capacity_class)
+            key = self._key(slot.length_class, slot.length)
+            request = SlotRequest(length=slot.length, growth=slot.growth, length_class=slot.length_class)
             growth, _ = self._spare(key, request, limit)
             keys[self._groups[key]] = key
             self._groups[key].adopt(slot, growth)

@@ -63,12 +63,12 @@ def find_kinds() -> dict[type, type[CacheKind]]:
     return found
 
 
-def known_to_mlx_lm(cache: Any) -> Any:
-    """mlx-vlm has twins of mlx-lm's caches, of the same names: for one of a kind that is served, a new cache of
-    mlx-lm's own class. Others stay as they are."""
+def mlx_lm_twin(cache: Any) -> Any:
+    """mlx-vlm has twins of mlx-lm's caches, which have the same names. A new cache of mlx-lm's own class, where a kind
+    serves that; `cache` itself, where none does."""
     name = type(cache).__name__
     if name == CacheList.__name__:
-        return CacheList(*map(known_to_mlx_lm, cache.caches))
+        return CacheList(*map(mlx_lm_twin, cache.caches))
     kind = next((kind for served, kind in find_kinds().items() if served.__name__ == name), None)
     return cache if kind is None else kind.like(cache)
 

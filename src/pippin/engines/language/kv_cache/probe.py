@@ -85,18 +85,18 @@ def choose_batching(
     log.info("warm-up took %.2f s", time.monotonic() - started)
     plain_below = options.quantized_kv_start if options.kv_bits is not None else 0
     most_plain = rounded(plain_below + slack)
+
+    def either(capacity: int) -> int:
+        """No sequence that is short enough to stay unquantised takes more than the longest of these."""
+        return max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
+
     return Batching(
         new_group=lambda length: BatchedGroup(model, plain if length < plain_below else shape),
         vocabulary=alone.shape[-1],
         layout=layout,
         shape=shape,
         slack=slack,
-        # Where short sequences stay unquantised, no shorter one takes more.
-        slot_bytes=lambda capacity: (
-            max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
-            if plain_below
-            else shape.slot_bytes(capacity)
-        ),
+        slot_bytes=either if plain_below else shape.slot_bytes,
     )
 
 
@@ -156,7 +156,7 @@ def _agree(
     group = BatchedGroup(model, shape)
     try:
         for prompt, length in zip(prompts, PROBE_LENGTHS, strict=True):
-            request = SlotRequest(length=length, growth=1, capacity_class=0)
+            request = SlotRequest(length=length, growth=1, length_class=0)
             behind = not group.empty
             slot = group.reserve(request, growth=1, following=0)
             if behind and shape.prompts_in_slots:

@@ -79,7 +79,7 @@ class BatchedGroup:
 
     def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
         index = self._open(request.length, growth, following)
-        slot = Slot(request=request, capacity_class=request.capacity_class, group=self, index=index)
+        slot = Slot(request=request, length_class=request.length_class, group=self, index=index)
         self._reserved[index] = slot
         return slot
 

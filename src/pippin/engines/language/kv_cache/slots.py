@@ -21,7 +21,7 @@ class SlotRequest:
 
     length: int  # tokens that its prompt has
     growth: int  # tokens that may be added to these
-    capacity_class: int  # sequences of one class share arrays, see `capacity.length_class`
+    length_class: int  # sequences of one class share arrays, see `capacity.length_class`
     following: int = 0  # sequences of its class that will ask soon
 
 
@@ -108,7 +108,7 @@ class Slot:
     """
 
     request: SlotRequest
-    capacity_class: int
+    length_class: int
     group: SlotGroup
     index: int
     cache: PromptCache | None = None  # in which its prompt is computed in the slot

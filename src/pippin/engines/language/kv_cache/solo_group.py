@@ -37,9 +37,7 @@ class SoloGroup:
         return self._lengths[index]
 
     def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
-        slot = Slot(
-            request=request, capacity_class=request.capacity_class, group=self, index=len(self._slots)
-        )
+        slot = Slot(request=request, length_class=request.length_class, group=self, index=len(self._slots))
         self._append(slot, None, 0, 0)
         return slot
 

@@ -110,7 +110,7 @@ class Batch:
     def fit(self, limit: int, count: int = 1) -> bool:
         """Whether a pass of `count` tokens fits in `limit` bytes, as far as it can be made to: `CacheGroups.fit`."""
         for each in self.running:
-            if each.length_class != each.slot.capacity_class:
+            if each.length_class != each.slot.length_class:
                 self.groups.promote(each.slot, each.length_class)
         return self.groups.fit(limit, count)
 

@@ -188,7 +188,7 @@ class Scheduler:
         return SlotRequest(
             length=stage.length,
             growth=stage.growth,
-            capacity_class=stage.length_class,
+            length_class=stage.length_class,
             following=sum(each.count for each in others if each.length_class == stage.length_class),
         )
 

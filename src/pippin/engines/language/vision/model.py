@@ -9,7 +9,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.layout import known_to_mlx_lm, leaves
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.media import MediaKind, Medium, PromptMedia, Span
 
@@ -109,7 +109,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         language = self.inner.language_model
         if not hasattr(language, "make_cache"):
             return [KVCache() for _ in language.layers]
-        return [known_to_mlx_lm(layer) for layer in language.make_cache()]
+        return [mlx_lm_twin(layer) for layer in language.make_cache()]
 
     def __call__(
         self, tokens: mx.array, cache: PromptCache, *, inputs: Inputs | None = None, shift: int | mx.array = 0

@@ -68,7 +68,7 @@ class AttentionKind(CacheKind):
 
     def open_to_host(self, cache: Any) -> list[mx.array]:
         # One token of zeros makes a cache take its memory, whether that is its own or a slot's.
-        cache.update_and_fetch(self.keys.empty(1, 1), self.values.empty(1, 1))
+        cache.update_and_fetch(self.keys.zeros(1, 1), self.values.zeros(1, 1))
         return self.cut(cache)
 
     def filled_by_host(self, cache: Any, tokens: int) -> None:
@@ -177,7 +177,7 @@ class BatchedAttention(BatchedCache):
         """Make the buffers, if there are none yet, for such arrays [any, heads, any, size]."""
         if not self.buffers:
             slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
-            self.buffers = [TokenArray.of(array).empty(slots, size) for array in new]
+            self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
 
     # What its group asks for.
 

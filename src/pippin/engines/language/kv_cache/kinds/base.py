@@ -11,6 +11,7 @@ slot, cut into the prefix cache's blocks and put together again. Nothing else as
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import mlx.core as mx
@@ -33,11 +34,11 @@ class TokenArray:
     def of(cls, array: mx.array) -> Self:
         return cls(array.shape[1], array.shape[3], array.dtype)
 
-    @property
+    @cached_property
     def token_bytes(self) -> int:
         return self.heads * self.size * self.dtype.size
 
-    def empty(self, slots: int, capacity: int) -> mx.array:
+    def zeros(self, slots: int, capacity: int) -> mx.array:
         return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
 
 
