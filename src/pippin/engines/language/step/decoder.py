@@ -81,6 +81,10 @@ class SequenceDecoder:
             self.finished = "tool_calls"
         return events
 
+    def cut(self) -> None:
+        """The next token will not come: there is no memory for it."""
+        self.finished = "length"
+
     @property
     def calls(self) -> int:
         """Complete tool calls so far."""

@@ -109,8 +109,7 @@ class LanguageEngine:
         # After the tokens of this step are known: who has ended needs no memory for the next one.
         self.lifecycle.preempt()
         self._observe(time.monotonic() - started, prefilled, decoding, checked=checked)
-        sent, self.lifecycle.events = self.lifecycle.events, []
-        return sent
+        return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
         """Work on prompts for as many tokens as this step may; gives how many it was. `wait`: no pass is under way.

@@ -59,6 +59,11 @@ class Lifecycle:
     def busy(self) -> bool:
         return bool(self._live or self.events or self._left)
 
+    def take_events(self) -> list[Emission]:
+        """What is to be told now."""
+        taken, self.events = self.events, []
+        return taken
+
     # From the job to the batch
 
     def submit(self, job: LanguageJob) -> None:
@@ -228,7 +233,7 @@ class Lifecycle:
 
     def _cut(self, sequence: Sequence) -> None:
         """A sequence for which there is no memory ends as at the end of the model's context."""
-        sequence.decoder.finished = "length"
+        sequence.decoder.cut()
         match sequence.stage:
             case Running() as running:
                 self._leave([running])
