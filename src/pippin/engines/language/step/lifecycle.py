@@ -1,7 +1,7 @@
 """The life of a request: submitted, admitted, started, told of its tokens, preempted, finished, remembered."""
 
 import time
-from collections.abc import Sequence as Sequences
+from collections.abc import Iterable
 
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho
@@ -172,7 +172,7 @@ class Lifecycle:
             if sequence.stage is running:  # not so after its last token, or where the request has failed
                 self.accept(running, sampled)
 
-    def _tell(self, request: Request, events: Sequences[Event]) -> None:
+    def _tell(self, request: Request, events: Iterable[Event]) -> None:
         self.events.extend((request.job.id, event) for event in events)
 
     # Ends
@@ -350,7 +350,7 @@ class Lifecycle:
                 )
 
 
-def _move(sequences: Sequences[Sequence], stage: Waiting | Prefilling | None) -> None:
+def _move(sequences: Iterable[Sequence], stage: Waiting | Prefilling | None) -> None:
     """These sequences are in another stage now, which they share."""
     for sequence in sequences:
         sequence.stage = stage

@@ -1,7 +1,6 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
 from collections.abc import Callable, Container, Iterable
-from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 
 from pippin.core.errors import ServerError
@@ -222,7 +221,7 @@ class Scheduler:
         way, whose work would be lost; these only where the memory itself has shrunk."""
         if len(self.prefilling) + len(self.running) < 2 or self.charged <= self.limits.memory:
             return None
-        candidates: Sequences[Prefilling | Running] = self.running or self.prefilling
+        candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
 
         def order(each: Prefilling | Running) -> tuple[bool, int, int]:
             return not self.fits_alone(each.length, each.count), each.priority, -each.arrival

@@ -1,6 +1,5 @@
 """Where proposals of next tokens come from: the text itself, or a smaller model."""
 
-from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -93,7 +92,7 @@ class DraftModel:
         draft.tokens += new + found[:-1] if proposed else []
         return found
 
-    def _take_back(self, draft: _Draft, tokens: Sequences[int]) -> None:
+    def _take_back(self, draft: _Draft, tokens: list[int]) -> None:
         """Forget what the draft holds and the sequence does not; at least one token is left to be read."""
         known = draft.tokens
         same = next(
