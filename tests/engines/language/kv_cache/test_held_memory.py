@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language.kv_cache.kinds import arrays_of
+from pippin.engines.language.kv_cache.layout import arrays_of
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import msgspec
 import pytest
 
@@ -14,9 +15,10 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
-from pippin.engines.language.kv_cache import probe as batching
-from pippin.engines.language.kv_cache.kinds import measure_rows
-from pippin.engines.language.kv_cache.probe import probe_row
+from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.slot_group import BatchedGroup
+from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import tiny_model
@@ -243,7 +245,7 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
 def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "can_batch", lambda _: False)
+    monkeypatch.setattr(CacheLayout, "batches", False)
     bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, prefill_chunk=256))
     passes = shapes_of_passes(bench, monkeypatch)
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 6) for n in range(4)}
@@ -264,26 +266,32 @@ def test_rows_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: boo
             assert ends[name, 0].usage.completion_tokens == count
 
 
+def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
+    """A sequence of six tokens in a group whose sequences run one at a time."""
+    group = SoloGroup(model, CacheLayout.learn(model, probe_prompt(model, 2)))
+    slot = group.reserve(SlotRequest(length=6, growth=8, length_class=0), growth=8, following=0)
+    group.join(slot, probe_prompt(model, 6), shift=0)
+    return group, slot
+
+
 def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
     model = Bench(folder, ModelOptions()).model
-    group = SoloGroup(model, measure_rows(probe_row(model, 2)))
-    slot = group.join(probe_row(model, 6), 6, 0)
+    group, slot = alone(model)
     group.forward(mx.array([[3]]))
-    view = group.view(slot, 5)
+    view = slot.view(5)
     assert [layer.offset for layer in view] == [5] * len(view)
-    assert group.length(slot) == 7
-    for layer, own in zip(view, probe_row(model, 5), strict=True):
+    assert slot.length == 7
+    for layer, own in zip(view, probe_prompt(model, 5), strict=True):
         for held, expected in zip(layer.state[:2], own.state[:2], strict=True):
             assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
 
 
 def test_a_row_whose_window_has_moved_on_is_not_seen_as_of_an_earlier_position(tmp_path: Path) -> None:
     model = Bench(tiny_model("gemma3_text", tmp_path / "gemma3"), ModelOptions()).model
-    group = SoloGroup(model, measure_rows(probe_row(model, 2)))
-    slot = group.join(probe_row(model, 6), 6, 0)
-    assert group.looks_back(slot)
+    group, slot = alone(model)
+    assert slot.looks_back
     group.forward(mx.array([list(range(60))]))
-    assert not group.looks_back(slot)
+    assert not slot.looks_back
 
 
 def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:
@@ -333,20 +341,22 @@ def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:
         engine.submit(bench.job(f"r{place}", PROMPT[: 20 + place], 200))
     for _ in range(10):
         engine.step()
-    [group] = engine.batch.groups._groups.values()
-    arena = group._arenas[0]  # type: ignore[attr-defined]
 
     def slots() -> dict[str, int]:
-        return {each.sequence.request.job.id: each.slot for each in engine.batch.running}
+        return {each.sequence.request.job.id: each.slot.index for each in engine.batch.running}
 
     rows = slots()
-    before = {name: mx.array(arena.parts[0][slot, :, :20]) for name, slot in rows.items()}
+    group = engine.batch.running[0].slot.group
+    assert isinstance(group, BatchedGroup)
+    cache = group._caches[0]
+    assert isinstance(cache, BatchedAttention)
+    before = {name: mx.array(cache.buffers[0][slot, :, :20]) for name, slot in rows.items()}
     mx.eval(before)
     engine.cancel("r1")
     engine.submit(bench.job("new", PROMPT[:50], 5))
     for _ in range(8):
         engine.step()
     for name in ("r0", "r2", "r3"):
-        assert mx.array_equal(arena.parts[0][rows[name], :, :20], before[name])
+        assert mx.array_equal(cache.buffers[0][rows[name], :, :20], before[name])
     stayed = {name: slot for name, slot in rows.items() if name != "r1"}
     assert slots().items() >= stayed.items()

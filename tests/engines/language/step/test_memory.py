@@ -4,20 +4,17 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache
+from mlx_lm.models.cache import KVCache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache import probe as batching
-from pippin.engines.language.kv_cache.kinds import leaves
-from pippin.engines.language.kv_cache.slots import SlotCache
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation import verification
 from pippin.engines.language.step.speculation.proposers import DraftModel
@@ -59,7 +56,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         options = {**options, "draft_model_path": str(tiny_model("llama", folder.parent / "draft", seed=8))}
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "alone":
-            patch.setattr(batching, "can_batch", lambda _: False)
+            patch.setattr(CacheLayout, "batches", False)
         yield Bench(folder, msgspec.structs.replace(SMALL, **options))
 
 
@@ -78,16 +75,15 @@ plans = st.lists(
 
 def held(engine: LanguageEngine) -> int:
     """Bytes of all rows, and of the caches of prompts under way and of a draft model, as their arrays have it."""
-    caches = [prompt.cache for prompt in engine.scheduler.prefilling if prompt.cache is not None]
+    caches = []
+    for prompt in engine.scheduler.prefilling:
+        layers = zip(engine.batch.groups.layout.kinds, leaves(prompt.cache or ()), strict=False)
+        # What is computed in its slot lies in the batch.
+        caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
     if engine.speculation is not None and isinstance(engine.speculation.proposer, DraftModel):
         caches += [draft.cache for draft in engine.speculation.proposer._drafts.values()]
-    arrays: list[mx.array | None] = []
-    for cache in caches:
-        for layer in leaves(cache):
-            if isinstance(layer, SlotCache):
-                continue  # which lies in the batch
-            arrays += layer.cache if type(layer) is ArraysCache else [layer.keys, layer.values]
-    return engine.batch.groups.bytes + sum(array.nbytes for array in arrays if array is not None)
+    aside = sum(array.nbytes for cache in caches for array in arrays_of(cache))
+    return engine.batch.groups.bytes + aside
 
 
 def look_after(owner: Any, name: str, look: Callable[[], None]) -> None:

@@ -94,10 +94,10 @@ def test_a_prompt_in_the_slot_of_its_sequence_is_charged_for_that_and_for_what_i
     assert queue.for_running() == queue.limits.memory - 7
     second = admitted(queue, two)
     assert queue.for_running() == queue.limits.memory - 7 - copied_from
-    assert queue.expected(first.length_class, besides=first) == 2
-    assert queue.expected(second.length_class, besides=second) == 1
+    assert queue.slot_request(first).following == 2
+    assert queue.slot_request(second).following == 1
     queue.begin(first, 0, in_slot=True)
-    assert queue.expected(second.length_class, besides=second) == 0
+    assert queue.slot_request(second).following == 0
 
 
 def test_a_prompt_that_is_alone_ends_where_the_memory_shrinks_below_its_sequence_and_not_before() -> None:

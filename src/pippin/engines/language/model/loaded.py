@@ -18,4 +18,4 @@ class LoadedModel:
     head: Head
     adapters: Adapters
     vision: VisionEncoder | None
-    batches: bool  # it was found to compute sequences of different lengths in one pass
+    joins_prompts: bool  # several prompts can be computed in one pass

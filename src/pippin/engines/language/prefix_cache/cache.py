@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pippin.core.models import CacheStats
-from pippin.engines.language.kv_cache.kinds import RowCache
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.prefix_cache.blocks import (
     Block,
     BlockLayout,
@@ -73,7 +73,7 @@ class PrefixCache:
         if self._disk is not None:
             self._disk.take(read)
 
-    def restore(self, match: Match, cache: RowCache) -> None:
+    def restore(self, match: Match, cache: PromptCache) -> None:
         """Fill a cache, which is new, with what was found. This is what counts as a hit or a miss."""
         self._lookup_tokens += match.asked
         if not match.known:
@@ -83,7 +83,7 @@ class PrefixCache:
         self._hit_tokens += match.known
         self._layout.restore(cache, match.blocks, match.snapshot, match.known)
 
-    def keep(self, key: bytes, tokens: Sequence[int], cache: RowCache, pins: Sequence[int] = ()) -> int:
+    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
         """Remember the cache of a sequence that stands after `tokens`, as whole blocks; gives the number of tokens that
         are new in the tree.
 
@@ -109,7 +109,7 @@ class PrefixCache:
         return len(path) * size - known
 
     def keep_state(
-        self, key: bytes, tokens: Sequence[int], cache: RowCache, before: Node | None
+        self, key: bytes, tokens: Sequence[int], cache: PromptCache, before: Node | None
     ) -> Node | None:
         """Remember a running sequence that stands on the end of a block, in place of the state that it has at the node
         `before`. Gives the node of its state now, None where that was there already: it is not the sequence's own."""

@@ -1,13 +1,13 @@
 """The sequences that decode together: one pass through the model, and one draw for all of them."""
 
+from collections.abc import Iterable
+
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.group import RowGroup
-from pippin.engines.language.kv_cache.groups import RowGroups
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
@@ -22,7 +22,7 @@ class Batch:
     """
 
     def __init__(
-        self, groups: RowGroups, model: LoadedModel, *, sorts_slowly: bool = False, overlaps: bool = True
+        self, groups: CacheGroups, model: LoadedModel, *, sorts_slowly: bool = False, overlaps: bool = True
     ) -> None:
         """`overlaps`: the device computes a pass while the host goes on."""
         self.running: list[Running] = []  # in the sampler's order
@@ -40,20 +40,12 @@ class Batch:
         ] = []  # [n, vocabulary] each: of the pass, then of sequences that joined since
         self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
 
-    def join(
-        self,
-        running: Running,
-        cache: RowCache,
-        logits: mx.array,
-        *,
-        reservation: Reservation | None = None,
-        expected: int = 0,
-    ) -> None:
+    def join(self, running: Running, slot: Slot, cache: PromptCache, logits: mx.array) -> None:
         """Take a sequence whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used
-        again, if it does not lie in a slot that was reserved. `expected`: as many like it will join soon."""
+        again, if it does not lie in the slot."""
         sequence = running.sequence
-        running.joined = len(sequence.tokens)
-        self.groups.join(running, cache, reservation, coming=expected)
+        running.joined, running.slot = len(sequence.tokens), slot
+        self.groups.join(cache, slot, sequence.request.shift)
         self._logits_at[running] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
         job = sequence.request.job
@@ -70,7 +62,7 @@ class Batch:
         if not gone:
             return
         leaving = set(gone)
-        self.groups.leave(gone)
+        self.groups.leave([each.slot for each in gone])
         self._sampler.leave([index for index, each in enumerate(self.running) if each not in leaving])
         self.running = [each for each in self.running if each not in leaving]
         if not self.running:
@@ -99,7 +91,7 @@ class Batch:
         vocabulary] of each group, and notes where in them each sequence has its own."""
         results, start = [], 0
         self._logits_at = {}
-        for group, slots in self.groups.running():
+        for group, slots in self._by_group():
             # A slot without a sequence computes what nobody reads.
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
@@ -108,7 +100,21 @@ class Batch:
             start += group.high - group.low
         return results
 
-    def _choose_adapters(self, group: RowGroup, slots: dict[int, Running]) -> None:
+    def _by_group(self) -> Iterable[tuple[SlotGroup, dict[int, Running]]]:
+        """The groups that have sequences, and these by the indexes of their slots."""
+        found: dict[SlotGroup, dict[int, Running]] = {}
+        for each in self.running:
+            found.setdefault(each.slot.group, {})[each.slot.index] = each
+        return found.items()
+
+    def fit(self, limit: int, count: int = 1) -> bool:
+        """Whether a pass of `count` tokens fits in `limit` bytes, as far as it can be made to: `CacheGroups.fit`."""
+        for each in self.running:
+            if each.length_class != each.slot.length_class:
+                self.groups.promote(each.slot, each.length_class)
+        return self.groups.fit(limit, count)
+
+    def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
         if len(self._adapters):
             numbers = range(group.low, group.high)
             self._adapters.choose(
@@ -189,7 +195,7 @@ class Batch:
         tokens = np.zeros((len(chosen), width), np.int32)
         for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
             tokens[index, : len(sampled)] = [token.token for token in sampled]
-            self.groups.rewind(each, width - len(sampled))
+            each.slot.rewind(width - len(sampled))
             each.next_token = sampled[-1].token
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._unread = None, []

@@ -152,9 +152,9 @@ class LanguageEngine:
 
     def _fit(self) -> bool:
         """Whether the next pass fits in the memory, as far as it can be made to."""
-        left, groups = self.scheduler.for_running(), self.batch.groups
-        self._speculates = self._speculates and groups.fit(left, 1 + self._options.num_draft_tokens)
-        return self._speculates or groups.fit(left)
+        left = self.scheduler.for_running()
+        self._speculates = self._speculates and self.batch.fit(left, 1 + self._options.num_draft_tokens)
+        return self._speculates or self.batch.fit(left)
 
     def _check_proposals(self) -> bool:
         """Let the model judge several next tokens of each sequence at once, where there are proposals that may pay."""

@@ -7,7 +7,7 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Progress, PromptEcho
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.kinds import RowCache
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
@@ -48,7 +48,7 @@ class Lifecycle:
         self._live: dict[str, Request] = {}
         self._arrivals = 0
         # Sequences that have left the batch and are not in the prefix cache yet: key, tokens, cache.
-        self._left: list[tuple[bytes, tuple[int, ...], RowCache]] = []
+        self._left: list[tuple[bytes, tuple[int, ...], PromptCache]] = []
 
     @property
     def live(self) -> list[Request]:
@@ -130,15 +130,10 @@ class Lifecycle:
                 self._finish(running.sequence)
             self._prefill.discard(prompt)
             return
-        self._batch.groups.limit = self._scheduler.for_running()
+        limit = self._scheduler.for_running()
         for running in started:
-            self._batch.join(
-                running,
-                prompt.cache,
-                prompt.logits,
-                reservation=prompt.reservation,
-                expected=self._scheduler.expected(running.length_class),
-            )
+            slot = prompt.slot or self._batch.groups.reserve(self._scheduler.slot_request(running), limit)
+            self._batch.join(running, slot, prompt.cache, prompt.logits)
         self._prefill.discard(prompt, joined=True)
 
     # In the batch
@@ -293,7 +288,7 @@ class Lifecycle:
         for prompt in self._scheduler.hopeless():
             self._give_up(prompt)
         self.preempt()
-        self._batch.groups.fit(self._scheduler.for_running())
+        self._batch.fit(self._scheduler.for_running())
 
     def _give_up(self, prompt: Waiting | Prefilling) -> None:
         """A prompt does not fit any more: what was said so far is the answer, else a refusal."""
@@ -316,16 +311,16 @@ class Lifecycle:
         until it is copied: that is done by `keep_left`."""
         if self._prefixes is None:
             return
-        sequence, groups = running.sequence, self._batch.groups
-        length = min(groups.length(running), len(sequence.tokens))
+        sequence, slot = running.sequence, running.slot
+        length = min(slot.length, len(sequence.tokens))
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job
-            self._left.append((job.key, job.identify(sequence.tokens[:stop]), groups.view(running, stop)))
+            self._left.append((job.key, job.identify(sequence.tokens[:stop]), slot.view(stop)))
 
     def _earliest(self, running: Running, length: int, prefixes: PrefixCache) -> int:
         """The first position as of which the cache of a sequence of this length can be had."""
-        if prefixes.has_state or not self._batch.groups.looks_back(running):
+        if prefixes.has_state or not running.slot.looks_back:
             return length  # state is that of the very end
         if prefixes.has_snapshots:
             return running.joined  # a sliding window came with what it needs to go on from there
@@ -342,15 +337,15 @@ class Lifecycle:
         """Remember recurrent state, which cannot be had back later, as sequences pass the end of a block."""
         if self._prefixes is None or not self._prefixes.has_state:
             return
-        groups, size = self._batch.groups, self._prefixes.block_tokens
+        size = self._prefixes.block_tokens
         for running in self._batch.running:
-            sequence, length = running.sequence, groups.length(running)
+            sequence, length = running.sequence, running.slot.length
             if length % size == 0 and length <= len(sequence.tokens):
                 job = sequence.request.job
                 sequence.state_node = self._prefixes.keep_state(
                     job.key,
                     job.identify(sequence.tokens[:length]),
-                    groups.view(running, length),
+                    running.slot.view(length),
                     sequence.state_node,
                 )
 

@@ -4,11 +4,11 @@ from collections.abc import Container, Sequence
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
 
 from pippin.core.events import Token, TopToken
-from pippin.engines.language.kv_cache.groups import RowGroups
-from pippin.engines.language.kv_cache.kinds import RowCache, arrays_of, new_row_cache
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.layout import arrays_of
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.step.scheduler import Scheduler
@@ -22,13 +22,12 @@ class Prefill:
     """The prompts under way. Which of them is next, the scheduler says."""
 
     def __init__(
-        self, model: LoadedModel, scheduler: Scheduler, groups: RowGroups, prefixes: PrefixCache | None
+        self, model: LoadedModel, scheduler: Scheduler, groups: CacheGroups, prefixes: PrefixCache | None
     ) -> None:
         self._model = model
         self._scheduler = scheduler
         self._groups = groups
         self._prefixes = prefixes
-        self._can_join = model.batches and can_join(new_row_cache(model.module))
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
         """The prompt to work on now, which has a cache with what is known of it; None where all must wait."""
@@ -43,9 +42,9 @@ class Prefill:
         The prefix cache has its chunks, so a retry goes on from there. Of layers that cannot be cut it has the state
         after those chunks alone that ended with a block: what came later is lost here.
         """
-        if prompt.reservation is not None and not joined:
-            self._groups.release(prompt, prompt.reservation)
-        prompt.cache = prompt.logits = prompt.reservation = None
+        if prompt.slot is not None and not joined:
+            self._groups.leave([prompt.slot])
+        prompt.cache = prompt.logits = prompt.slot = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
         """Add up to `most` tokens to this prompt, and to others that are best computed along with it, or compute
@@ -83,7 +82,7 @@ class Prefill:
             return False
         prompt.cache = self._new_cache(prompt)
         known = 0 if prefixes is None else self._restore(prompt, prompt.cache, prefixes)
-        self._scheduler.begin(prompt, known, in_slot=prompt.reservation is not None)
+        self._scheduler.begin(prompt, known, in_slot=prompt.slot is not None)
         return True
 
     def _waits_for_another(self, prompt: Prefilling, prefixes: PrefixCache) -> bool:
@@ -107,17 +106,15 @@ class Prefill:
                 return True
         return False
 
-    def _new_cache(self, prompt: Prefilling) -> RowCache:
+    def _new_cache(self, prompt: Prefilling) -> PromptCache:
         """In the slot of its sequence, where it becomes but one."""
-        if self._scheduler.computes_in_slot(prompt.count):
-            self._groups.limit = self._scheduler.for_running()
-            expected = self._scheduler.expected(prompt.length_class, besides=prompt)
-            prompt.reservation = self._groups.reserve(prompt, coming=expected)
-        if prompt.reservation is not None:
-            return prompt.reservation.cache
-        return new_row_cache(self._model.module, prompt.length)
+        if not self._scheduler.computes_in_slot(prompt.count):
+            return self._groups.layout.new_prompt_cache(prompt.length)
+        request = self._scheduler.slot_request(prompt)
+        prompt.slot = self._groups.reserve(request, self._scheduler.for_running())
+        return self._groups.prompt_cache(prompt.slot)
 
-    def _restore(self, prompt: Prefilling, cache: RowCache, prefixes: PrefixCache) -> int:
+    def _restore(self, prompt: Prefilling, cache: PromptCache, prefixes: PrefixCache) -> int:
         """Copy what the prefix cache has of the prompt; gives how many tokens that is."""
         request = prompt.request
         # The last token is always computed: its logits are drawn from.
@@ -168,7 +165,7 @@ class Prefill:
 
     def _joins(self, prompt: Prefilling, count: int) -> bool:
         short = count <= self._scheduler.limits.prefill_chunk // 4
-        return self._can_join and short and not _is_scored(prompt) and prompt.request.media is None
+        return self._model.joins_prompts and short and not _is_scored(prompt) and prompt.request.media is None
 
     def _compute(self, prompts: Sequence[Prefilling], counts: Sequence[int], *, wait: bool) -> None:
         """Add the next `counts` tokens to the caches of these prompts in one pass, and note the logits of those that
@@ -199,7 +196,7 @@ class Prefill:
             tokens.append([*prompt.tokens[start : start + count], *[0] * (width - count)])
         caches = [prompt.cache or [] for prompt in prompts]
         if len(prompts) > 1:
-            layers: RowCache = [JoinedCache(layer, counts) for layer in zip(*caches, strict=True)]
+            layers = self._groups.layout.joined(caches, counts)
             joined: mx.array = self._model.module(mx.array(tokens), cache=layers)
             return joined
         [prompt], [cache] = prompts, caches
@@ -281,55 +278,6 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
 
 MOST_PADDING = 1.5  # padded tokens for each real one
 MOST_CONTEXT = 8192  # tokens of all prompts' caches, which a pass copies side by side
-
-
-class JoinedCache:
-    """One layer's caches of several prompts, as a model sees one cache. Rows are padded on the right."""
-
-    def __init__(self, caches: Sequence[KVCache], counts: Sequence[int]) -> None:
-        self._caches = caches
-        self._counts = counts
-        self._before = [cache.offset for cache in caches]
-        self._longest = max(before + count for before, count in zip(self._before, counts, strict=True))
-        self._starts = mx.array(self._before, dtype=mx.int32)
-        self._written = False
-
-    @property
-    def offset(self) -> mx.array:
-        return self._starts + mx.array(list(self._counts), dtype=mx.int32) if self._written else self._starts
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Give each cache its own tokens; all keys and values, [prompts, heads, longest, dim]."""
-        self._written = True
-        for row, (cache, count) in enumerate(zip(self._caches, self._counts, strict=True)):
-            own = slice(row, row + 1)
-            cache.update_and_fetch(keys[own, :, :count], values[own, :, :count])
-        # All written before any is looked at: they may lie in one array, which would be copied otherwise.
-        found = [cache.keys_and_values() for cache in self._caches]
-        return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
-            [pair[1] for pair in found]
-        )
-
-    def _side_by_side(self, parts: list[mx.array]) -> mx.array:
-        padded = [
-            mx.pad(part, [(0, 0), (0, 0), (0, self._longest - part.shape[2]), (0, 0)])
-            if part.shape[2] < self._longest
-            else part
-            for part in parts
-        ]
-        return mx.concatenate(padded)
-
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        queries = (self._starts[:, None] + mx.arange(N))[..., None]
-        keys = mx.arange(self._longest)
-        mask = keys <= queries
-        if window_size is not None:
-            mask = mask & (keys > queries - window_size)
-        return mask[:, None]
-
-
-def can_join(cache: RowCache) -> bool:
-    return all(type(layer) is KVCache for layer in cache)
 
 
 def fits(counts: Sequence[int], contexts: Sequence[int]) -> bool:

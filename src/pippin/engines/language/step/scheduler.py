@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import capacity as sizes
 from pippin.engines.language.kv_cache.capacity import length_class, rounded
+from pippin.engines.language.kv_cache.slots import SlotRequest
 from pippin.engines.language.step.cost import Step, StepCost
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
 
@@ -180,10 +181,15 @@ class Scheduler:
             if other is not prompt:
                 other.passed += tokens
 
-    def expected(self, length_class: int, besides: Prefilling | None = None) -> int:
-        """Sequences of this class of lengths that will run soon and have no slot yet."""
-        others = (each for each in self.prefilling if each is not besides and not each.in_slot)
-        return sum(each.count for each in others if each.length_class == length_class)
+    def slot_request(self, stage: Prefilling | Running) -> SlotRequest:
+        """What a sequence asks for that needs a slot now."""
+        others = (each for each in self.prefilling if each is not stage and not each.in_slot)
+        return SlotRequest(
+            length=stage.length,
+            growth=stage.growth,
+            length_class=stage.length_class,
+            following=sum(each.count for each in others if each.length_class == stage.length_class),
+        )
 
     def start(self, prompt: Prefilling) -> list[Running]:
         """The prompt is computed: its sequences run."""

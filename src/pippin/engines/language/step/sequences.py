@@ -18,15 +18,11 @@ import mlx.core as mx
 
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
-
-GroupName = tuple[int, bool]
-"""A class of lengths, and whether its sequences are too short yet for quantised keys and values."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -162,8 +158,8 @@ class Prefilling:
     in_slot: bool = False  # it is computed in the slot where its sequence will run
 
     # Written by the prefill.
-    cache: RowCache | None = None  # None until its first chunk is due
-    reservation: Reservation | None = None  # of the slot in which `cache` lies
+    cache: PromptCache | None = None  # None until its first chunk is due
+    slot: Slot | None = None  # in which `cache` lies
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
@@ -219,11 +215,8 @@ class Running:
     growth: int  # tokens that may still be generated
     length_class: int  # of the sequences beside which it lies; never lower again
 
-    # Written by the groups of the KV cache: where it lies.
-    group: GroupName = (0, False)
-    slot: int = -1
-
     # Written by the batch.
+    slot: Slot = field(init=False, repr=False)  # where its cache lies, from when it joins
     joined: int = 0  # tokens that were in its cache when it began to run
     next_token: int | None = None  # its next input, where the sampler did not draw it last
     source: int = -1  # index of its next input in what was drawn last

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
-from pippin.engines.language.vision.model import VisionModel, for_library, on_device
+from pippin.engines.language.vision.model import VisionModel, on_device
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +88,7 @@ def _by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMediu
         ids, arrays.pop("pixel_values", None), mask=mx.ones_like(ids), **arrays
     )
     given = {name: value for name, value in features.to_dict().items() if value is not None}
-    logits: mx.array = inner.language_model(
-        ids, cache=for_library(model.make_cache()), **{**arrays, **given}
-    ).logits
+    logits: mx.array = inner.language_model(ids, cache=model.make_cache(), **{**arrays, **given}).logits
     return logits[0, -1]
 
 

@@ -7,7 +7,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from pippin.engines.language.kv_cache.kinds import RowCache, arrays_of, measure_rows, new_row_cache
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.step.sequences import Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
@@ -58,22 +59,22 @@ class PromptLookup:
 
 @dataclass
 class _Draft:
-    cache: RowCache
+    cache: PromptCache
     tokens: list[int] = field(default_factory=list)  # that the cache holds
 
 
 class DraftModel:
     """Proposes what a smaller model says, greedily. It reads a long prompt a chunk at a time."""
 
-    def __init__(self, model: nn.Module, chunk: int, probe: RowCache) -> None:
-        """`probe`: a cache with which the model has run."""
+    def __init__(self, model: nn.Module, chunk: int, layout: CacheLayout) -> None:
+        """`chunk`: most tokens that it reads in a step."""
         self._model = model
         self._chunk = chunk
-        self._sequence_bytes = measure_rows(probe)
+        self._layout = layout
         self._drafts: dict[Sequence, _Draft] = {}
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        draft = self._drafts.setdefault(sequence, _Draft(new_row_cache(self._model)))
+        draft = self._drafts.setdefault(sequence, _Draft(new_prompt_cache(self._model)))
         self._take_back(draft, sequence.tokens)
         new = sequence.tokens[len(draft.tokens) :]
         if len(new) > self._chunk:
@@ -108,4 +109,4 @@ class DraftModel:
         self._drafts.pop(sequence, None)
 
     def sequence_bytes(self, capacity: int) -> int:
-        return self._sequence_bytes(capacity)
+        return self._layout.prompt_bytes(capacity)
