@@ -1,37 +1,19 @@
-"""The page of docs/ that is written from the dialects' contracts."""
+"""The page of docs/ that is written from the contracts of dialects and kinds."""
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
-from pippin.api.dialects.chat.dialect import dialect as chat
-from pippin.api.dialects.completions.dialect import dialect as completions
-from pippin.api.dialects.messages.dialect import MessagesDialect
-from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api import kinds
+from pippin.api.dialects.registry import find_dialects
 from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.kinds import embeddings, images, reranking, speech, transcription
 
-CONTRACTS: Final[Mapping[str, Contract[Any]]] = {
-    "Chat": chat.contract,
-    "Completions": completions.contract,
-    "Responses": ResponsesDialect.contract,
-    "Messages": MessagesDialect.contract,
-}
-"""By the head of their column."""
-
-KINDS: Final[Mapping[str, Contract[Any]]] = {
-    "POST /v1/embeddings": embeddings.CONTRACT,
-    "POST /v1/rerank": reranking.RERANK,
-    "POST /v1/score": reranking.SCORE,
-    "POST /v1/audio/transcriptions, /translations (form with `file`)": transcription.CONTRACT,
-    "POST /v1/audio/speech": speech.CONTRACT,
-    "POST /v1/images/generations": images.GENERATIONS,
-    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": images.EDITS,
-}
-"""By address: what is no generation shares no fields worth a common table."""
+Contracts = Mapping[str, Contract[Any]]
 
 MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown": ""}
 
@@ -121,28 +103,36 @@ handed on as it is: JSON schemas, `metadata`, variables of the chat template.
 """
 
 
+def contracts_of_dialects() -> Contracts:
+    """The contract of every dialect, by the head of its column: "Chat completions"."""
+    return {
+        dialect.name.replace("_", " ").capitalize(): dialect.contract for dialect in find_dialects().values()
+    }
+
+
 def api_page() -> str:
-    described = {head: descriptions(contract) for head, contract in CONTRACTS.items()}
-    names = sorted({name for contract in CONTRACTS.values() for name in fields_of(contract)})
+    contracts = contracts_of_dialects()
+    described = {head: descriptions(contract) for head, contract in contracts.items()}
+    names = sorted({name for contract in contracts.values() for name in fields_of(contract)})
     lines = [
         API,
-        f"| Field | {' | '.join(CONTRACTS)} | Meaning |",
-        "|---|" + ":-:|" * len(CONTRACTS) + "---|",
+        f"| Field | {' | '.join(contracts)} | Meaning |",
+        "|---|" + ":-:|" * len(contracts) + "---|",
     ]
     for name in names:
         marks = " | ".join(
-            MARKS[status(contract, name, described[head])] for head, contract in CONTRACTS.items()
+            MARKS[status(contract, name, described[head])] for head, contract in contracts.items()
         )
         said = [texts.get(name, "") for texts in described.values()]
-        said += [contract.accepted.get(name, "") for contract in CONTRACTS.values()]
-        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(name))} |")
-    return "\n".join([*lines, *key_lines(), *kind_lines()]) + "\n"
+        said += [contract.accepted.get(name, "") for contract in contracts.values()]
+        lines.append(f"| `{name}` | {marks} | {meaning(said + refusals(contracts, name))} |")
+    return "\n".join([*lines, *key_lines(contracts), *kind_lines()]) + "\n"
 
 
-def key_lines() -> list[str]:
+def key_lines(contracts: Contracts) -> list[str]:
     """A table of the keys that are known of each object in a field, and by which contracts."""
     heads: dict[tuple[str, str], list[str]] = {}
-    for head, contract in CONTRACTS.items():
+    for head, contract in contracts.items():
         for name, place in contract.settings().items():
             for path, struct in objects_of(place, name):
                 heads.setdefault((label(path, struct), keys(struct)), []).append(head)
@@ -170,10 +160,18 @@ def effect(place: inspect.Type) -> str:
             return ""
 
 
+def contracts_of_kinds() -> Mapping[str, Contract[Any]]:
+    """By address, those of every module in `api/kinds` that has some."""
+    found: dict[str, Contract[Any]] = {}
+    for module in pkgutil.iter_modules(kinds.__path__):
+        found |= getattr(importlib.import_module(f"{kinds.__name__}.{module.name}"), "CONTRACTS", {})
+    return found
+
+
 def kind_lines() -> list[str]:
     """A table of fields for each address that is no generation."""
     lines = ["", "## Fields of the other addresses"]
-    for address, contract in KINDS.items():
+    for address, contract in contracts_of_kinds().items():
         described = descriptions(contract)
         lines += ["", f"### {address}", "", "| Field | | Meaning |", "|---|:-:|---|"]
         for name in sorted(fields_of(contract)):
@@ -197,14 +195,14 @@ def status(contract: Contract[Any], name: str, described: Mapping[str, str]) -> 
     return "accepted" if name in contract.accepted else "unknown"
 
 
-def refusals(name: str) -> list[str]:
+def refusals(contracts: Contracts, name: str) -> list[str]:
     """Each sentence of refusal, after the dialects that say it."""
     heads: dict[str, list[str]] = {}
-    for head, contract in CONTRACTS.items():
+    for head, contract in contracts.items():
         if name in contract.refused:
             heads.setdefault(contract.refused[name], []).append(head)
     return [
-        sentence if len(saying) == len(CONTRACTS) else f"{', '.join(saying)}: {sentence}"
+        sentence if len(saying) == len(contracts) else f"{', '.join(saying)}: {sentence}"
         for sentence, saying in heads.items()
     ]
 

@@ -149,6 +149,9 @@ class FakeService:
             raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
         return MODEL
 
+    async def find(self, name: str) -> ModelInfo:
+        return await asyncio.to_thread(self.model, name)
+
 
 def application(service: FakeService, **options: Any) -> ASGIApp:
     return create_app(cast(Service, service), Settings(server=ServerOptions(**options)))

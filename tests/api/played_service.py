@@ -77,6 +77,9 @@ class PlayedService:
             raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
         return ModelInfo(id=name, kind="language", created=1)
 
+    async def find(self, name: str) -> ModelInfo:
+        return self.model(name)
+
     async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> PlayedRun:
         name = self.model(model).id
         run = PlayedRun(id)

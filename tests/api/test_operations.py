@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pippin.api.watching.gauges import hit_ratio, total_stats
-from pippin.api.watching.metrics import LABELS, VLLM_MLX_NAMES, Metrics
+from pippin.api.telemetry.metrics import LABELS, VLLM_MLX_NAMES, Metrics
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
@@ -170,10 +169,10 @@ def test_totals_of_the_status_outlive_the_models() -> None:
 def test_figures_of_several_engines_add_up() -> None:
     status = RequestStatus(id="a", phase="prefill")
     one = EngineStats(running=1, prompt_tps=2.5, cache=CacheStats(hits=2, hit_tokens=5, lookup_tokens=10))
-    total = total_stats([one, one, EngineStats(requests=(status,))])
+    total = EngineStats.total([one, one, EngineStats(requests=(status,))])
     assert (total.running, total.prompt_tps, total.cache.hits) == (2, 5.0, 4)
     assert total.requests == (status,)
-    assert (hit_ratio(total.cache), hit_ratio(CacheStats())) == (0.5, 0.0)
+    assert (total.cache.hit_ratio, CacheStats().hit_ratio) == (0.5, 0.0)
 
 
 def test_unload_names_what_left_and_says_when_nothing_was_there() -> None:

@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripts.docs.api_page import CONTRACTS, api_page, descriptions, fields_of
+from scripts.docs.api_page import api_page, contracts_of_dialects, descriptions, fields_of
 
 from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
 from pippin.api.dialects.shared.openai_fields import OpenAIFields
 
+CONTRACTS = contracts_of_dialects()
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
@@ -110,10 +111,10 @@ def test_every_key_of_the_vendors_settings_is_known() -> None:
     from openai.types.shared_params.response_format_json_schema import JSONSchema
 
     for head, path, tag, params in (
-        ("Chat", "stream_options", None, ChatCompletionStreamOptionsParam),
-        ("Chat", "tools[].function", None, FunctionDefinition),
-        ("Chat", "response_format.json_schema", None, JSONSchema),
-        ("Chat", "reasoning", None, Reasoning),
+        ("Chat completions", "stream_options", None, ChatCompletionStreamOptionsParam),
+        ("Chat completions", "tools[].function", None, FunctionDefinition),
+        ("Chat completions", "response_format.json_schema", None, JSONSchema),
+        ("Chat completions", "reasoning", None, Reasoning),
         ("Responses", "reasoning", None, Reasoning),
         ("Responses", "text", None, ResponseTextConfigParam),
         ("Responses", "text.format", "json_schema", ResponseFormatTextJSONSchemaConfigParam),

@@ -5,7 +5,7 @@ import importlib
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from pippin.catalog.attention_layers import full_attention_layers
+from pippin.catalog.info import full_attention_layers
 from tests.engines.tiny_models import ARCHITECTURES
 
 

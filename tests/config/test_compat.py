@@ -8,10 +8,9 @@ import pytest
 from scripts.docs.configuration_pages import migrating_page
 
 from pippin.config.compat.servers import SERVERS, flag_terms
-from pippin.config.compat.terms import Server, Term
+from pippin.config.compat.terms import ENTRY_FIELDS, Server, Term
 from pippin.config.errors import ConfigError
 from pippin.config.flags import flags
-from pippin.config.foreign import ENTRY_FIELDS
 from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions

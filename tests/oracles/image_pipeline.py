@@ -18,7 +18,7 @@ from pippin.engines.cpu.blas import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 
-from pippin.worker.lifeline import end_now  # noqa: E402
+from pippin.worker.main import end_now  # noqa: E402
 from tests.oracles import small_mflux  # noqa: E402
 
 small_mflux.shrink()
@@ -30,8 +30,8 @@ from pippin.core.events import Picture, Progress  # noqa: E402
 from pippin.core.models import ModelInfo, WorkerSpec  # noqa: E402
 from pippin.core.tasks import GenerateImages  # noqa: E402
 from pippin.engines import images  # noqa: E402
-from pippin.engines.images.engine import mflux_named  # noqa: E402
-from pippin.engines.images.presets import PRESETS, Preset  # noqa: E402
+from pippin.engines.image_presets import PRESETS, Preset  # noqa: E402
+from pippin.engines.images import mflux_named  # noqa: E402
 
 Ran = dict[str, Any]
 

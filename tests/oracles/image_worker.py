@@ -15,15 +15,15 @@ from pippin.engines.cpu.blas import accelerate_blas
 
 accelerate_blas(ModelOptions(), 1)
 
-from pippin.worker.lifeline import end_now  # noqa: E402
+from pippin.worker.main import end_now  # noqa: E402
 from tests.oracles import small_mflux  # noqa: E402
 
 small_mflux.shrink()
 
 
 def write(folder: Path, name: str) -> None:
-    from pippin.engines.images.engine import mflux_named
-    from pippin.engines.images.presets import PRESETS
+    from pippin.engines.image_presets import PRESETS
+    from pippin.engines.images import mflux_named
 
     preset = next(preset for preset in PRESETS if preset.name == name)
     config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()

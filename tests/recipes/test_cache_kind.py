@@ -138,14 +138,14 @@ def groups_while_running(bench: Bench, count: int) -> set[type]:
     """The types of groups in which so many sequences run at once, each judged by the model alone."""
     engine = bench.engine = bench.new_engine(bench.plan)
     found: set[type] = set()
-    forward = engine._batch.forward
+    forward = engine.batch.forward
 
     def noting() -> None:
         forward()
-        if len(engine._batch.rows) == count:
-            found.update(type(row.slot.group) for row in engine._batch.rows)
+        if len(engine.batch.running) == count:
+            found.update(type(row.slot.group) for row in engine.batch.running)
 
-    engine._batch.forward = noting  # type: ignore[method-assign]
+    engine.batch.forward = noting  # type: ignore[method-assign]
     prompts = {f"r{index}": (PROMPT[: 20 + 7 * index], 12 + index) for index in range(count)}
     answers, _ = run_all(bench, prompts)
     for name, (prompt, _tokens) in prompts.items():
@@ -155,7 +155,7 @@ def groups_while_running(bench: Bench, count: int) -> set[type]:
 
 def test_without_the_file_sequences_run_one_at_a_time(bench: Bench) -> None:
     assert groups_while_running(bench, 3) == {SoloGroup}
-    assert bench.engine._prefixes is None
+    assert bench.engine.prefixes is None
 
 
 @pytest.mark.usefixtures("recipe")

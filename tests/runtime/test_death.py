@@ -3,10 +3,10 @@
 import pytest
 
 from pippin.core.errors import ErrorKind
-from pippin.runtime.workers.death import Birth, Death, death_report
+from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
 
 GIB = 1 << 30
-BIRTH = Birth(free=3 * GIB, starved=0)
+BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,14 @@ def test_what_is_chosen_suffices_spares_pinned_ones_and_holds_nobody_needless(
     chosen = victims(present, missing)
     if chosen is None:
         movable = [each for each in present if not each.pinned]
-        assert sum(e.footprint for e in movable) < missing.bytes or len(movable) < missing.places
+        assert sum(e.footprint for e in movable) < missing.bytes or len(movable) < missing.models
         return
     assert not any(each.pinned for each in chosen)
     rest = [each for each in present if each not in chosen]
     assert not shortage(rest, need, budget, most) or need > budget
     for each in chosen:
         fewer = [other for other in chosen if other is not each]
-        enough = sum(e.footprint for e in fewer) >= missing.bytes and len(fewer) >= missing.places
+        enough = sum(e.footprint for e in fewer) >= missing.bytes and len(fewer) >= missing.models
         assert not enough
 
 

@@ -1,7 +1,7 @@
 """Figures of a worker that does not answer: what came and went since it last did."""
 
 from pippin.core.models import EngineStats, RequestStatus
-from pippin.runtime.workers.late_stats import brought_up_to_date
+from pippin.runtime.workers.supervisor import brought_up_to_date
 
 LAST = EngineStats(
     running=2,

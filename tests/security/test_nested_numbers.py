@@ -62,7 +62,7 @@ IN_PARTS: dict[str, list[Place]] = {
 def routes() -> Iterator[tuple[str, type[msgspec.Struct]]]:
     """All that take a JSON body; those with forms are tested below."""
     for path, dialect in find_dialects().items():
-        yield "/v1" + path, dialect.body
+        yield "/v1" + path, dialect.contract.body
     app: Any = application(FakeService())
     while not isinstance(app, Starlette):
         app = app._app

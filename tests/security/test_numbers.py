@@ -33,7 +33,7 @@ def takes_a_number(annotation: Any) -> bool:
 def numbers() -> Iterator[tuple[str, str, str]]:
     """Paths, names of dialects and of their fields that may hold a number."""
     for path, dialect in find_dialects().items():
-        for field in msgspec.structs.fields(dialect.body):
+        for field in msgspec.structs.fields(dialect.contract.body):
             if takes_a_number(field.type):
                 yield path, dialect.name, field.encode_name
 

@@ -40,7 +40,7 @@ SHAPES: tuple[Callable[[Any], Any], ...] = (
 
 def bodies() -> Iterator[tuple[str, dict[str, Any]]]:
     for path, dialect in find_dialects().items():
-        names = [field.encode_name for field in msgspec.structs.fields(dialect.body)]
+        names = [field.encode_name for field in msgspec.structs.fields(dialect.contract.body)]
         for name in set(names) - NAMES | {"no_such_field"}:
             for shape in SHAPES:
                 yield "/v1" + path, {"model": MODEL.id} | LEAST[dialect.name] | {name: shape(MARKER)}

@@ -9,7 +9,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Embed, Generate, ListVoices, Task, Tokenize
-from pippin.service.kinds import check_kind
+from pippin.service.service import suits, wrong_kind
 from tests.service.doubles import scripted, scripted_service
 
 CHAT = Generate(GenerationRequest(model="m", prompt="Hi"))
@@ -24,20 +24,30 @@ def test_only_a_model_of_the_right_kind_is_asked_and_others_are_told_which_is(
     task: Task, kind: ModelKind
 ) -> None:
     for info in HERE:
-        if info.kind == kind:
-            check_kind(task, info, HERE)
-            continue
-        with pytest.raises(ServerError, match=f"Name one that can: one-of-{kind}") as refused:
-            check_kind(task, info, HERE)
-        assert (refused.value.report.status, refused.value.report.param) == (400, "model")
-        with pytest.raises(ServerError, match=f"serve one of kind {kind}"):
-            check_kind(task, info, [info])
+        assert suits(task, info) == (info.kind == kind)
+        if not suits(task, info):
+            refusal = wrong_kind(task, info, HERE).report
+            assert f"Name one that can: one-of-{kind}" in refusal.message
+            assert (refusal.status, refusal.param) == (400, "model")
+            assert f"serve one of kind {kind}" in wrong_kind(task, info, [info]).report.message
+
+
+def test_a_service_refuses_it_before_anything_is_loaded() -> None:
+    async def scene() -> None:
+        embedder = ModelInfo(id="embedder", kind="embeddings")
+        async with scripted_service(embedder, scripted("able")) as service:
+            with pytest.raises(ServerError, match="is of kind embeddings and can't generate text") as refused:
+                await service.start(CHAT, model="embedder", id="r")
+            assert (refused.value.report.status, refused.value.report.param) == (400, "model")
+            assert not service.pool.states()
+
+    asyncio.run(scene())
 
 
 def test_tokenizers_and_scripted_models_are_asked_whatever_they_are() -> None:
     for info in HERE:
-        check_kind(Tokenize("Hi"), info, ())
-    check_kind(Embed(inputs=("a",)), scripted("m"), ())
+        assert suits(Tokenize("Hi"), info)
+    assert suits(Embed(inputs=("a",)), scripted("m"))
 
 
 def test_a_name_with_line_ends_begins_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:

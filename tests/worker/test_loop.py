@@ -29,8 +29,7 @@ from pippin.core.tasks import Task, Tokenize
 from pippin.engines.base import Emission
 from pippin.worker import loop
 from pippin.worker.link import WorkerLink
-from pippin.worker.loop import StepLoop
-from pippin.worker.preparation import Preparation
+from pippin.worker.loop import Preparation, StepLoop
 
 
 @dataclass
@@ -184,7 +183,7 @@ def test_what_needs_no_weights_is_answered_by_preparation(bench: Bench) -> None:
 def test_refusals_and_bugs_in_preparation_fail_that_request_alone(
     bench: Bench, id: str, text: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pippin.worker.preparation.MOST_TOKENS", 8)
+    monkeypatch.setattr("pippin.worker.loop.MOST_TOKENS", 8)
     bench.submit(id, text)
     [(_, event)] = bench.events(lambda event: True)
     assert isinstance(event, Failed)

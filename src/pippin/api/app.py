@@ -15,21 +15,18 @@ from starlette.types import ASGIApp
 from pippin.api import routes
 from pippin.api.access.errors import Errors, LastCatcher
 from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame
-from pippin.api.access.guards import Guard, policy_of
-from pippin.api.access.keys import load_keyring
+from pippin.api.access.guards import Guard, load_keyring, policy_of
 from pippin.api.access.limits import REPORTED, Allowance, Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
-from pippin.api.http.body import MIB
-from pippin.api.http.body_room import BodyRoom
+from pippin.api.http.body import MIB, BodyMemory
 from pippin.api.live_settings import LiveSettings
 from pippin.api.schema import schema_routes
-from pippin.api.stored.history import open_store
-from pippin.api.watching.observer import Observer, Unobserved
-from pippin.api.watching.tracing import traced
+from pippin.api.storage.response_store import open_store
+from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.config.mcp_file import McpSettings
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
@@ -83,7 +80,7 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    app = BodyRoom(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
+    app = BodyMemory(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
@@ -102,19 +99,23 @@ def create_app(
 def _observer_of(options: ServerOptions) -> Observer:
     if not options.enable_metrics:
         return Unobserved()
-    from pippin.api.watching.metrics import Metrics  # a fifth of a second to import
+    from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
 
     return Metrics()
 
 
 def find_routes(api: Api) -> list[BaseRoute]:
-    """Those of every module in `api/routes`, then those that every dialect has; in the order of how often they are
-    asked for, because a route costs all those before it."""
+    """The routes of every module in `api/routes`, and one for each dialect.
+
+    The dialects' come first, because they are asked for most: the router tries all routes before the one that fits.
+    """
     found: list[Route] = []
     for module in pkgutil.iter_modules(routes.__path__):
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
-        found += both(path, _generation(api, dialect), "POST", body=dialect.body, answer=dialect.answer)
+        found += both(
+            path, _generation(api, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
+        )
     found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]
 

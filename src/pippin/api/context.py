@@ -15,13 +15,12 @@ from starlette.routing import Route
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.media import MediaResolver
-from pippin.api.answers.pictures import PictureShelf
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
 from pippin.api.live_settings import LiveSettings
-from pippin.api.stored.history import ResponseStore
-from pippin.api.watching.observer import Observer
+from pippin.api.storage.response_store import ResponseStore
+from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
@@ -31,7 +30,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """Given to `routes(api)` of every module in `api/routes`."""
+    """What the server has to offer to its routes; given to `routes(api)` of every module in `api/routes`."""
 
     service: Service
     settings: LiveSettings
@@ -42,12 +41,11 @@ class Api:
     store: ResponseStore
     media: MediaResolver
     tool_servers: ToolServers
-    pictures: PictureShelf = field(default_factory=PictureShelf)
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property
     def options(self) -> ServerOptions:
-        """As they are now."""
+        """The server's options as they are now."""
         return self.settings.options
 
 
@@ -80,7 +78,7 @@ def both(
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
 ) -> list[Route]:
-    """The address with the version and without."""
+    """Routes for an address with the version and without it."""
     names = list(methods) or ["GET"]
 
     @functools.wraps(endpoint)

@@ -3,22 +3,20 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.access.keys import load_keyring
+from pippin.api.access.guards import load_keyring
 from pippin.api.access.limits import Allowance, Limits
-from pippin.api.access.unknown_fields import UnknownFields
-from pippin.api.answers.answer import Answer, load_comment
+from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
 from pippin.api.answers.media import MediaResolver
-from pippin.api.answers.running_answers import RunningAnswers
-from pippin.api.answers.runs import run_info
 from pippin.api.dialects.base import (
     AnyDialect,
     DecodeContext,
@@ -28,13 +26,12 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.dialects.shared.fields import names_of
 from pippin.api.http.body import read_json_body
 from pippin.api.http.forms import Form, read_form
 from pippin.api.http.large_work import LARGE, LargeWork
-from pippin.api.http.presence import Presence
-from pippin.api.http.sse import EVENTS, EventStream, each_after, following
-from pippin.api.watching.observer import Observer
+from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
+from pippin.api.telemetry.observer import Observer
+from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
@@ -48,20 +45,47 @@ log = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 
+MCP_SERVERS: Final = "x-mcp-servers"
+"""Header with names of MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
+
+REMEMBERED: Final = 256  # unknown fields
+FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
+"""What a misspelt field can look like; other keys may be a client's words, which are not for the log."""
+
+
+class UnknownFields:
+    """Names each field that no contract knows once in the log, so that a misspelt one can be found."""
+
+    def __init__(self) -> None:
+        self._named: set[tuple[str, str]] = set()
+
+    def note(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+        """Log those of `names` that were not logged before; `known` are names that may have been meant."""
+        for given in names:
+            place, dot, last = given.rpartition(".")
+            name = place + dot + (last if FIELD.fullmatch(last) else "?")
+            if (operation, name) in self._named or len(self._named) >= REMEMBERED:
+                continue
+            self._named.add((operation, name))
+            hint = "" if "." in name else nearest(name, known)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A body that was understood, and who will draw its answer."""
+    """A body that was understood, the tasks that it asks for, and the encoder that will draw its answer."""
 
     decoded: Decoded[Any]
     tasks: list[Generate]
     run: RunInfo
-    kind: str  # of the dialect
+    operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
 
 
 class Handler:
+    """Reads a request, runs what it asks for, and draws the answer."""
+
     def __init__(
         self,
         service: Service,
@@ -97,18 +121,18 @@ class Handler:
     async def answer(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
     ) -> Response:
-        """Read, decode, run, and draw. Raises `ServerError` for all that deserves a status code."""
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code."""
         return await self.respond(request, await self.prepare(request, dialect, history=history))
 
     async def prepare(
         self, request: Request, dialect: AnyDialect, *, history: History | None = None
     ) -> Prepared:
-        """Read and decode a body; nothing runs yet."""
+        """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
-        equipped = [await self._tools.equip(wanted, request.headers) for wanted in decoded.requests]
+        equipped = [await self._tools.equip(wanted, mcp_servers_of(request)) for wanted in decoded.requests]
         tasks = [
             Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
@@ -119,13 +143,16 @@ class Handler:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
         starter = self._tools.starter(self._service, equipped)
         return Prepared(
-            decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
+            decoded=decoded, tasks=tasks, run=run, operation=dialect.name, encoder=encoder, starter=starter
         )
 
     async def respond(
         self, request: Request, prepared: Prepared, save: Callable[[], Awaitable[None]] | None = None
     ) -> Response:
-        """`save` is called before each piece of the reply is sent, and before a whole one."""
+        """Run what was prepared, and reply, whole or as a stream. Raises `ServerError` for a refusal.
+
+        `save` is called before each piece of the reply is sent, and before a whole one.
+        """
         answer = self.open(request, prepared, Presence(request.receive))
         encoder: Encoder = prepared.encoder
         try:
@@ -148,7 +175,7 @@ class Handler:
             exchange_of(request.scope),
             prepared.tasks,
             prepared.run,
-            prepared.kind,
+            prepared.operation,
             stream=prepared.decoded.stream,
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
@@ -159,16 +186,21 @@ class Handler:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        equipped = await self._tools.equip(wanted, request.headers)
+        equipped = await self._tools.equip(wanted, mcp_servers_of(request))
         task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
-        [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
+        [*_, counted] = await self.perform(
+            request, task, model=wanted.model, operation=f"{dialect.name}_count"
+        )
         assert isinstance(counted, Counted)
         return counted.tokens
 
     async def decode(
         self, request: Request, dialect: AnyDialect, body: bytes, history: History | None = None
     ) -> Decoded[Any]:
-        """Understand a body, beside the event loop where it is large; what is odd in it goes to the log."""
+        """A body, decoded by the dialect, beside the event loop where it is large.
+
+        Unknown fields and warnings of the dialect go to the log. Raises `ServerError`.
+        """
         context = DecodeContext(
             headers=dict(request.headers),
             query=dict(request.query_params),
@@ -178,33 +210,33 @@ class Handler:
             decoded = await asyncio.to_thread(dialect.decode, body, context)
         else:
             decoded = await self.large.do(len(body), dialect.decode, body, context)
-        self._unknown.note(dialect.name, decoded.ignored, names_of(dialect.body))
+        self._unknown.note(dialect.name, decoded.ignored, dialect.contract.names)
         for warning in decoded.warnings:
             log.warning("%s id=%s", warning, exchange_of(request.scope).id)
         return decoded
 
     async def json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """A body for `perform` or `stream`, understood: the request is counted before it is read."""
+        """The decoded body of a request to a model, which is counted against its caller's limits before it is read."""
         self._limits.admit(exchange_of(request.scope))
         return await self.uncounted_json_of(request, decode)
 
     async def uncounted_json_of(self, request: Request, decode: Callable[[bytes], Read]) -> Read:
-        """The same for `perform` without `admitted`, and for what runs no model."""
+        """The body of a request, decoded, for `perform` without `admitted`, and for what runs no model."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         return await self.large.do(len(body), decode, body)
 
     async def form_of(self, request: Request) -> Form:
-        """The same of a form, which may hold files."""
+        """The form that a request to a model sent, which may hold files. Counted as `json_of` does."""
         self._limits.admit(exchange_of(request.scope))
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     async def perform(
-        self, request: Request, task: Task, *, model: str, kind: str, admitted: bool = False
+        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
     ) -> list[Event]:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         if not admitted:
             self._limits.admit(exchange_of(request.scope))
-        answer = await self._open_task(request, task, model, kind, stream=False)
+        answer = await self._open_task(request, task, model, operation, stream=False)
         try:
             return await answer.events()
         finally:
@@ -217,7 +249,7 @@ class Handler:
         encoder: StreamEncoder,
         *,
         model: str,
-        kind: str,
+        operation: str,
         media: str = EVENTS,
     ) -> Response:
         """The events of such a task as they come. Raises `ServerError` for what fails before the first byte.
@@ -225,7 +257,7 @@ class Handler:
         An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
         until there is something to send; a failure after that cuts the reply short.
         """
-        answer = await self._open_task(request, task, model, kind, stream=True)
+        answer = await self._open_task(request, task, model, operation, stream=True)
         pieces = self._pieces(answer, encoder)
         try:
             first = b""
@@ -240,8 +272,8 @@ class Handler:
             following(first, pieces), answer.close, media=media, cut=lambda: answer.failure is not None
         )
 
-    def note_unknown(self, kind: str, names: tuple[str, ...]) -> None:
-        self._unknown.note(kind, names)
+    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
+        self._unknown.note(operation, names)
 
     def _pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
         def progress() -> bytes:
@@ -250,7 +282,7 @@ class Handler:
         return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
 
     async def _open_task(
-        self, request: Request, task: Task, model: str, kind: str, *, stream: bool
+        self, request: Request, task: Task, model: str, operation: str, *, stream: bool
     ) -> Answer:
         run = await run_info(self._service, model, exchange_of(request.scope))
         presence = Presence(request.receive)
@@ -258,7 +290,7 @@ class Handler:
             exchange_of(request.scope),
             [task],
             run,
-            kind,
+            operation,
             stream=stream,
             timeout=None,
             presence=presence,
@@ -266,7 +298,7 @@ class Handler:
         )
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """Tenants, and on demand keys, have prefix caches of their own."""
+        """The request with a salt that gives its tenant, and on demand its key, a prefix cache of its own."""
         headers = request.headers
         salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
         if self._options.cache_salt_per_key:
@@ -277,3 +309,8 @@ class Handler:
         return msgspec.structs.replace(
             wanted, cache_salt=hashlib.blake2s(joined.encode(), digest_size=16).hexdigest()
         )
+
+
+def mcp_servers_of(request: Request) -> list[str]:
+    """The MCP servers that the client names in a header."""
+    return [name for part in request.headers.get(MCP_SERVERS, "").split(",") if (name := part.strip())]

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveSettings:
-    """`PATCH /v1/settings` and SIGHUP put new ones in; what needs a restart keeps its value."""
+    """The settings that hold now. `PATCH /v1/settings` and SIGHUP change them; what needs a restart keeps its value."""
 
     def __init__(self, settings: Settings, service: Service) -> None:
         self.settings = settings

@@ -64,7 +64,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     ]
     structs: list[Any] = [ErrorBody]
     structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
-    structs += [dialect.body for dialect in dialects.values()]
+    structs += [dialect.contract.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
     references, components = msgspec.json.schema_components(structs, ref_template=REFERENCE)
     reference_of = dict(zip(structs, references, strict=True))
@@ -73,7 +73,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
         address = re.sub(r":path}", "}", route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
             dialect = dialects.get(address.removeprefix(VERSION)) if method == "POST" else None
-            body = dialect.body if dialect is not None else route.body
+            body = dialect.contract.body if dialect is not None else route.body
             operation = _operation(route, body, address, method, reference_of)
             paths.setdefault(address, {})[method.lower()] = operation
     return {

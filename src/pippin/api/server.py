@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -18,8 +17,8 @@ import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
-from pippin.api.http.protocol import BoundedHttp
-from pippin.api.http.turns import Turns, door
+from pippin.api.http.protocol import BoundedConnection, InTurn
+from pippin.api.http.turns import Turns, accept_queue
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
@@ -31,7 +30,7 @@ MOST: Final = 65_536
 
 
 def allow_many() -> None:
-    """Every connection takes one, and macOS starts a process with 256."""
+    """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -50,7 +49,7 @@ Preparation = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def nothing_to_prepare() -> None:
-    """Models load when requests name them."""
+    """The preparation of a server whose models load when requests name them."""
 
 
 class AddressError(Exception):
@@ -58,12 +57,12 @@ class AddressError(Exception):
 
 
 def open_tool_servers(options: ServerOptions) -> ToolServers:
-    """Those of the operator's file, not connected yet. Raises `ConfigError`."""
+    """The tool servers of the operator's file, not connected yet. Raises `ConfigError`."""
     return ToolServers(McpSettings() if options.mcp_config is None else load_mcp_file(options.mcp_config))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises `AddressError`."""
+    """A socket that listens on the address. Raises `AddressError`."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -102,10 +101,11 @@ class Server:
         self._tool_servers = open_tool_servers(options)
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
+        app = create_app(service, settings, self._live, self._tool_servers)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                create_app(service, settings, self._live, self._tool_servers),
-                http=partial(BoundedHttp, turns=Turns(door(listener)), prompt=OPEN_PATHS),  # type: ignore[arg-type]
+                InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
+                http=BoundedConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -132,7 +132,7 @@ class Server:
     async def serve(
         self, on_ready: Callable[[], None] = lambda: None, prepare: Preparation = nothing_to_prepare
     ) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop` is called."""
         preparing = asyncio.create_task(prepare())
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
@@ -147,7 +147,7 @@ class Server:
             await self._service.close(0.0)
 
     def stop(self) -> None:
-        """First call: finish what runs, at most as long as the drain lasts. Second: now."""
+        """Stop: the first call lets running requests finish within the drain's time, the second one ends them now."""
         self._stops += 1
         if self._stops == 1:
             if self._service.active:
@@ -177,7 +177,7 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Signals are ours."""
+    """A uvicorn server that leaves signals to `Server`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

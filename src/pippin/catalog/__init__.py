@@ -1,9 +1,13 @@
-"""What models are on this machine: their names, facts, sizes, downloads and imports."""
+"""What models are on this machine: their names, facts, sizes, downloads and imports.
+
+Begin with `catalog.py`, which knows what a name means. `scan.py` finds folders, `info.py` and `kinds.py` read what a
+folder says of its model, `footprint.py` estimates its memory, `download.py` fetches, `gguf/` imports.
+"""
 
 from pippin.catalog.catalog import Catalog
 from pippin.catalog.entry import CatalogEntry
 from pippin.catalog.footprint import footprint
 from pippin.catalog.info import read_info
-from pippin.catalog.roots import CatalogRoots, default_roots
+from pippin.catalog.scan import CatalogRoots, default_roots
 
 __all__ = ["Catalog", "CatalogEntry", "CatalogRoots", "default_roots", "footprint", "read_info"]

@@ -22,8 +22,7 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
-from pippin.catalog.roots import CatalogRoots
-from pippin.catalog.scan import Found, scan_folder, scan_hub
+from pippin.catalog.scan import CatalogRoots, Found, scan_folder, scan_hub
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
@@ -74,7 +73,7 @@ class Catalog:
         return self._as_served(entry.info)
 
     def adopt(self, options: ServerOptions) -> None:
-        """Take over changed options."""
+        """Use these options from now on, after the configuration was read again."""
         self._options = options
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
@@ -133,8 +132,10 @@ class Catalog:
         return self._options.host in LOOPBACK or self._options.host.startswith("127.")
 
     def remove(self, name: str) -> CatalogEntry:
-        """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports. A part of a name is none
-        here: it may mean another model than the one that was in mind."""
+        """Delete a model's files, if it lies in the Hub's cache or among Pippin's imports.
+
+        A part of a name is not enough here, because it may mean another model than the one that was in mind.
+        """
         check_name(name)
         view = self._look()
         entry = self._exact(name, view)
@@ -158,12 +159,12 @@ class Catalog:
         yield from scan_hub(self._roots.hub)
 
     def _recent(self) -> "_View":
-        """The last look if it was a moment ago: names are resolved for each request, on the server's one loop."""
+        """The last view if it is not older than `RECENT`: a name is resolved for each request, on the event loop."""
         view = self._view
         return view if view is not None and time.monotonic() - view.made < RECENT else self._look()
 
     def _look(self) -> "_View":
-        """What is there now: the operator's models first, under the names that they are served by."""
+        """Read the disk: the operator's models first, under the names that they are served by."""
         scanned = list(self._scan())
         view = _View(time.monotonic(), {}, {}, {})
         served: dict[Path, str] = {}
@@ -251,7 +252,7 @@ class Catalog:
         return target if is_repository(target) or name in self._options.aliases else None
 
     def _as_served(self, info: ModelInfo) -> ModelInfo:
-        """With the window that the operator allows, where the model's own is longer."""
+        """The model with the context window that the operator allows, where its own is longer."""
         limit, own = self.options_for(info).context_length, info.context_window
         if info.kind != "language" or limit is None or (own is not None and own <= limit):
             return info
@@ -267,7 +268,7 @@ class Catalog:
         return f"Fetch it with `pippin pull {repository}`."
 
     def _entry(self, found: Found, kind: ModelKind | None = None) -> CatalogEntry:
-        """What is known of a folder, read again only if its files have changed."""
+        """The entry of a folder, whose files are read again only if they have changed."""
         stamp = stamp_of(found.folder)
         key = (found, kind)
         with self._lock:
@@ -285,7 +286,7 @@ class Catalog:
 
 @dataclass(frozen=True)
 class _View:
-    """What a look at the disk showed, by id."""
+    """The models that were found when the disk was last read, by id."""
 
     made: float  # monotonic seconds
     entries: dict[str, CatalogEntry]

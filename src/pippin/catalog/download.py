@@ -32,7 +32,7 @@ class Download(Struct, frozen=True):
 
 
 class Progressed(Struct, frozen=True, tag=True):
-    """What the child says while it works; bytes."""
+    """The progress that the child process reports, in bytes."""
 
     done: int
     total: int

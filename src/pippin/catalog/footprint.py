@@ -1,22 +1,19 @@
 """Estimates the memory that a loaded model takes, from the headers of its weight files."""
 
-import struct
+import math
 from pathlib import Path
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
 from pippin.config.accelerator import accelerator
 from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import from_json
 from pippin.core.models import ModelInfo
+from pippin.core.safetensors import StoredArray, read_header
 
 AutoDtype = Literal["stored", "float32"]
 """What `dtype: auto` comes to: "float32" on a CPU, where weights are dequantised, else "stored"."""
 
 PROCESS_BYTES: Final = 200 * 1024**2  # Python, libraries and tokenizer of a worker
-LARGEST_HEADER: Final = 64 * 1024**2
 BYTES: Final = {
     "F64": 8,
     "I64": 8,
@@ -53,8 +50,8 @@ def weight_bytes(folder: Path, value_bytes: int | None) -> int:
     total = 0
     for pattern in ("*.safetensors", "*/*.safetensors"):
         for path in folder.glob(pattern):
-            for name, array in tensors(path).items():
-                total += _array_bytes(name, table(array), settings, value_bytes)
+            for name, array in _arrays(path).items():
+                total += _array_bytes(name, array, settings, value_bytes)
     return total
 
 
@@ -70,34 +67,27 @@ def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:
             return None
 
 
-def _array_bytes(name: str, array: Json, settings: Json, value_bytes: int | None) -> int:
-    shape, dtype = array.get("shape"), array.get("dtype")
-    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int | None) -> int:
+    count = math.prod(array.shape)
+    if count < 0:
         return 0
-    count = 1
-    for size in shape:
-        count *= size
-    stored = count * BYTES.get(str(dtype), 1)
+    stored = count * BYTES.get(array.dtype, 1)
     if value_bytes is None:
         return stored
     module, _, leaf = name.rpartition(".")
-    if settings and dtype == "U32" and leaf == "weight":
+    if settings and array.dtype == "U32" and leaf == "weight":
         bits = whole(table(settings.get(module)).get("bits")) or whole(settings.get("bits")) or 4
         return count * 32 // bits * value_bytes
     if settings and leaf in ("scales", "biases"):
         return 0
-    return count * value_bytes if dtype in FLOATS else stored
+    return count * value_bytes if array.dtype in FLOATS else stored
 
 
-def tensors(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file: dtype and shape by name; nothing if it cannot be read."""
+def _arrays(path: Path) -> dict[str, StoredArray]:
+    """The arrays that the header of a weight file lists; none if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > LARGEST_HEADER:
-                return {}
-            header = from_json(file.read(length), dict[str, Any])
-    except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            header = read_header(file)
+    except OSError:
         return {}
-    header.pop("__metadata__", None)
-    return header
+    return {} if header is None else header.arrays

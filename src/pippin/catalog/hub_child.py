@@ -36,7 +36,7 @@ WANTED: Final = (
     "*.spm",
     "*.yaml",
 )
-"""What a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
+"""The files that a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
 
 UNWANTED: Final = ("original/*", "*/original/*", "consolidated*.safetensors", "*.index.fp16.json")
 CONNECTIONS: Final = 4

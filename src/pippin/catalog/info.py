@@ -4,11 +4,12 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pippin.catalog.folder_files import Json, broken, find_json, find_text, real, table, text, whole
 from pippin.catalog.kinds import hears, kind_of, sees, watches
 from pippin.catalog.names import is_repository
+from pippin.core import parameters as p
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelInfo, ModelKind
 from pippin.core.requests import Sampling
@@ -27,6 +28,11 @@ FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin",
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
+OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
+"""The parameters that are read from generation_config.json."""
+RECURRENT: Final = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv7"})  # families without full attention
+WITH_SINKS: Final = frozenset({"gpt_oss"})  # attention with sinks takes no packed keys
+FULL: Final = frozenset({"full_attention", "attention", "global_attention"})
 INCOMPLETE: Final = "model_incomplete"
 """The code of the error."""
 
@@ -139,7 +145,10 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
 
 
 def _scaled(config: Json) -> int:
-    """YaRN's window. Other scalings write the scaled window as `max_position_embeddings` already."""
+    """The context window with YaRN scaling in tokens; 0 without it.
+
+    Other scalings have their scaled window as `max_position_embeddings` already.
+    """
     scaling = table(config.get("rope_scaling")) or table(config.get("rope_parameters"))
     kind = scaling.get("rope_type", scaling.get("type"))
     factor, original = real(scaling.get("factor")), whole(scaling.get("original_max_position_embeddings"))
@@ -148,8 +157,39 @@ def _scaled(config: Json) -> int:
     return min(round(factor * original), NO_LIMIT)
 
 
+def full_attention_layers(config: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """The layers that keep keys and values of all tokens, which are those that `kv_bits` packs, told from config.json.
+
+    Gives their indices, from 0, and the count of all layers.
+    """
+    text: dict[str, Any] = config.get("text_config") or config
+    count = int(text.get("num_hidden_layers") or text.get("n_layers") or text.get("n_layer") or 0)
+    family = text.get("model_type") or config.get("model_type")
+    if family in RECURRENT or family in WITH_SINKS:
+        return (), count
+    return tuple(place for place in range(count) if _is_full(text, place)), count
+
+
+def _is_full(config: dict[str, Any], place: int) -> bool:
+    match config:
+        case {"layer_types": [*types]} if place < len(types):
+            return types[place] in FULL
+        case {"full_attn_idxs": [*places]}:
+            return place in places
+        case {"hybrid_override_pattern": str(kinds)} if place < len(kinds):
+            return kinds[place] == "*"
+        case {"full_attention_interval": int(every)}:
+            return (place + 1) % every == 0
+        case {"sliding_window_pattern": int(every), "sliding_window": int()}:
+            return (place + 1) % every == 0
+        case {"attn_layer_period": int(every), "attn_layer_offset": int(first)}:
+            return place % every == first
+        case _:
+            return True
+
+
 def quantization(config: Json) -> str | None:
-    """For people: "4-bit, group 64"."""
+    """The quantisation in words, as in "4-bit, group 64"; None for a model that has none."""
     settings = table(config.get("quantization")) or table(config.get("quantization_config"))
     bits = whole(settings.get("bits"))
     if bits is None:
@@ -194,18 +234,15 @@ def _capabilities(kind: ModelKind, config: Json, tokenizer: Json, template: str 
 
 
 def _sampling(generation: Json) -> Sampling:
-    """The checkpoint's own defaults; those that mean "off" are left out."""
+    """The checkpoint's own defaults, without those that are out of range or do nothing."""
     if generation.get("do_sample") is False:
         return Sampling(temperature=0.0)
-    temperature, top_p = real(generation.get("temperature")), real(generation.get("top_p"))
-    min_p, penalty = real(generation.get("min_p")), real(generation.get("repetition_penalty"))
-    return Sampling(
-        temperature=temperature if temperature is not None and 0 <= temperature <= 100 else None,
-        top_p=top_p if top_p is not None and 0 < top_p < 1 else None,
-        top_k=whole(generation.get("top_k")),
-        min_p=min_p if min_p is not None and 0 < min_p < 1 else None,
-        repetition_penalty=penalty if penalty is not None and penalty > 0 and penalty != 1 else None,
-    )
+    said: dict[str, Any] = {}
+    for parameter in OF_CHECKPOINTS:
+        value: Any = generation.get(parameter.name)
+        if parameter.holds(value) and parameter.acts(value):
+            said[parameter.name] = float(value) if parameter.type == "float" else value
+    return Sampling(**said)
 
 
 def _weights(folder: Path) -> list[tuple[Path, int]]:

@@ -1,16 +1,38 @@
-"""Finds model folders on disk: in the Hugging Face cache, in folders of models, among Pippin's imports."""
+"""Where models lie on this machine, and which folders there are models: the Hugging Face cache, folders of models that
+the operator names, and Pippin's imports."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from pippin.catalog.folder_files import find_text
+from pippin.config.environment import home as pippin_home
 
 Source = Literal["hub", "folder", "import", "operator"]
 HUB_PREFIX: Final = "models--"
 MARKS: Final = ("config.json", "model_index.json")
+
+
+@dataclass(frozen=True)
+class CatalogRoots:
+    hub: Path  # the Hugging Face cache: holds folders called models--org--name
+    imports: Path  # what Pippin imported: one folder for each model
+
+
+def default_roots(environment: Mapping[str, str], home: Path) -> CatalogRoots:
+    """The usual folders, moved by the same variables as Hugging Face's own tools, and by PIPPIN_HOME."""
+
+    def folder(text: str) -> Path:
+        return home / text[2:] if text.startswith("~/") else Path(text)
+
+    cache = folder(environment.get("XDG_CACHE_HOME") or "~/.cache")
+    hugging_face = folder(environment.get("HF_HOME") or str(cache / "huggingface"))
+    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return CatalogRoots(
+        hub=folder(hub) if hub else hugging_face / "hub", imports=pippin_home(environment) / "models"
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +106,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name; nothing if it cannot be read."""
+    """The entries of a folder, ordered by name; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

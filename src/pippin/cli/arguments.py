@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """The same on every terminal, so that docs/cli.md shows what people see."""
+    """Formats help in one width on every terminal, so that docs/cli.md shows what people see."""
     return argparse.HelpFormatter(prog, width=WIDTH, max_help_position=34)
 
 

@@ -32,7 +32,7 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Ask:
-    """One request of a client."""
+    """A request that a client of the benchmark sends."""
 
     words: str
     tokens: int
@@ -58,7 +58,7 @@ class Reply:
 
 @dataclass
 class Run:
-    """What a scenario gave, and what it took of the machine where that can be read."""
+    """The replies of a scenario, and the CPU time and memory that it took, where those can be read."""
 
     seconds: float
     replies: list[Reply]
@@ -94,7 +94,7 @@ def scenarios(fresh: int) -> Iterator[Scenario]:
 
 
 def bench_table(parsed: Namespace, model: str) -> Iterator[str]:
-    """Its lines, as they are measured."""
+    """Measure all scenarios and give the lines of the table, each as soon as it is measured."""
     with asyncio.Runner() as runner:
         warm = Scenario("", ((Ask("Count from one to ten in words.", 8),),))
         runner.run(_run(parsed, model, warm))

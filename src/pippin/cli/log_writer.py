@@ -60,7 +60,7 @@ class LogWriter(logging.Handler):
 
 
 class LogFile(RotatingFileHandler):
-    """That it can't be written is said once."""
+    """A log file that rotates, and tells once, on stderr, that it cannot be written."""
 
     _failing = False
 

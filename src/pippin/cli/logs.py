@@ -11,7 +11,7 @@ from pippin.config.options.server import ServerOptions
 FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
 EXTRAS: Final = ("request_id", "model", "status", "ms")
-"""What records carry beside their message; those of the access log have `facts` of the answer, too."""
+"""The attributes of records that JSON lines show. Records of the access log carry `facts` of the answer, too."""
 
 
 class TextFormatter(logging.Formatter):

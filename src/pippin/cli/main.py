@@ -74,7 +74,7 @@ def _unknown(word: str) -> int:
 
 
 def _guarded(verb: Verb, arguments: Sequence[str]) -> int:
-    """What a person can mend becomes one line on stderr."""
+    """Run a verb; an error that a person can mend becomes one line on stderr. Gives the exit status."""
     from pippin.config.errors import ConfigError
     from pippin.core.errors import ServerError
 

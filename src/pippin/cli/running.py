@@ -24,7 +24,7 @@ LOAD_SECONDS: Final = 3600.0  # loading may include a download
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """What a server leaves in Pippin's folder while it runs."""
+    """The facts of a running server, which it keeps as a file in Pippin's folder."""
 
     pid: int
     address: str
@@ -33,8 +33,11 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def announced(server: RunningServer) -> Iterator[None]:
-    """Leave word of a server while it runs. The file is locked, and a lock ends with its process however that ends:
-    a number of a process may be another's by the time it is read."""
+    """Keep the file of a server while it runs.
+
+    The file is locked, and a lock ends with its process, however that ends; a process id alone may be another's by the
+    time that it is read.
+    """
     folder = environment.home() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{server.pid}.json"
@@ -50,7 +53,7 @@ def announced(server: RunningServer) -> Iterator[None]:
 
 
 def running_servers() -> list[RunningServer]:
-    """Those that live, the newest first. Word of dead ones is removed."""
+    """The servers that run, the newest first. Files that dead servers left are removed."""
     found: list[RunningServer] = []
     for path in (environment.home() / "run").glob("*.json"):
         server = _living(path)
@@ -62,7 +65,7 @@ def running_servers() -> list[RunningServer]:
 
 
 def _living(path: Path) -> RunningServer | None:
-    """The server that left this word and still holds it."""
+    """The server of this file, if it still holds the lock; None if it is dead."""
     try:
         with path.open("rb") as file:
             try:

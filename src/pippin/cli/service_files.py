@@ -1,4 +1,4 @@
-"""What launchd and systemd are told of the service."""
+"""The files that describe the service to launchd and systemd."""
 
 import os
 import plistlib
@@ -99,7 +99,7 @@ def _domain() -> str:
 
 
 def _quoted(words: Sequence[str]) -> str:
-    """As systemd reads a command line, where `$` is its own sign, which it is not in `Environment=`."""
+    """Words quoted as a command line of systemd, where `$` is a sign of its own, unlike in `Environment=`."""
     return " ".join(_word(word).replace("$", "$$") for word in words)
 
 

@@ -1,6 +1,6 @@
 """The prefix cache's files in the folder that `cache_dir` names, told from whatever else an operator may keep there.
 
-They are `FOLDER/<fingerprint of a model>/<digest of a prompt's blocks>[-state].safetensors`. Nothing else is ever
+The files are `FOLDER/<fingerprint of a model>/<digest of a prompt's blocks>[-state].safetensors`. Nothing else is ever
 counted or deleted.
 """
 
@@ -29,12 +29,12 @@ class CacheFile(Struct, frozen=True):
 
     @property
     def may_go(self) -> bool:
-        """An unfinished one is being written by a server, unless that was long ago."""
+        """Whether the file may be deleted: a server is writing an unfinished file, unless it was begun long ago."""
         return self.finished or time.time() - self.used > STALE_SECONDS
 
 
 def model_folders(folder: Path) -> list[Path]:
-    """One for each model whose prompts were kept."""
+    """The folders of the models whose prompts were kept, one for each model."""
     return sorted(
         Path(entry.path)
         for entry in _entries(folder)
@@ -43,7 +43,7 @@ def model_folders(folder: Path) -> list[Path]:
 
 
 def cache_files(model_folder: Path) -> Iterator[CacheFile]:
-    """Those of one model. What others delete meanwhile is left out."""
+    """The cache files of one model, but for those that others delete meanwhile."""
     for entry in _entries(model_folder):
         finished = _FINISHED.fullmatch(entry.name) is not None
         if not finished and not _UNFINISHED.fullmatch(entry.name):
@@ -64,7 +64,7 @@ def _entries(folder: Path) -> "list[os.DirEntry[str]]":
 
 
 def delete(files: Iterable[CacheFile]) -> tuple[int, int]:
-    """How many went, and their bytes. Servers that use them have a miss the next time, and no more than that."""
+    """Delete files, and tell how many were deleted and their bytes. A server that uses one has a cache miss."""
     count = size = 0
     for file in files:
         if file.may_go:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pippin.config.compat.servers import variable_terms
+from pippin.config.compat.terms import translate
 from pippin.config.errors import nearest
-from pippin.config.foreign import translate
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
@@ -21,7 +21,7 @@ def variables() -> Mapping[str, str]:
 
 
 def read_variables(variables: Mapping[str, str], compat: Compat | None) -> Reading:
-    """What the environment says. Pippin's own variables win over foreign ones for the same option."""
+    """The options that the environment gives. Pippin's own variables win over foreign ones for the same option."""
     given: dict[str, Given] = {}
     notes: list[Note] = []
     for name, term in variable_terms(compat).items():
@@ -56,7 +56,7 @@ def home(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "pippin"
 
 
-def places(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def model_folder_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that say where models lie: another process needs them to find the same ones."""
     names = ("PIPPIN_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
     return {name: variables[name] for name in names if variables.get(name)}

@@ -6,8 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from pippin.config.compat.servers import flag_terms
-from pippin.config.compat.terms import Takes, Term
-from pippin.config.foreign import translate, without_effect
+from pippin.config.compat.terms import Takes, Term, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenFlag, Note, Origin, Reading
@@ -39,7 +38,7 @@ def flags() -> dict[str, Flag]:
 
 
 def read_flags(given: Sequence[GivenFlag], compat: Compat | None) -> Reading:
-    """What the command line says. The last of several wins, but those of lists add up."""
+    """The options that the command line gives. Of a flag given twice the last one wins; flags of lists add up."""
     reading = Reading()
     own = {option.flag: option for option in options().values()}
     terms = flag_terms(compat)

@@ -126,7 +126,7 @@ def _check_owner(path: str) -> None:
 def _server(
     name: str, given: Any, where: str, default_timeout: float, variables: Mapping[str, str]
 ) -> McpServer | None:
-    """None for a server that is switched off."""
+    """The server that an entry describes; None for one that is switched off. Raises `ConfigError`."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: a server's name must be 1 to 32 letters, digits, underscores and dashes."

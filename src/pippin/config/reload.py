@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from pippin.config.compat.servers import SERVERS
+from pippin.config.compat.terms import translate
 from pippin.config.errors import ConfigError, nearest
-from pippin.config.foreign import translate
 from pippin.config.load import load
 from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions

@@ -47,7 +47,7 @@ class GivenModel(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True):
-    """What one source gave."""
+    """The options, models and notes that one source of the configuration gave."""
 
     options: dict[str, Given] = field(default_factory=dict)
     models: list[GivenModel] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""One value: from text or YAML to the option's type, or one clear line."""
+"""Reads a value of an option from text or YAML, or refuses it in one clear line."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def _spelled(option: Option, text: str) -> Any:
 
 
 def _items(text: str) -> list[Any]:
-    """Items of a list in one text: a JSON array, or parted by commas."""
+    """The items of a list that is written in one text: as a JSON array, or parted by commas."""
     if text.lstrip().startswith("["):
         try:
             items = json.loads(text)
@@ -70,7 +70,7 @@ def _items(text: str) -> list[Any]:
 
 
 def _pairs(option: Option, text: str, where: str) -> list[tuple[str, Any]]:
-    """Entries of a mapping in one text: a JSON object, or NAME=VALUE parted by commas."""
+    """The entries of a mapping that is written in one text: as a JSON object, or as NAME=VALUE parted by commas."""
     if text.lstrip().startswith("{"):
         try:
             entries = json.loads(text)

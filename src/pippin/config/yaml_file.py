@@ -7,9 +7,8 @@ from typing import Any
 import yaml
 
 from pippin.config.compat.servers import SERVERS
-from pippin.config.compat.terms import Term
+from pippin.config.compat.terms import ENTRY_FIELDS, Term, translate, without_effect
 from pippin.config.errors import ConfigError, nearest
-from pippin.config.foreign import ENTRY_FIELDS, translate, without_effect
 from pippin.config.options.declaration import Option, options
 from pippin.config.options.start import Compat
 from pippin.config.settings import Given, GivenModel, Note, Origin, Reading
@@ -49,7 +48,7 @@ def form_of(document: Mapping[str, Any]) -> Compat | None:
 
 
 def read_document(document: Mapping[str, Any], path: str, form: Compat | None) -> Reading:
-    """What the file says. Raises `ConfigError` for a key that nobody knows."""
+    """The options and models that the file gives. Raises `ConfigError` for a key that nobody knows."""
     terms = {term.name: term for term in SERVERS[form].keys} if form else {}
     reading = Reading()
     plain = {key: value for key, value in document.items() if key not in ("models", "model_defaults")}

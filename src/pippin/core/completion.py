@@ -86,5 +86,5 @@ def collect(events: Iterable[Event]) -> Completion:
 
 
 def _choice_of(event: Event) -> int:
-    """What is of no choice comes first."""
+    """The choice that an event belongs to; -1 for an event of the whole answer, so that those come first."""
     return event.choice if isinstance(event, PartStarted | PartDelta | PartEnded | Finished) else -1

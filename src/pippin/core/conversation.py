@@ -48,7 +48,7 @@ class Video(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Reasoning(Struct, frozen=True, tag=True, omit_defaults=True):
-    """What an assistant thought in an earlier turn."""
+    """The reasoning of the assistant in an earlier turn."""
 
     text: str
     signature: str | None = None

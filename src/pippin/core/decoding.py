@@ -1,11 +1,12 @@
 """Reads JSON, MessagePack and plain values as the types that are declared for them.
 
-msgspec completes what it knows of a struct when a value is first read as one, and a second thread that reads one
-meanwhile ends the process (0.22: `StructInfo_Convert` shows the unfinished one to all). So a type is made known here
-before its first use, by one thread at a time, and no other module names a type to msgspec.
+msgspec collects what it knows of a struct when a value is first read as one, and a second thread that reads one
+meanwhile ends the process (0.22: `StructInfo_Convert` shows all threads the unfinished description). So each type is
+made known to msgspec here before its first use, by one thread at a time, and no other module hands it a type.
 """
 
 import threading
+from functools import cache
 from typing import Any, Final, TypeVar, cast, overload
 
 import msgspec
@@ -15,16 +16,20 @@ MessageDecoder = msgspec.msgpack.Decoder
 
 Value = TypeVar("Value")
 
-_known: Final[set[Any]] = set()
-_one_at_a_time: Final = threading.RLock()
+_ONE_AT_A_TIME: Final = threading.RLock()
+
+
+@cache
+def _introduce(type: Any) -> None:
+    # Threads that meet a type for the first time all wait here, and the later ones find that msgspec knows it. Once
+    # it is known, the cache answers without the lock.
+    with _ONE_AT_A_TIME:
+        JsonDecoder(type)
 
 
 def known(type: Any) -> Any:
     """The type itself, once msgspec knows all of it. Raises `TypeError` for a type that nothing can be read as."""
-    if type not in _known:
-        with _one_at_a_time:
-            JsonDecoder(type)
-            _known.add(type)
+    _introduce(type)
     return type
 
 
@@ -38,7 +43,7 @@ def from_json(data: bytes | str | msgspec.Raw, type: Any = Any) -> Any:
 
 
 def from_message(data: bytes, type: type[Value]) -> Value:
-    """The same of MessagePack."""
+    """A value from MessagePack. Raises as `from_json` does."""
     return cast(Value, msgspec.msgpack.decode(data, type=known(type)))
 
 
@@ -49,9 +54,10 @@ def convert(value: Any, type: type[Value], *, strict: bool = True) -> Value:
 
 
 def json_decoder(type: Any) -> JsonDecoder[Any]:
-    """`type` may be a union of structs, as one says what came."""
+    """A decoder to be kept where many values of one type are read. `type` may be a union of tagged structs."""
     return JsonDecoder(known(type))
 
 
 def message_decoder(type: Any) -> MessageDecoder[Any]:
+    """A decoder of MessagePack, to be kept where many values of one type are read."""
     return MessageDecoder(known(type))

@@ -102,6 +102,10 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     draft_tokens: int = 0  # proposed by speculation
     accepted_tokens: int = 0  # of those
 
+    @property
+    def total(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
 
 class Timings(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Milliseconds."""
@@ -121,41 +125,61 @@ class Finished(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     timings: Timings = field(default_factory=Timings)
 
 
-class Failed(Struct, frozen=True, tag=True):
+class Ending(Struct, frozen=True):
+    """Base of the events that end a request, after which it sends nothing more.
+
+    A generation ends with the `Finished` of its last choice instead.
+    """
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens that the rate limits of the caller count."""
+        return 0
+
+
+class Failed(Ending, frozen=True, tag=True):
     """The end of the whole request."""
 
     error: ErrorReport
 
 
-class Counted(Struct, frozen=True, tag=True):
+class Counted(Ending, frozen=True, tag=True):
     tokens: int
 
 
-class Rendered(Struct, frozen=True, tag=True):
+class Rendered(Ending, frozen=True, tag=True):
     text: str
     tokens: tuple[int, ...] = ()
 
 
-class Tokenized(Struct, frozen=True, tag=True):
+class Tokenized(Ending, frozen=True, tag=True):
     tokens: tuple[int, ...]
     pieces: tuple[bytes, ...] = ()
 
 
-class Detokenized(Struct, frozen=True, tag=True):
+class Detokenized(Ending, frozen=True, tag=True):
     text: str
 
 
-class Embedded(Struct, frozen=True, tag=True):
+class Embedded(Ending, frozen=True, tag=True):
     """`vectors` is float32, little-endian, one row of `dimensions` values for each input."""
 
     vectors: bytes
     dimensions: int
     prompt_tokens: int
 
+    @property
+    def used_tokens(self) -> int:
+        return self.prompt_tokens
 
-class Ranked(Struct, frozen=True, tag=True):
+
+class Ranked(Ending, frozen=True, tag=True):
     scores: tuple[float, ...]  # one for each document, in their order
     prompt_tokens: int
+
+    @property
+    def used_tokens(self) -> int:
+        return self.prompt_tokens
 
 
 class Word(Struct, frozen=True, omit_defaults=True):
@@ -180,7 +204,7 @@ class Segment(Struct, frozen=True, tag=True, omit_defaults=True):
     words: tuple[Word, ...] = ()
 
 
-class Transcribed(Struct, frozen=True, tag=True, omit_defaults=True):
+class Transcribed(Ending, frozen=True, tag=True, omit_defaults=True):
     """The end of a transcription; its segments came before."""
 
     text: str
@@ -188,25 +212,33 @@ class Transcribed(Struct, frozen=True, tag=True, omit_defaults=True):
     duration: float  # seconds of audio
     usage: Usage = field(default_factory=Usage)
 
+    @property
+    def used_tokens(self) -> int:
+        return self.usage.total
+
 
 class SpeechChunk(Struct, frozen=True, tag=True):
     data: bytes  # encoded in the format that was asked for
 
 
-class Spoken(Struct, frozen=True, tag=True, omit_defaults=True):
+class Spoken(Ending, frozen=True, tag=True, omit_defaults=True):
     """The end of speech; `duration` in seconds."""
 
     sample_rate: int
     duration: float
     usage: Usage = field(default_factory=Usage)
 
+    @property
+    def used_tokens(self) -> int:
+        return self.usage.total
 
-class Voices(Struct, frozen=True, tag=True):
+
+class Voices(Ending, frozen=True, tag=True):
     names: tuple[str, ...]
 
 
 class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
-    """One picture, encoded. `partial` numbers previews from 0; None is the finished picture."""
+    """An encoded picture. `partial` numbers its previews from 0 and is None for the finished picture."""
 
     index: int
     data: bytes
@@ -216,8 +248,12 @@ class Picture(Struct, frozen=True, tag=True, omit_defaults=True):
     partial: int | None = None
 
 
-class PicturesDone(Struct, frozen=True, tag=True, omit_defaults=True):
+class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
     usage: Usage = field(default_factory=Usage)
+
+    @property
+    def used_tokens(self) -> int:
+        return self.usage.total
 
 
 Event = (
@@ -245,24 +281,9 @@ Event = (
     | PicturesDone
 )
 
-TERMINAL = (
-    Failed,
-    Counted,
-    Rendered,
-    Tokenized,
-    Detokenized,
-    Embedded,
-    Ranked,
-    Transcribed,
-    Spoken,
-    Voices,
-    PicturesDone,
-)
-"""Events after which a request sends nothing more; a generation ends with the last choice's `Finished`."""
-
 
 def merged(events: list[Event]) -> list[Event]:
-    """The same events, with adjacent deltas of the same part joined to one."""
+    """A list of events with adjacent deltas of the same part joined into one."""
     joined: list[Event] = []
     run: list[PartDelta] = []
     for event in events:

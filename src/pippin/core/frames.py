@@ -12,11 +12,12 @@ class FrameError(Exception):
 
 
 def frame(payload: bytes) -> bytes:
+    """A payload with its length before it. Raises `FrameError` for one that is too large."""
     return header(payload) + payload
 
 
 def header(payload: bytes) -> bytes:
-    """What goes before it."""
+    """The length of a payload, as it stands before it. Raises `FrameError` for one that is too large."""
     if len(payload) > LARGEST:
         raise FrameError(f"A frame of {len(payload)} bytes is larger than the limit of {LARGEST}.")
     return len(payload).to_bytes(HEADER, "big")

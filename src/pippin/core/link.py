@@ -58,7 +58,7 @@ Order = LoadWeights | Submit | Cancel | ClearCache | Reconfigure | AskStats | Sh
 
 
 class Output(Struct, frozen=True, tag=True):
-    """One engine step's events, of all requests."""
+    """The events of all requests in one step of the engine."""
 
     events: list[tuple[str, Event]] = field(default_factory=list)
 

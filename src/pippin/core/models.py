@@ -1,8 +1,9 @@
 """What is known of a model, and what a worker is told and tells about the one it runs."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import Sampling
@@ -80,6 +81,22 @@ class CacheStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     disk_bytes: int = 0
     disk_limit_bytes: int = 0
 
+    @property
+    def hit_ratio(self) -> float:
+        """Share of the prompt tokens looked up that were cached."""
+        return self.hit_tokens / self.lookup_tokens if self.lookup_tokens else 0.0
+
+    @property
+    def utilization(self) -> float:
+        """Share of the memory allowed that is in use."""
+        return self.bytes / self.limit_bytes if self.limit_bytes else 0.0
+
+    @classmethod
+    def total(cls, caches: Iterable["CacheStats"]) -> "CacheStats":
+        """The sums of several caches."""
+        listed = [structs.asdict(each) for each in caches]
+        return cls(**{name: sum(each[name] for each in listed) for name in cls.__struct_fields__})
+
 
 class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A snapshot of an engine, for status pages and metrics. Counters count from the load."""
@@ -105,6 +122,18 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tps: float = 0.0
     cache: CacheStats = field(default_factory=CacheStats)
     requests: tuple[RequestStatus, ...] = ()
+
+    @classmethod
+    def total(cls, engines: Iterable["EngineStats"]) -> "EngineStats":
+        """The sums of several engines, and the requests of all."""
+        listed = list(engines)
+        names = [each.name for each in structs.fields(cls) if each.type in (int, float)]
+        sums = {name: sum(getattr(each, name) for each in listed) for name in names}
+        return cls(
+            **sums,
+            cache=CacheStats.total(each.cache for each in listed),
+            requests=tuple(request for each in listed for request in each.requests),
+        )
 
 
 LoadState = Literal["unloaded", "loading", "loaded", "unloading", "failed"]

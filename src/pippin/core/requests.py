@@ -1,6 +1,6 @@
 """What a client asks of a language model, in no dialect's words."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
@@ -9,14 +9,57 @@ from pippin.core.conversation import Message, Tool, ToolChoice, Toolset
 OverflowPolicy = Literal["error", "truncate", "summarize"]
 
 
-class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen. `None` means that nobody asked: defaults are merged by the service
-    (request > model option > server option > checkpoint > Pippin), and what is still `None` in the
-    engine is off. Contexts are counts of most recent tokens, `None` for all of them."""
+RESERVED_VARIABLES: Final = frozenset(
+    {
+        # What a chat template is given by whoever renders it, and the arguments of transformers' renderer.
+        *(
+            "messages",
+            "conversation",
+            "tools",
+            "tool_choice",
+            "chat_template",
+            "tokenize",
+            "add_generation_prompt",
+        ),
+        *(
+            "continue_final_message",
+            "return_dict",
+            "return_tensors",
+            "return_assistant_tokens_mask",
+            "padding",
+        ),
+        *("truncation", "max_length", "tokenizer_kwargs", "raise_exception", "strftime_now"),
+        *("bos_token", "eos_token", "pad_token", "unk_token"),
+        # Jinja's own names.
+        *(
+            "range",
+            "namespace",
+            "dict",
+            "lipsum",
+            "cycler",
+            "joiner",
+            "loop",
+            "self",
+            "caller",
+            "varargs",
+            "kwargs",
+        ),
+    }
+)
+"""Template variables that a request may not set: they are the server's own, or would change the template."""
 
-    temperature: float | None = None  # 0 is greedy
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are chosen. `core/parameters.py` says what each number means and may be.
+
+    `None` means that nobody asked: the service merges defaults (request > model option > server option > checkpoint >
+    Pippin), and a parameter that is still `None` in the engine does nothing, or has its `default` where a filter is
+    on without it.
+    """
+
+    temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None  # 0 is off
+    top_k: int | None = None
     min_p: float | None = None
     typical_p: float | None = None
     top_n_sigma: float | None = None
@@ -32,9 +75,9 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_context: int | None = None
+    seed: int | None = None
     dry_sequence_breakers: tuple[str, ...] | None = None
     logit_bias: dict[int, float] | None = None
-    seed: int | None = None
 
 
 class JsonObject(Struct, frozen=True, tag=True):

@@ -1,36 +1,49 @@
 """What a client asks of models other than generation, and of tokenizers."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
 from pippin.core.conversation import Image, Text
+from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 
 
-class CountTokens(Struct, frozen=True, tag=True):
+class BaseTask(Struct, frozen=True):
+    """What each task says of itself: who can do it, and what doing it is called."""
+
+    model_kind: ClassVar[ModelKind | None] = (
+        None  # None for tasks of tokenizers: many kinds of model have one
+    )
+    verb: ClassVar[str] = "do this"  # after "The model can't"
+
+
+class CountTokens(BaseTask, frozen=True, tag=True):
     """How many prompt tokens would this request have?"""
 
     request: GenerationRequest
 
 
-class RenderTemplate(Struct, frozen=True, tag=True):
-    """What does the chat template make of this request?"""
+class RenderTemplate(BaseTask, frozen=True, tag=True):
+    """Asks for the prompt that the chat template makes of a request."""
 
     request: GenerationRequest
 
 
-class Tokenize(Struct, frozen=True, tag=True, omit_defaults=True):
+class Tokenize(BaseTask, frozen=True, tag=True, omit_defaults=True):
     text: str
     add_special_tokens: bool = True
     with_pieces: bool = False
 
 
-class Detokenize(Struct, frozen=True, tag=True):
+class Detokenize(BaseTask, frozen=True, tag=True):
     tokens: tuple[int, ...]
 
 
-class Embed(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+class Embed(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    model_kind = "embeddings"
+    verb = "embed texts"
+
     inputs: tuple[str | tuple[int, ...], ...] = ()
     content: tuple[tuple[Text | Image, ...], ...] = ()  # multimodal inputs, instead of `inputs`
     dimensions: int | None = None
@@ -43,8 +56,11 @@ class RerankDocument(Struct, frozen=True, omit_defaults=True):
     query: str | None = None  # its own, in place of the request's (`/v1/score` compares pairs)
 
 
-class Rerank(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     """Score each document against the query (`/v1/rerank`, `/v1/score`)."""
+
+    model_kind = "reranking"
+    verb = "rank texts"
 
     query: str
     documents: tuple[RerankDocument, ...]
@@ -53,7 +69,10 @@ class Rerank(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     overflow: Literal["error", "truncate"] | None = None
 
 
-class Transcribe(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    model_kind = "transcription"
+    verb = "transcribe sound"
+
     audio: bytes
     filename: str | None = None
     translate: bool = False
@@ -65,7 +84,10 @@ class Transcribe(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True
     max_tokens: int | None = None
 
 
-class Speak(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    model_kind = "speech"
+    verb = "speak"
+
     text: str
     voice: str | None = None
     speed: float = 1.0
@@ -80,12 +102,16 @@ class Speak(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
 
 
-class ListVoices(Struct, frozen=True, tag=True):
-    pass
+class ListVoices(BaseTask, frozen=True, tag=True):
+    model_kind = "speech"
+    verb = "speak"
 
 
-class GenerateImages(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+class GenerateImages(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     """Draw `n` pictures; with `images`, edit them."""
+
+    model_kind = "images"
+    verb = "make pictures"
 
     prompt: str
     n: int = 1
@@ -104,7 +130,10 @@ class GenerateImages(Struct, frozen=True, tag=True, kw_only=True, omit_defaults=
     partial_images: int = 0
 
 
-class Generate(Struct, frozen=True, tag=True):
+class Generate(BaseTask, frozen=True, tag=True):
+    model_kind = "language"
+    verb = "generate text"
+
     request: GenerationRequest
 
 

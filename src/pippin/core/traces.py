@@ -8,7 +8,7 @@ _FOLDERS: Final = re.compile(r"(?<![\w.:/])~?/(?:[^\s/'\":,;()]+/)+")
 
 
 def trace_of(error: BaseException) -> str:
-    """As Python prints it, but for the messages: the exception itself last, its causes before it."""
+    """The traceback of an exception without any message: its causes first, the exception itself last."""
     parts = []
     current: BaseException | None = error
     while current is not None:
@@ -22,7 +22,10 @@ def trace_of(error: BaseException) -> str:
 
 
 def without_folders(text: str, *folders: str | None) -> str:
-    """A message with the names of files alone: where they lie is not for everybody. `folders` may hold blanks."""
+    """A message with the names of files but not their folders, which clients need not know.
+
+    `folders` are removed first, because a path with blanks in it cannot be told from other words.
+    """
     for folder in filter(None, folders):
         text = text.replace(folder.rstrip("/") + "/", "").replace(folder, "the model")
     return _FOLDERS.sub("", text)

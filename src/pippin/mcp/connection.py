@@ -34,7 +34,7 @@ class RemoteTool(Struct, frozen=True, kw_only=True):
 
 
 class CallFailed(Exception):
-    """The call brought no result. The message may be told to the model and to clients."""
+    """A call brought no result. The message may be told to the model and to clients."""
 
 
 class Connection:
@@ -143,7 +143,7 @@ class Connection:
 
 @asynccontextmanager
 async def _transport(server: McpServer) -> AsyncIterator[Any]:
-    """The library's transport; what a program prints to stderr goes nowhere, for it may hold anything."""
+    """The library's transport to a server. What a program prints to stderr goes nowhere, for it may hold anything."""
     if server.transport == "stdio":
         from mcp.client.stdio import StdioServerParameters, stdio_client
 

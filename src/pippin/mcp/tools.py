@@ -52,7 +52,7 @@ class ToolServers:
         self.most_calls = settings.max_tool_calls
         self.connections = tuple(Connection(server) for server in settings.servers)
         self._risky = frozenset(settings.risky_tools)
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._running_calls = asyncio.Semaphore(AT_ONCE)
 
     def __bool__(self) -> bool:
         return bool(self.connections)
@@ -65,7 +65,7 @@ class ToolServers:
         await asyncio.gather(*(connection.close() for connection in self.connections))
 
     def tools(self) -> list[OfferedTool]:
-        """Those that may be used, of the servers that are connected."""
+        """The tools that may be used, of the servers that are connected."""
         return [tool for connection in self.connections for tool in self._of(connection)]
 
     async def offered(self, wanted: Sequence[Toolset]) -> dict[str, OfferedTool]:
@@ -108,7 +108,7 @@ class ToolServers:
         return await self.call(found[0], arguments)
 
     async def call(self, tool: OfferedTool, arguments: dict[str, Any]) -> CallResult:
-        async with self._places:
+        async with self._running_calls:
             try:
                 text, is_error = await tool.connection.call(tool.remote.name, arguments)
             except CallFailed as error:
@@ -145,7 +145,7 @@ class ToolServers:
 
 
 def offered_name(server: str, tool: str) -> str:
-    """One that every dialect takes as a function's name."""
+    """The name under which a tool is offered, which every dialect takes as a function's name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}{SEPARATOR}{tool}")[:LONGEST_NAME]
 
 
@@ -154,7 +154,7 @@ def is_risky(tool: str) -> bool:
 
 
 def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of an object, whatever the server sent."""
+    """The JSON schema of an object, whatever the server sent."""
     if parameters.get("type") == "object":
         return dict(parameters)
     return {"type": "object", "properties": {}}

@@ -30,7 +30,7 @@ def random_call_id() -> str:
 
 
 def nine_letter_id() -> str:
-    """What Mistral's templates ask for."""
+    """A call id of nine letters and digits, as Mistral's templates ask for."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
@@ -89,7 +89,7 @@ class OutputReader:
 
     @property
     def done(self) -> bool:
-        """One call is complete and no more are wanted: stop generating."""
+        """Whether one call is complete and no more are wanted, so that generation may stop."""
         return self._writer.muted
 
     def feed(self, text: str, tokens: tuple[Token, ...] = (), completed: int = 0) -> list[Event]:

@@ -40,5 +40,5 @@ class ReasoningFormat:
         return prompt_text.rstrip().endswith(tuple(start.rstrip() for start in (self.start, *self.starts)))
 
     def with_markers(self, start: str | None, end: str | None) -> "ReasoningFormat":
-        """The same with a client's own markers."""
+        """This format with a client's own markers."""
         return replace(self, start=start or self.start, end=end or self.end)

@@ -18,7 +18,7 @@ SPACE = " \t\r\n"
 
 
 class Malformed(Exception):
-    """What follows is not what the format promises; the text after the last good point is not lost."""
+    """The text that follows is not what the format promises. What came after the last good point is not lost."""
 
 
 class Source:
@@ -44,11 +44,11 @@ class Source:
         self.ended, self.truncated = True, truncated
 
     def remember(self) -> None:
-        """From here on, keep what is taken, so that it can be given back as text."""
+        """Keep what is taken from here on, so that it can be given back as text."""
         self._taken, self._remembering = [], True
 
     def recall(self) -> str:
-        """What was taken since `remember`, which ends."""
+        """The text that was taken since `remember`; no more is kept."""
         taken = "".join(self._taken)
         self._taken, self._remembering = [], False
         return taken

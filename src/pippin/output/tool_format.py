@@ -31,7 +31,7 @@ class History:
 
     arguments: Literal["object", "json"] = "object"
     write: Write | None = None
-    """For templates that do not write calls. Without it, the commonest format stands in for this one."""
+    """Writes calls for templates that do not. Without it, the commonest format stands in for this one."""
     result_role: str = "tool"
     result_content: Literal["text", "object"] = "text"
     call_ids: Literal["any", "nine", "function"] = "any"
@@ -56,7 +56,7 @@ class Calls:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat(ABC):
-    """One way of writing calls. `openers` begin a call anywhere, `leading` only where an answer begins."""
+    """A format of tool calls. `openers` begin a call anywhere, `leading` only where an answer begins."""
 
     name: str
     aliases: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The sentence: a request leases a model, is submitted to its worker, and answers with events.
+"""The sentence: a request leases a model, is submitted to its worker, and answers with events. Begin with `service.py`.
 
     service = open_service(options, catalog, footprint)
     async with await service.start(task, model="default", id="req-1") as run:

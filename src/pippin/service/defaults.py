@@ -8,6 +8,7 @@ import msgspec
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
+from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
@@ -15,20 +16,12 @@ Origin = Literal["request", "model option", "server option", "checkpoint", "Pipp
 PIPPIN: Final = Sampling(temperature=1.0)
 """What holds where nobody says anything: as the APIs document it. What is still unset is off."""
 
-# Options have the names that the replaced servers gave them.
 OPTION_OF: Final = {
-    "repetition_context": "repetition_context_size",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold",
-    "seed": "seed",
+    each.name: each.public_name
+    for each in PARAMETERS
+    if each.public_name in {field.name for field in msgspec.structs.fields(ModelOptions)}
 }
+"""The options by which operators set defaults of sampling, by the name of the parameter."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
 
 
 def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
-    """The request with the model's defaults of thinking and overflow, as they are now."""
+    """The request with the model's defaults of thinking and overflow, where it sets none."""
     asked = request.thinking
     thinking = Thinking(
         enabled=options.enable_thinking if asked.enabled is None else asked.enabled,

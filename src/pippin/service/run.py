@@ -1,23 +1,35 @@
-"""One request that a worker has accepted: its events, its end, and what is given back at the end."""
+"""One request that a worker has accepted: its events, the best of its choices, its end, and what is given back then."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol
 
+import msgspec
+
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Accepted, Event, Failed, merged
+from pippin.core.events import (
+    Accepted,
+    Event,
+    Failed,
+    Finished,
+    PartDelta,
+    PartEnded,
+    PartStarted,
+    Usage,
+    merged,
+)
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Task
 from pippin.runtime.pool.pool import Lease
 from pippin.runtime.workers.mailbox import Mailbox
-from pippin.service.best_of import best_choices
 
 
 class AnyRun(Protocol):
-    """What an answer needs of a run, be it one or several in a row."""
+    """What an answer needs of a run, be it one run or several in a row."""
 
     accepted: Accepted | None
 
@@ -35,7 +47,7 @@ class Starter(Protocol):
 
 
 class Run:
-    """Leaving it is the only cancel: `aclose`, or the end of `async with`."""
+    """A request that its worker has accepted. Leaving it is the only cancel: `aclose`, or the end of `async with`."""
 
     def __init__(
         self,
@@ -108,7 +120,7 @@ class Run:
     # For the service
 
     async def accept(self) -> None:
-        """Wait for the worker's first word: raises a refusal, keeps `Accepted`, leaves the rest to the reader."""
+        """Wait for the worker's first event: a refusal is raised, `Accepted` kept, the rest left to the reader."""
         batch = await self._mailbox.take()
         match batch[0]:
             case Failed(error):
@@ -119,7 +131,7 @@ class Run:
         self._first = batch
 
     def limit(self, seconds: float) -> None:
-        """Fail the run when it has not ended by then."""
+        """Fail the run if it has not ended in `seconds` from now."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
 
     def fail(self, error: ErrorReport) -> None:
@@ -146,3 +158,67 @@ class Run:
     def _taken_first(self) -> list[Event]:
         first, self._first = self._first, []
         return first
+
+
+def widened(request: GenerationRequest) -> GenerationRequest:
+    """The request that the engine runs: all candidates, with the log probabilities that judge them."""
+    if request.best_of is None or request.best_of <= request.n:
+        return msgspec.structs.replace(request, best_of=None)
+    logprobs = 0 if request.logprobs is None else request.logprobs
+    return msgspec.structs.replace(request, n=request.best_of, best_of=None, logprobs=logprobs)
+
+
+def best_choices(events: list[Event], request: GenerationRequest) -> list[Event]:
+    """The events of the `request.n` best candidates, best first. All other events stay in front.
+
+    Every candidate was computed and is counted: the best one's usage bears those that are left out.
+    """
+    means = _mean_logprobs(events)
+    ranking = sorted(means, key=lambda choice: (-means[choice], choice))[: request.n]
+    number = {choice: rank for rank, choice in enumerate(ranking)}
+    kept: dict[int, list[Event]] = {rank: [] for rank in range(len(ranking))}
+    rest: list[Event] = []
+    left_out = [event.usage for event in events if isinstance(event, Finished) and event.choice not in number]
+    for event in events:
+        match event:
+            case PartStarted(choice) | PartDelta(choice) | PartEnded(choice) | Finished(choice):
+                if choice in number:
+                    kept[number[choice]].append(_renumbered(event, number[choice], request))
+            case _:
+                rest.append(event)
+    if kept and isinstance(last := kept[0][-1], Finished):
+        kept[0][-1] = msgspec.structs.replace(last, usage=_bearing(last.usage, left_out))
+    return rest + [event for rank in kept for event in kept[rank]]
+
+
+def _bearing(usage: Usage, others: list[Usage]) -> Usage:
+    """The usage with the completion tokens of `others` added; the prompt is the same for all."""
+    every = (usage, *others)
+    return msgspec.structs.replace(
+        usage,
+        completion_tokens=sum(each.completion_tokens for each in every),
+        reasoning_tokens=sum(each.reasoning_tokens for each in every),
+        draft_tokens=sum(each.draft_tokens for each in every),
+        accepted_tokens=sum(each.accepted_tokens for each in every),
+    )
+
+
+def _mean_logprobs(events: list[Event]) -> dict[int, float]:
+    sums: dict[int, float] = defaultdict(float)
+    counts: dict[int, int] = defaultdict(int)
+    for event in events:
+        match event:
+            case PartDelta(choice, _, _, tokens):
+                sums[choice] += sum(token.logprob or 0.0 for token in tokens)
+                counts[choice] += len(tokens)
+            case Finished(choice):
+                counts[choice] += 0  # a candidate, even if it said nothing
+    return {choice: sums[choice] / count if count else 0.0 for choice, count in counts.items()}
+
+
+def _renumbered(
+    event: PartStarted | PartDelta | PartEnded | Finished, choice: int, request: GenerationRequest
+) -> Event:
+    if isinstance(event, PartDelta) and request.logprobs is None:
+        event = msgspec.structs.replace(event, tokens=())
+    return msgspec.structs.replace(event, choice=choice)

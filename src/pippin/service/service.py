@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -15,21 +16,22 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
-from pippin.service.best_of import widened
 from pippin.service.defaults import with_defaults, with_manner
-from pippin.service.kinds import check_kind
-from pippin.service.run import Run
+from pippin.service.run import Run, widened
 from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
 
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
+NAMED: Final = 5  # models in the refusal of a task for another kind
 LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
 
 class Service:
+    """Starts tasks on leased models, and ends all in order when the server stops."""
+
     def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
         self.catalog = catalog
         self.pool = pool
@@ -69,7 +71,7 @@ class Service:
         await self.pool.adopt(options)
 
     def models(self) -> list[ModelInfo]:
-        """What there is, each as truly as it is known."""
+        """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
     def model(self, name: str) -> ModelInfo:
@@ -83,6 +85,11 @@ class Service:
         info = self._resolve(name)
         return self.pool.info(info.id) or info
 
+    async def find(self, name: str) -> ModelInfo:
+        """As `model`; for a model that is not in memory the disk is looked at, beside the event loop."""
+        loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
+        return loaded if loaded is not None else await asyncio.to_thread(self.model, name)
+
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""
         if id in self._starting:
@@ -95,7 +102,7 @@ class Service:
 
     @property
     def active(self) -> int:
-        """Requests that run or wait to."""
+        """How many requests run or wait to."""
         return len(self._runs) + len(self._starting)
 
     async def close(self, deadline: float) -> None:
@@ -121,7 +128,8 @@ class Service:
         try:
             async with asyncio.timeout(seconds):
                 info = await self._found(model)
-                check_kind(task, info, self.models())
+                if not suits(task, info):
+                    raise wrong_kind(task, info, await asyncio.to_thread(self.models))
                 run = await self._begin(task, info, id)
         except TimeoutError:
             message = f"The request was not accepted within its time limit of {seconds} seconds."
@@ -131,13 +139,9 @@ class Service:
         return run
 
     async def _found(self, name: str) -> ModelInfo:
-        """As `model`, without keeping the event loop from others; a missing model is downloaded where that is
-        allowed, once for all who ask."""
-        loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
-        if loaded is not None:
-            return loaded
+        """As `find`; a missing model is downloaded where that is allowed, once for all who ask."""
         try:
-            return await asyncio.to_thread(self.model, name)
+            return await self.find(name)
         except ServerError as error:
             if error.report.kind != "model_not_found" or name == DEFAULT:
                 raise
@@ -183,7 +187,7 @@ class Service:
         return run
 
     async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
-        """Run a request of our own on a lease that is held, for its text."""
+        """The text of the answer to a request of Pippin's own, run on a lease that is held."""
         own = f"{id}.summary"
         mailbox = lease.worker.submit(
             own, Generate(with_defaults(request, lease.options, lease.worker.info)), 1
@@ -279,12 +283,29 @@ def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimat
     return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
 
 
+def suits(task: Task, info: ModelInfo) -> bool:
+    """Whether the model is of the kind that a task is for. Scripted models stand in for every kind."""
+    return info.kind == "scripted" or task.model_kind in (None, info.kind)
+
+
+def wrong_kind(task: Task, info: ModelInfo, others: Iterable[ModelInfo]) -> ServerError:
+    """The refusal of a task that does not suit the model; it names those of `others` that would do."""
+    able = [other.id for other in others if other.kind == task.model_kind][:NAMED]
+    hint = (
+        f"Name one that can: {', '.join(able)}."
+        if able
+        else f"None that can is here; serve one of kind {task.model_kind}."
+    )
+    message = f"The model {info.id!r} is of kind {info.kind} and can't {task.verb}. {hint}"
+    return ServerError("unsupported", message, "model")
+
+
 def _log_download(name: str, done: int, total: int, message: str) -> None:
     log.debug("Downloading %r: %d of %d, %s.", name, done, total, message)
 
 
 def _shown_as_it_is(task: Task, options: ModelOptions) -> Task:
-    """Counting and rendering take the model's defaults too, but there is nothing to shorten a conversation for."""
+    """The task with the model's defaults, for tasks that show a conversation and must not shorten it."""
     match task:
         case CountTokens(request):
             return CountTokens(msgspec.structs.replace(with_manner(request, options), overflow="error"))

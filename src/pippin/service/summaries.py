@@ -1,11 +1,15 @@
-"""The overflow policy `summarize`: older messages give way to a summary that the model itself writes."""
+"""Summaries of conversations, written by the model itself.
+
+The overflow policy `summarize` replaces the older messages of a conversation that does not fit (`with_summary`); a
+client may also ask for the summary of a whole conversation (`summary_request`).
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
 
-from pippin.core.conversation import Message, Text, ToolCall, ToolResult
+from pippin.core.conversation import Message, Text, ToolCall, ToolChoice, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 
@@ -15,14 +19,14 @@ SUMMARY_TOKENS: Final = (1024, 256)
 SUMMARY_TEMPERATURE: Final = 0.2
 MOST_PIECES: Final = 8  # parts that the older messages are cut into, when they do not fit at once
 INSTRUCTIONS: Final = (
-    "Summarize the conversation below for someone who will continue it. Keep names, numbers, decisions, "
-    "open questions and the user's wishes. Answer with the summary alone."
+    "Summarize the conversation {where} for someone who will continue it. Keep names, numbers, decisions, "
+    "what tools found, open questions and the user's wishes. Answer with the summary alone."
 )
-OPENING: Final = "Summary of the earlier conversation:\n"
+OPENING: Final = "Summary of the conversation before this point:\n\n"
+"""Stands before a summary in the message that takes the place of what it summarises."""
 
 Ask = Callable[[GenerationRequest], Awaitable[str]]
 """Runs a request on the same model, for its text."""
-
 
 Answer = TypeVar("Answer")
 
@@ -44,6 +48,25 @@ async def with_summary(
                 raise
             refusal = error
     raise refusal
+
+
+def summary_request(conversation: GenerationRequest) -> GenerationRequest:
+    """The conversation with a request for its summary instead of an answer.
+
+    The instructions come last, so that what the prefix cache holds of the conversation is used.
+    """
+    instructions = Message("user", (Text(INSTRUCTIONS.format(where="up to here")),))
+    return msgspec.structs.replace(
+        conversation,
+        messages=(*(conversation.messages or ()), instructions),
+        tool_choice=ToolChoice("none"),
+        output_format=None,
+        logprobs=None,
+        stop=(),
+        max_tokens=conversation.max_tokens or SUMMARY_TOKENS[0],
+        thinking=Thinking(enabled=False),
+        continue_final=False,
+    )
 
 
 async def summarized(request: GenerationRequest, ask: Ask, tokens: int) -> tuple[GenerationRequest, int]:
@@ -81,7 +104,7 @@ async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: 
         size = -(-len(older) // pieces)
         try:
             summaries = [
-                await ask(_summary_request(request, older[start : start + size], tokens // pieces))
+                await ask(_transcript_request(request, older[start : start + size], tokens // pieces))
                 for start in range(0, len(older), size)
             ]
         except ServerError as error:
@@ -93,13 +116,13 @@ async def _summary(request: GenerationRequest, older: tuple[Message, ...], ask: 
     raise _too_long()
 
 
-def _summary_request(
+def _transcript_request(
     request: GenerationRequest, messages: tuple[Message, ...], tokens: int
 ) -> GenerationRequest:
     transcript = "\n".join(f"{message.role}: {_shown(message)}" for message in messages)
     return GenerationRequest(
         model=request.model,
-        messages=(Message("user", (Text(f"{INSTRUCTIONS}\n\n{transcript}"),)),),
+        messages=(Message("user", (Text(f"{INSTRUCTIONS.format(where='below')}\n\n{transcript}"),)),),
         sampling=Sampling(temperature=SUMMARY_TEMPERATURE, seed=request.sampling.seed),
         max_tokens=tokens,
         thinking=Thinking(enabled=False),

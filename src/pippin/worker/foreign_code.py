@@ -19,7 +19,7 @@ DYNAMIC_MODULES: Final = "transformers_modules"
 
 
 def forbid_foreign_code(spec: WorkerSpec) -> None:
-    """Once for the life of the process, unless the operator trusts this model."""
+    """Forbid code of the model for the life of this process, unless the operator trusts the model."""
     if spec.options.get("trust_remote_code"):
         log.warning("%s may run Python code of its own: --trust-remote-code is on.", spec.info.id)
         return

@@ -33,6 +33,8 @@ class LinkLost(Exception):
 
 
 class WorkerLink:
+    """The socket to the API server: orders are read from it, frames of events and reports are sent on it."""
+
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         self._socket = connection
@@ -45,7 +47,10 @@ class WorkerLink:
         self._flusher: threading.Thread | None = None
 
     def receive_spec(self) -> WorkerSpec:
-        """The first frame. Reads exactly it, so that orders behind it stay for `orders`."""
+        """The spec, which is the first frame. Raises `LinkLost`.
+
+        Exactly that frame is read, so that orders behind it stay for `orders`.
+        """
         length = int.from_bytes(self._receive_exactly(4), "big")
         return from_message(self._receive_exactly(length), WorkerSpec)
 

@@ -24,7 +24,7 @@ def request_log(id: str) -> Iterator[None]:
 
 
 class WorkerFormatter(logging.Formatter):
-    """One JSON object a line, so that the API server can log it again at its level, in its own form."""
+    """Formats a record as one line of JSON, which the API server logs again at its level, in its own form."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"level": record.levelname.lower(), "name": record.name, "message": record.getMessage()}

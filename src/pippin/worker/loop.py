@@ -1,17 +1,20 @@
-"""The step loop: the one thread that touches the engine.
+"""The step loop, the one thread that touches the engine, and the preparation of its jobs on threads beside it.
 
-Orders reach it through an inbox: jobs from the preparation threads, everything else from the reader. Between two
-steps it takes all that has come; it sleeps only when the engine has nothing to do.
+Preparation renders templates, tokenizes and decodes media. Orders reach the loop through an inbox: jobs from the
+preparation threads, everything else from the reader. Between two steps it takes all that has come; it sleeps only
+when the engine has nothing to do.
 """
 
 import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from pippin.core.errors import ServerError
-from pippin.core.events import Failed
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Event, Failed, Rendered, Tokenized
 from pippin.core.link import (
     AskStats,
     Cancel,
@@ -23,10 +26,10 @@ from pippin.core.link import (
     Stats,
     Submit,
 )
-from pippin.engines.base import Engine, Job
-from pippin.worker.link import WorkerLink
+from pippin.core.traces import trace_of
+from pippin.engines.base import Engine, Job, Preparer
+from pippin.worker.link import LinkLost, WorkerLink
 from pippin.worker.logs import request_log
-from pippin.worker.preparation import Answer, Preparation
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +39,68 @@ log = logging.getLogger(__name__)
 GATHERED: Final = 0.05  # of a step
 MOST_GATHERED: Final = 0.01  # seconds
 
+PREPARATION_THREADS: Final = 2
+MOST_TOKENS: Final = 1_000_000
+"""In one answer of the tokenizer: the API server reads it in one go, while nobody else is answered."""
+
 Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
+Answer = Job | tuple[Event, ...]
+Done = Callable[[str, Answer], None]
+
+
+class Preparation:
+    """Turns orders into jobs, or into whole answers where no weights are needed.
+
+    Orders that come before the tokenizer is read wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._ready: Future[tuple[Preparer, Done]] = Future()
+        self._threads = ThreadPoolExecutor(PREPARATION_THREADS, thread_name_prefix="prepare")
+
+    def begin(self, preparer: Preparer, done: Done) -> None:
+        """Start to prepare what has come and what comes; `done` gets each answer, on a thread from here."""
+        self._ready.set_result((preparer, done))
+
+    def submit(self, order: Submit) -> None:
+        self._threads.submit(self._prepare, order)
+
+    def _prepare(self, order: Submit) -> None:
+        preparer, done = self._ready.result()
+        with request_log(order.id):
+            answer = _prepared(preparer, order)
+        try:
+            done(order.id, answer)
+        except LinkLost:
+            return
+
+
+def _prepared(preparer: Preparer, order: Submit) -> Answer:
+    try:
+        answer = preparer.prepare(order.id, order.task)
+        return _bounded(answer) if isinstance(answer, tuple) else answer
+    except ServerError as error:
+        return (Failed(error.report),)
+    except Exception as error:
+        log.error("Preparing the request failed.\n%s", trace_of(error))
+        log.debug("Preparing the request failed.", exc_info=True)
+        message = "The request could not be prepared because of a fault in the server; its log has more."
+        return (Failed(ErrorReport(kind="internal", message=message)),)
+
+
+def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
+    """The answer, if its tokens are few enough. Raises `ServerError`."""
+    for event in answer:
+        if isinstance(event, Tokenized | Rendered) and len(event.tokens) > MOST_TOKENS:
+            raise ServerError(
+                "too_large", f"The text has {len(event.tokens)} tokens; send at most {MOST_TOKENS} at a time."
+            )
+    return answer
 
 
 class StepLoop:
+    """Steps the engine, and hands orders to it between two steps."""
+
     def __init__(self, link: WorkerLink, preparation: Preparation) -> None:
         self._link = link
         self._preparation = preparation
@@ -84,8 +145,10 @@ class StepLoop:
             self._link.send_events([(id, event) for event in answer])
 
     def run(self, engine: Engine) -> None:
-        """Serve until a `Shutdown` is done, and close the engine. Raises what a step raises; the engine is left
-        as it is then, for nothing in it can be trusted."""
+        """Serve until a `Shutdown` is done, and close the engine.
+
+        Raises what a step raises; the engine is left as it is then, for nothing in it can be trusted.
+        """
         while not self._time_to_leave(engine):
             for arrival in self._take(wait=not engine.busy):
                 self._handle(engine, arrival)
@@ -115,7 +178,7 @@ class StepLoop:
         return arrivals
 
     def _gather(self, quiet: float) -> None:
-        """Wait until nobody has come for so many seconds, and nobody's prompt is being prepared."""
+        """Wait until no order has come for `quiet` seconds, and no prompt is being prepared."""
         end = time.monotonic() + 4 * quiet
         while (left := min(quiet, end - time.monotonic())) > 0:
             came = len(self._inbox)

@@ -1,8 +1,11 @@
 """The worker's life from its first frame to its exit: load in two stages, the second when told to, then loop."""
 
+import ctypes
 import faulthandler
 import importlib
 import logging
+import os
+import signal
 import socket
 import sys
 import threading
@@ -22,20 +25,19 @@ from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.worker.foreign_code import forbid_foreign_code
-from pippin.worker.lifeline import end_now, end_with_parent
 from pippin.worker.link import LinkLost, WorkerLink, read_orders
 from pippin.worker.logs import configure_logging
-from pippin.worker.loop import StepLoop
-from pippin.worker.preparation import Preparation
+from pippin.worker.loop import Preparation, StepLoop
 
 log = logging.getLogger(__name__)
 
+PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
 LAST_WORDS: Final = 5.0  # seconds that a final frame may take to leave
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
 def main() -> None:
-    """Run as `python -m pippin.worker FD PARENT_PID`."""
+    """Run a worker: `python -m pippin.worker FD PARENT_PID`."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     end_with_parent(parent)
     connection = socket.socket(fileno=descriptor)
@@ -52,7 +54,7 @@ def main() -> None:
 
 
 def run(spec: WorkerSpec, link: WorkerLink) -> int:
-    """Load and serve; the exit status."""
+    """Load the model and serve it; the exit status of the process."""
     preparation = Preparation()
     loop = StepLoop(link, preparation)
     reader = threading.Thread(
@@ -88,7 +90,10 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
 
 
 def import_kind(spec: WorkerSpec) -> ModuleType:
-    """The accelerated BLAS must be in the process before mlx, which the kind's module imports."""
+    """The module of the model's kind.
+
+    The accelerated BLAS must be in the process before mlx, which the kind's module imports.
+    """
     if spec.info.kind != "scripted":
         accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
     return importlib.import_module(f"pippin.engines.{spec.info.kind}")
@@ -138,3 +143,20 @@ def _report_failure(link: WorkerLink, report: ErrorReport) -> None:
         link.drain(LAST_WORDS)
     except LinkLost:
         return
+
+
+def end_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent's thread dies (Linux; elsewhere the socket tells)."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        return  # the socket's end still tells
+    if os.getppid() != parent:  # it died before the kernel knew our wish
+        os._exit(0)
+
+
+def end_now(status: int) -> None:
+    """End the process without running anything more: threads may hang in foreign code."""
+    sys.stderr.flush()
+    os._exit(status)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from openai.types.responses import Response, ResponseStreamEvent
@@ -46,3 +47,11 @@ def test_the_vendors_types_take_every_event(name: str, sequence: str) -> None:
 @pytest.mark.parametrize("name", SPOKEN)
 def test_the_vendors_types_take_the_whole_answer(name: str, sequence: str) -> None:
     ANSWERS[name].validate_json(whole(name, SEQUENCES[sequence]))
+
+
+@pytest.mark.parametrize("sequence", [name for name in SEQUENCES if not name.startswith("fails")])
+@pytest.mark.parametrize("name", SPOKEN)
+def test_the_whole_answer_is_the_struct_that_the_document_shows(name: str, sequence: str) -> None:
+    answer, sent = SPOKEN[name][0].answer, whole(name, SEQUENCES[sequence])
+    assert answer is not None
+    assert msgspec.json.encode(msgspec.json.decode(sent, type=answer)) == sent

@@ -78,7 +78,7 @@ def check(requests: tuple[GenerationRequest, ...]) -> None:
 @settings(max_examples=100)
 @given(data=st.data())
 def test_fields_of_any_value(dialect: AnyDialect, data: st.DataObject) -> None:
-    names = sorted(field.encode_name for field in msgspec.structs.fields(dialect.body))
+    names = sorted(field.encode_name for field in msgspec.structs.fields(dialect.contract.body))
     body = {"model": "m", "max_tokens": 5, "messages": [ITEM], "input": [ITEM]}
     if dialect.name != "messages":
         del body["messages"], body["max_tokens"]

@@ -465,10 +465,10 @@ def test_bookkeeping_is_accepted_and_given_back() -> None:
         client_metadata={"x": 1},
         prompt_cache_retention="24h",
     )
-    settings = decoded.shape.settings
+    draft = decoded.shape.draft
     assert decoded.ignored == ()
-    assert (settings["user"], settings["safety_identifier"], settings["prompt_cache_key"]) == ("u", "s", "k")
-    assert (settings["service_tier"], settings["metadata"]) == ("flex", {"a": "b"})
+    assert (draft.user, draft.safety_identifier, draft.prompt_cache_key) == ("u", "s", "k")
+    assert (draft.service_tier, draft.metadata) == ("flex", {"a": "b"})
 
 
 def test_fields_that_no_contract_knows_are_ignored_and_named() -> None:
@@ -557,9 +557,7 @@ def test_reasoning_is_sealed_for_clients_that_ask_for_it_and_can_be_hidden() -> 
 
 
 def test_a_tool_is_repeated_with_all_its_fields() -> None:
-    assert decode(tools=[WEATHER]).shape.settings["tools"] == [
-        WEATHER | {"description": None, "strict": False}
-    ]
+    assert decode(tools=[WEATHER]).shape.draft.tools == [WEATHER | {"description": None, "strict": False}]
     assert request(tools=[WEATHER]).tools == (Tool("get_weather", None, {"type": "object"}),)
 
 

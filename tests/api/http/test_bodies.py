@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from pippin.api.http import body_room
+from pippin.api.http import body
 from pippin.api.server import allow_many
 from tests.api.fakes import MODEL, FakeService, Wire, application
 
@@ -65,8 +65,8 @@ def test_a_body_at_a_modest_pace_is_read_to_its_end(monkeypatch: pytest.MonkeyPa
 
 
 def test_bodies_take_no_more_memory_together_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_room, "LEAST", 100_000)
-    monkeypatch.setattr(body_room, "BODIES", 0)
+    monkeypatch.setattr(body, "LEAST_MEMORY", 100_000)
+    monkeypatch.setattr(body, "LARGEST_BODIES", 0)
 
     async def main() -> None:
         app = application(FakeService())

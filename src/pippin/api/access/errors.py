@@ -34,11 +34,13 @@ def _answered(error: HTTPException) -> str:
 
 
 class Errors:
+    """Draws errors as replies, each in the shape of the dialect whose address was asked."""
+
     def __init__(self, dialects: Mapping[str, AnyDialect]) -> None:
         self._dialects = dialects
 
     def reply(self, report: ErrorReport, scope: Scope) -> Response:
-        """The error as the dialect spoken at this path has it."""
+        """The error as the dialect draws it whose address this is; what it says goes to the access log too."""
         exchange = exchange_of(scope)
         exchange.refusal = _CLIENTS_WORDS.sub(r"\1\2", report.message)
         dialect = dialect_of_path(self._dialects, exchange.path)
@@ -60,7 +62,7 @@ class Errors:
         return self.reply(error.report, request.scope)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
-        """Routing's own errors."""
+        """The reply to an error of Starlette's router: an unknown address, or a method that it does not answer."""
         assert isinstance(error, HTTPException)
         match error.status_code:
             case 404:
@@ -88,7 +90,7 @@ def not_found() -> ErrorReport:
 
 
 class LastCatcher:
-    """Whatever nobody expected ends here: a line in the log, and a reply that tells nothing of it."""
+    """Ends every error that nobody expected: with a line in the log, and a reply that tells nothing of it."""
 
     def __init__(self, app: ASGIApp, errors: Errors) -> None:
         self._app = app

@@ -22,7 +22,7 @@ SCOPE_KEY = "pippin.exchange"
 
 @dataclass(slots=True)
 class Exchange:
-    """Made for each request by `ExchangeFrame`; guards and handlers fill it in."""
+    """What is known of one HTTP exchange. `ExchangeFrame` makes it for each request; guards and handlers fill it in."""
 
     id: str
     path: str
@@ -30,7 +30,7 @@ class Exchange:
     started: float = field(default_factory=time.perf_counter)
     caller: str = ""  # name of the key, or address: who limits are counted for
     authenticated: bool = False
-    shy: bool = False  # keys are asked for, and none was shown: tell the least
+    anonymous: bool = False  # keys are asked for, and none was shown: tell the least
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
     headers: dict[str, str] = field(default_factory=dict)  # to be sent with the answer
@@ -51,8 +51,11 @@ def exchange_of(scope: Scope) -> Exchange:
 
 
 def open_exchange(scope: Scope) -> Exchange:
-    """The client's own id serves where it is plain. Slashes that are too many in an address are left out here, before
-    anyone looks at it: a redirect would cost clients their body, and repeat whatever host they claim to ask."""
+    """Put a new exchange into the scope; the client's own request id is taken where it is plain.
+
+    Slashes that are too many in the address are left out here, before anyone looks at it: a redirect would cost
+    clients their body, and repeat whatever host they claim to ask.
+    """
     scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
     given = Headers(scope=scope).get("x-request-id", "")
     own = _ID.fullmatch(given) is None

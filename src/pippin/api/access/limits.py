@@ -28,7 +28,10 @@ class Allowance:
 
 @dataclass(slots=True)
 class Bucket:
-    """Fills steadily to its size in a minute. `level` may go below zero: tokens are known afterwards."""
+    """A token bucket, which fills steadily to `size` in a minute.
+
+    `level` may go below zero: how many tokens an answer takes is known only at its end.
+    """
 
     size: int
     level: float
@@ -39,11 +42,13 @@ class Bucket:
         self.filled = now
 
     def until(self, level: float) -> float:
-        """Seconds until it is that full."""
+        """Seconds until the bucket has filled to `level`."""
         return max(0.0, (level - self.level) * MINUTE / self.size)
 
 
 class Limits:
+    """Counts requests and tokens of each caller in a minute, and the requests of all that run at once."""
+
     def __init__(
         self,
         default: Allowance,
@@ -61,7 +66,7 @@ class Limits:
         self.running = 0
 
     def adopt(self, default: Allowance, own: dict[str, Allowance], max_concurrent: int | None) -> None:
-        """Buckets of callers are made anew: their sizes may have changed."""
+        """Take over changed limits. Buckets are made anew, for their sizes may have changed."""
         self._default = default
         self._own = own
         self._max_concurrent = max_concurrent
@@ -69,9 +74,9 @@ class Limits:
         self._tokens.clear()
 
     def admit(self, exchange: Exchange) -> None:
-        """Count one request of a caller; tell where it stands in headers. Raises `ServerError`.
+        """Count one request of a caller, and tell where it stands in headers. Raises `ServerError`.
 
-        One for which there is no place is refused here already, before its body is read.
+        A request beyond what may run at once is refused here, before its body is read.
         """
         self._check_place()
         allowance = self._own.get(exchange.caller, self._default)
@@ -90,7 +95,7 @@ class Limits:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
     def enter(self) -> None:
-        """Count a request among those that run now. Raises `ServerError`; `leave` undoes it."""
+        """Count a request among those that run now; `leave` undoes it. Raises `ServerError`."""
         self._check_place()
         self.running += 1
 
@@ -103,6 +108,7 @@ class Limits:
             )
 
     def leave(self, caller: str, tokens: int) -> None:
+        """Take a request that has ended out of those that run, and charge its caller for its tokens."""
         self.running -= 1
         allowance = self._own.get(caller, self._default)
         if allowance.tokens:
@@ -121,7 +127,7 @@ def _bucket(buckets: OrderedDict[str, Bucket], caller: str, size: int, now: floa
 
 
 def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:
-    """As OpenAI has them: `reset` is when all of it may be used again."""
+    """Tell in OpenAI's headers how full a bucket is; `reset` is when all of it may be used again."""
     exchange.headers[f"x-ratelimit-limit-{what}"] = str(bucket.size)
     exchange.headers[f"x-ratelimit-remaining-{what}"] = str(max(0, math.floor(bucket.level)))
     exchange.headers[f"x-ratelimit-reset-{what}"] = f"{bucket.until(bucket.size):.3f}s"

@@ -1,32 +1,42 @@
-"""One request body being answered: started, read to its end, drawn, and always closed."""
+"""The answer to one request body, from the start of its runs to the line in the log.
+
+`Answer` reads the runs of a body to their end and hands their events to an encoder; `Runs` are these runs, started
+together and read as one; `RunningAnswers` opens answers within the server's limits and finds them by id.
+"""
 
 import asyncio
+import hashlib
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
 
-from pippin.api.answers.runs import Runs, start_runs
-from pippin.api.dialects.base import StreamEncoder
-from pippin.api.http import drawn_size
-from pippin.api.http.large_work import LargeWork
-from pippin.api.http.presence import Presence
-from pippin.api.watching.observer import RequestObserver
+import msgspec
+
+from pippin import __version__
+from pippin.api.access.exchange import Exchange
+from pippin.api.access.limits import Limits
+from pippin.api.dialects.base import RunInfo, StreamEncoder
+from pippin.api.http.large_work import LargeWork, drawn_bytes
+from pippin.api.http.reply import Presence
+from pippin.api.telemetry.observer import Observer, RequestObserver
+from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion, collect
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
-    Embedded,
+    Accepted,
+    Ending,
     Event,
     Failed,
     Finished,
     PartDelta,
-    PicturesDone,
-    Ranked,
-    Spoken,
     Timings,
-    Transcribed,
 )
-from pippin.core.models import ModelState
+from pippin.core.models import ModelInfo, ModelState
 from pippin.core.tasks import Generate, Task
-from pippin.service.run import Starter
+from pippin.service import Service
+from pippin.service.run import AnyRun, Starter
 
 
 def load_comment(states: list[ModelState], model: str) -> bytes:
@@ -51,21 +61,100 @@ GONE: Final = ErrorReport(kind="cancelled", message="The client left before the 
 
 
 def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> bytes:
+    """The bytes that the encoder makes of these events, which are of the body's request number `request`."""
     return b"".join([encoder.event(event, request) for event in events])
 
 
-def tokens_of(event: Event) -> int:
-    """What a terminal event of no generation says was used; limits count it."""
-    match event:
-        case Embedded(prompt_tokens=count) | Ranked(prompt_tokens=count):
-            return count
-        case Transcribed(usage=usage) | Spoken(usage=usage) | PicturesDone(usage=usage):
-            return usage.prompt_tokens + usage.completion_tokens
-        case _:
-            return 0
+async def run_info(service: Service, model: str, exchange: Exchange) -> RunInfo:
+    """What encoders are told of the answer to a request for `model`.
+
+    Its id is made here even where the client gave the request one, for a client may use its own twice.
+    """
+    known = True
+    try:
+        info = await service.find(model)
+    except ServerError:
+        info, known = ModelInfo(id=model, kind="language"), False  # `start` says what is wrong, or fetches it
+    return RunInfo(
+        id=exchange.id if exchange.own_id else uuid4().hex,
+        created=int(time.time()),
+        model=info.id,
+        fingerprint=fingerprint(info),
+        known=known,
+    )
+
+
+def fingerprint(info: ModelInfo) -> str:
+    """OpenAI's `system_fingerprint`: another one for each version of Pippin, and for each way in which a model runs."""
+    facts = (__version__, info.id, info.path, info.quantization, info.dtype, info.context_window)
+    return "fp_" + hashlib.blake2s(repr(facts).encode(), digest_size=5).hexdigest()
+
+
+class Runs:
+    """The runs of one body, read as one stream of events. `aclose` cancels those that still run."""
+
+    def __init__(self, runs: Sequence[AnyRun]) -> None:
+        self._runs = list(runs)
+        self._pending: dict[asyncio.Task[list[Event]], int] = {}
+        self._open = set(range(len(self._runs)))
+
+    @property
+    def accepted(self) -> list[Accepted]:
+        return [run.accepted or Accepted(prompt_tokens=0) for run in self._runs]
+
+    async def take(self) -> tuple[int, list[Event]]:
+        """The next events, and the number of the run that they are of; no events after the end of all runs."""
+        if len(self._runs) == 1:
+            return 0, await self._runs[0].take()
+        while self._open:
+            waiting = set(self._pending.values())
+            for number in self._open - waiting:
+                self._pending[asyncio.create_task(self._runs[number].take())] = number
+            done, _ = await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
+            task = done.pop()
+            number = self._pending.pop(task)
+            events = task.result()
+            if events:
+                return number, events
+            self._open.discard(number)
+        return 0, []
+
+    def fail(self, report: ErrorReport) -> None:
+        """End all runs from outside; whoever reads finds the error."""
+        for run in self._runs:
+            run.fail(report)
+
+    async def aclose(self) -> None:
+        for task in self._pending:
+            task.cancel()
+        for run in self._runs:
+            await run.aclose()
+
+
+async def start_runs(
+    service: Starter, tasks: Sequence[Task], *, model: str, ids: Sequence[str], client: str | None
+) -> Runs:
+    """Start the runs of all tasks, or none. Raises the first `ServerError`."""
+    if len(tasks) == 1:
+        return Runs([await service.start(tasks[0], model=model, id=ids[0], client=client)])
+    starting = [
+        asyncio.create_task(service.start(task, model=model, id=task_id, client=client))
+        for task, task_id in zip(tasks, ids, strict=True)
+    ]
+    try:
+        return Runs(await asyncio.gather(*starting))
+    except BaseException:
+        for start in starting:
+            start.cancel()
+        for outcome in await asyncio.gather(*starting, return_exceptions=True):
+            if not isinstance(outcome, BaseException):
+                await outcome.aclose()
+        raise
 
 
 class Answer:
+    """One body being answered. Whoever makes one closes it, which cancels what still runs."""
+
     def __init__(
         self,
         service: Starter,
@@ -117,11 +206,11 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        """As far as it got: who hangs up before the end has used them too."""
+        """Completion tokens so far: a client that hangs up before the end has used them too."""
         return sum(self._completed.values())
 
     def end(self, report: ErrorReport) -> None:
-        """End it from outside, with this reason."""
+        """End the answer from outside, for the reason in `report`."""
         if self.failure is None:
             self.failure = report
         if self._runs is not None:
@@ -130,7 +219,7 @@ class Answer:
             self._starting.cancel()
 
     async def started(self, within: float | None = None) -> bool:
-        """Whether it was accepted in time. Raises the `ServerError` of a refusal."""
+        """Whether all runs were accepted `within` so many seconds. Raises the `ServerError` of a refusal."""
         if self._runs is not None:
             return True
         await asyncio.wait({self._starting}, timeout=within)
@@ -151,7 +240,7 @@ class Answer:
         return True
 
     async def whole(self, draw: Callable[[list[Completion]], bytes], large: LargeWork) -> bytes:
-        """The folded answers, drawn. Raises `ServerError` where a run fails."""
+        """What `draw` makes of the completions of all runs. Raises `ServerError` where a run fails."""
         await self.started()
         assert self._runs is not None
         gathered: list[list[Event]] = [[accepted] for accepted in self._runs.accepted]
@@ -165,7 +254,7 @@ class Answer:
             gathered.clear()  # to free much takes its time too
             return data
 
-        return await large.do(sum(map(drawn_size.of_events, gathered)), whole)
+        return await large.do(sum(map(drawn_bytes, gathered)), whole)
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` where it fails."""
@@ -185,8 +274,10 @@ class Answer:
         large: LargeWork,
         progress: Callable[[], bytes] = lambda: b"",
     ) -> AsyncIterator[bytes]:
-        """The stream, with something harmless after each `silence` seconds without a byte; `progress` is a comment
-        on a start that lasts."""
+        """The encoded stream, with something harmless after each `silence` seconds without a byte.
+
+        `progress` gives a comment on a start that lasts.
+        """
         try:
             while not await self.started(within=silence):
                 harmless = encoder.keep_alive()
@@ -211,7 +302,7 @@ class Answer:
                 break
             self._note(request, events)
             failed = events.pop() if isinstance(events[-1], Failed) else None
-            data = await large.do(drawn_size.of_events(events), drawn, encoder, events, request)
+            data = await large.do(drawn_bytes(events), drawn, encoder, events, request)
             if isinstance(failed, Failed):
                 yield data + encoder.failed(failed.error)
                 break
@@ -222,7 +313,7 @@ class Answer:
         yield encoder.end()
 
     async def close(self) -> None:
-        """Cancel what still runs and let go of everything; once."""
+        """Cancel what still runs and let go of everything; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -259,10 +350,94 @@ class Answer:
                     self.cached_tokens += event.usage.cached_tokens
             elif isinstance(event, Failed):
                 self._fail(event.error)
-            elif tokens := tokens_of(event):
-                self._prompts[request] = tokens
+            elif isinstance(event, Ending) and event.used_tokens:
+                self._prompts[request] = event.used_tokens
 
     def _fail(self, report: ErrorReport) -> ServerError:
         self.failure = self.failure or report
         self._observer.failed(report.kind)
         return ServerError.of(self.failure)
+
+
+UNKNOWN: Final = "unknown"
+"""The model of requests for names that nobody here has: there is no end to those."""
+
+
+class RunningAnswers:
+    """Opens answers within the limits of the server, ends them by id, and notes how each ended for the access log."""
+
+    def __init__(self, options: ServerOptions, observer: Observer, limits: Limits) -> None:
+        self._options = options
+        self._observer = observer
+        self._limits = limits
+        self._active: dict[str, Answer] = {}
+        self.answered = 0
+        self.prompt_tokens = self.completion_tokens = 0  # of those that were answered
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold new answers to changed options."""
+        self._options = options
+
+    def open(
+        self,
+        exchange: Exchange,
+        tasks: list[Any],
+        run: RunInfo,
+        operation: str,
+        *,
+        stream: bool,
+        timeout: float | None,
+        presence: Presence,
+        starter: Starter,
+    ) -> Answer:
+        """Begin to run tasks. Whoever opens an answer closes it."""
+        self._limits.enter()
+        stem = run.id if exchange.own_id else f"{exchange.id}.{run.id[:8]}"  # found in the worker's lines
+        ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
+        limit = min(filter(None, (timeout, self._options.timeout)), default=None)
+        model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
+        answer = Answer(
+            starter,
+            tasks,
+            ids=ids,
+            model=model,
+            served=run.model,
+            client=exchange.caller or None,
+            presence=presence,
+            observer=self._observer.request(operation, run.model if run.known else UNKNOWN, stream=stream),
+            timeout=limit,
+            on_close=partial(self._forget, exchange, run),
+        )
+        self._active[run.id] = answer
+        self._active.setdefault(exchange.id, answer)
+        return answer
+
+    def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
+        self.answered += 1
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
+        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
+        for name in (run.id, exchange.id):
+            if self._active.get(name) is answer:
+                del self._active[name]
+        exchange.gone = answer.gone
+        exchange.facts = {
+            "model": run.model,
+            "prompt": answer.prompt_tokens,
+            "cached": answer.cached_tokens,
+            "completion": answer.completion_tokens,
+        }
+        if answer.start_ms is not None:
+            exchange.facts["start"] = round(answer.start_ms)
+        if (times := answer.timings) is not None:
+            exchange.facts |= {name: round(ms) for name, ms in msgspec.structs.asdict(times).items()}
+        if answer.failure is not None and not answer.gone:
+            exchange.facts["error"] = answer.failure.kind
+
+    async def cancel(self, name: str) -> bool:
+        """End a request by the id of its run or of its exchange; False if none is running."""
+        answer = self._active.get(name)
+        if answer is None:
+            return False
+        answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))
+        return True

@@ -118,7 +118,7 @@ class MediaResolver:
         return self._checked(data, attributes[0] or None, param)
 
     def _file(self, url: str, param: str) -> Inline:
-        """A path counts only inside the media folder, after every link on it is followed."""
+        """A file inside the media folder. A path counts only there, after every link on it is followed."""
         if self._root is None:
             raise ServerError(
                 "invalid_request",

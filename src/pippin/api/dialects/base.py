@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from pippin.api.dialects.shared.fields import Contract
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event
@@ -15,23 +16,28 @@ Shape = TypeVar("Shape")
 
 
 class History(Protocol):
-    """What the caller stored earlier, for dialects that continue it by id; items are in the dialect's own form.
+    """The conversations that the caller stored earlier, for dialects that continue one by id.
 
-    All raise `ServerError("not_found")` for an id that is unknown, or another caller's.
+    Items are in the dialect's own form. All methods raise `ServerError("not_found")` for an id that is unknown, or
+    another caller's.
     """
 
     def items(self, response_id: str) -> list[dict[str, Any]]:
-        """The conversation up to and with that response."""
+        """The items of the conversation up to and with that response."""
         ...
 
-    def conversation(self, conversation_id: str) -> list[dict[str, Any]]: ...
+    def conversation(self, conversation_id: str) -> list[dict[str, Any]]:
+        """The items of the conversation that has this id."""
+        ...
 
-    def item(self, item_id: str) -> dict[str, Any]: ...
+    def item(self, item_id: str) -> dict[str, Any]:
+        """The item that has this id, in any of the caller's conversations."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeContext:
-    """What a decoder may know beside the body."""
+    """What a decoder may know of a request beside its body."""
 
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     query: Mapping[str, str] = field(default_factory=dict)
@@ -40,11 +46,11 @@ class DecodeContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded(Generic[Shape]):
-    """A request body, understood.
+    """The requests that a body stands for.
 
-    Most dialects make one request of a body; Completions makes one for each prompt. `shape` is what the
-    dialect's own encoder needs to know. `ignored` are names of fields that no contract knows, and `warnings`
-    whole sentences, both for the log.
+    Most dialects make one request of a body; Completions makes one for each prompt. `shape` is what the dialect's
+    encoder needs to know of the body. `ignored` holds the names of fields that the contract does not know, `warnings`
+    whole sentences; both go to the log.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -56,9 +62,9 @@ class Decoded(Generic[Shape]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What an encoder is told of the run. It is made before the model is loaded, so it holds no figures."""
+    """The facts of a run that its encoder writes into the answer; all are known before the model is loaded."""
 
-    id: str  # of the request, without a dialect's prefix; letters, digits, "-" and "_"
+    id: str  # without the dialect's prefix; letters, digits, "-" and "_"
     created: int  # seconds since the epoch
     model: str  # the id under which the model is served
     fingerprint: str  # of Pippin and the model as it runs
@@ -99,11 +105,15 @@ class Encoder(StreamEncoder, Protocol):
 
 
 class Dialect(Protocol[Shape]):
-    """One file each; a module-level `dialect` is an instance, and is found because it is there."""
+    """An API that clients speak.
+
+    Each is one package of this folder, whose module `dialect` holds an instance under the name `dialect`. It is found,
+    routed and documented because it is there.
+    """
 
     @property
     def name(self) -> str:
-        """For logs and metrics: `chat_completions`."""
+        """The name in logs and metrics, and of the column in docs/api.md: `chat_completions`."""
         ...
 
     @property
@@ -112,13 +122,18 @@ class Dialect(Protocol[Shape]):
         ...
 
     @property
-    def body(self) -> type[Struct]:
-        """The struct of the request, for the OpenAPI document."""
+    def id_prefix(self) -> str:
+        """What the encoder puts before the id of a run: `chatcmpl-`. An answer can be stopped by its id."""
+        ...
+
+    @property
+    def contract(self) -> Contract[Any]:
+        """The fields of the request body, and what becomes of each."""
         ...
 
     @property
     def answer(self) -> type[Struct] | None:
-        """That of a whole answer, where it is one."""
+        """The struct of a whole answer; None where no struct describes it."""
         ...
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:

@@ -1,4 +1,4 @@
-"""Finds the dialects: every package of this folder whose module `dialect` has one."""
+"""Finds the dialects: every package of this folder that has a module `dialect`."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ VERSION = "/v1"
 
 
 def find_dialects() -> Mapping[str, AnyDialect]:
-    """By path, without the version."""
+    """The dialects by their paths, which are without the version."""
     found: dict[str, AnyDialect] = {}
     for module in pkgutil.iter_modules(dialects.__path__):
         name = f"{dialects.__name__}.{module.name}.dialect"
@@ -22,8 +22,16 @@ def find_dialects() -> Mapping[str, AnyDialect]:
     return found
 
 
+def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
+    """The id of a run, of the id that its answer has in any dialect; other names are given back as they are."""
+    for dialect in dialects.values():
+        if name.startswith(dialect.id_prefix):
+            return name.removeprefix(dialect.id_prefix)
+    return name
+
+
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:
-    """Who speaks at a path, for drawing errors there; OpenAI's chat for all that is nobody's own."""
+    """The dialect in which errors at a path are drawn: the one that is served there, else Chat Completions."""
     bare = path.removeprefix(VERSION)
     for own, dialect in dialects.items():
         if bare == own or bare.startswith(own + "/"):

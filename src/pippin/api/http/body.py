@@ -1,4 +1,4 @@
-"""Reads request bodies within their limits: size, time between pieces, media type."""
+"""Request bodies within limits: the media type, size and speed of each, and the memory of all together."""
 
 import asyncio
 import time
@@ -7,11 +7,14 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin.api.http.large_work import LARGE
 from pippin.core.errors import ServerError
 
 MIB: Final = 1 << 20
+LEAST_MEMORY: Final = 1 << 30  # bytes for the bodies of all requests
+LARGEST_BODIES: Final = 4  # bodies of the largest size that are held at once, where that is more
 SLOWEST: Final = 4 << 10
 """Bytes a second, from which a slow client differs from one that means to hold a place."""
 
@@ -23,7 +26,10 @@ async def read_json_body(request: Request, limit_mb: float, idle_seconds: float)
 
 
 def check_json(headers: Headers) -> None:
-    """A page of another site can send text and forms without asking; JSON it can't."""
+    """Refuse a body that is not announced as JSON. Raises `ServerError`.
+
+    A page of another site can make a browser send text and forms without asking first; JSON it can't.
+    """
     given = headers.get("content-type", "")
     media = given.partition(";")[0].strip().lower()
     if media == "application/json" or media.endswith("+json"):
@@ -36,6 +42,7 @@ def check_json(headers: Headers) -> None:
 
 
 async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
+    """The bytes of a body. Raises `ServerError` before more than the limit is held."""
     limit = int(limit_mb * MIB)
     check_length(request.headers, limit)
     pieces: list[bytes] = []
@@ -49,18 +56,22 @@ async def read_body(request: Request, limit_mb: float, idle_seconds: float) -> b
 
 
 async def joined(pieces: list[bytes], size: int) -> bytes:
-    """Many megabytes take long to copy; others can go on meanwhile, because that is done without the interpreter."""
+    """One `bytes` of all pieces, copied beside the event loop where they are large.
+
+    Copying many megabytes takes long, but it is done without the interpreter's lock.
+    """
     return b"".join(pieces) if size <= LARGE else await asyncio.to_thread(b"".join, pieces)
 
 
 def check_length(headers: Headers, limit: int) -> None:
+    """Refuse a body that is announced as too long. Raises `ServerError`."""
     announced = headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > limit:
         raise too_large(limit)
 
 
 async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[bytes]:
-    """The body as it comes in; a client that stays silent for too long, or only ever drips, is told so."""
+    """The body, piece by piece. Raises `ServerError` for a client that is silent for too long, or only drips."""
     stream = request.stream()
     began, size = time.monotonic(), 0
     while True:
@@ -85,3 +96,38 @@ def too_large(limit: int) -> ServerError:
     return ServerError(
         "too_large", f"The request body is larger than the {limit / MIB:g} MiB that this server takes."
     )
+
+
+class BodyMemory:
+    """Bounds the memory that the bodies of all requests take together, however many connections send one.
+
+    A body counts from its first byte to the end of its request; one for which nothing is left is refused with 503.
+    """
+
+    def __init__(self, app: ASGIApp, largest: int) -> None:
+        """`largest`: the bytes of the largest body or upload."""
+        self._app = app
+        self._limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
+        self.taken = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        held = 0
+
+        async def receive_counted() -> Message:
+            nonlocal held
+            message = await receive()
+            size = len(message.get("body", b""))
+            if self.taken + size > self._limit:
+                raise ServerError(
+                    "overloaded",
+                    "The server holds as many bytes of request bodies as it can; try again in a moment.",
+                    retry_after=5.0,
+                )
+            held += size
+            self.taken += size
+            return message
+
+        try:
+            await self._app(scope, receive_counted, send)
+        finally:
+            self.taken -= held

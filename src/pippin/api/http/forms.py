@@ -28,11 +28,13 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Form:
+    """Fields and files of a form, each name with all that was sent under it."""
+
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: dict[str, list[Upload]] = field(default_factory=dict)
 
     def only_file(self, name: str) -> Upload:
-        """Raises `ServerError` unless there is exactly one."""
+        """The one file that was sent under a name. Raises `ServerError` unless there is exactly one."""
         found = self.files.get(name, [])
         if len(found) != 1:
             problem = "is sent more than once." if found else "is required: send it as a file of the form."
@@ -85,7 +87,7 @@ def _media_type(request: Request) -> str:
 
 
 class FormReader:
-    """Sorts the parts of one body as they come. Raises `ServerError` for what is no form."""
+    """Sorts the parts of one multipart body as they come. Raises `ServerError` for bytes that are no form."""
 
     def __init__(self, boundary: bytes) -> None:
         self._form = Form()
@@ -179,7 +181,7 @@ class FormReader:
         self._data, self._pieces, self._size = bytearray(), [], 0
 
     def _cut(self) -> None:
-        """A file is kept in pieces that are copied into one beside the event loop."""
+        """Begin a new piece: a file is kept in pieces, which are copied into one beside the event loop."""
         self._pieces.append(bytes(self._data))
         self._data = bytearray()
 

@@ -9,28 +9,26 @@ from typing import Final
 
 IN_A_TURN: Final = 4
 """Each takes up to a millisecond from its headers to its first wait."""
-DOOR_SECONDS: Final = 0.02
-"""For which those at the door go first; then there is a turn in any case."""
+ACCEPT_SECONDS: Final = 0.02
+"""For which waiting connections go first; then there is a turn in any case."""
 
 
-def nobody_knocks() -> bool:
-    return False
-
-
-def door(listener: socket.socket) -> Callable[[], bool]:
-    """Whether connections wait to be accepted."""
+def accept_queue(listener: socket.socket) -> Callable[[], bool]:
+    """A function that tells whether connections wait to be accepted."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     return lambda: bool(poll.poll(0))
 
 
 class Turns:
-    """First come, first begun. The event loop accepts one connection in each of its turns: these are kept short while
-    more wait at the door, or who came last, perhaps to ask for `/health`, would stay there until all others are
-    begun."""
+    """First come, first begun, a few in each turn of the event loop.
 
-    def __init__(self, knocking: Callable[[], bool] = nobody_knocks) -> None:
-        self._knocking = knocking
+    The loop accepts one connection in each of its turns. So turns are kept short while more connections wait: else the
+    last one, perhaps a request for `/health`, would wait until all others are begun.
+    """
+
+    def __init__(self, connections_wait: Callable[[], bool] = lambda: False) -> None:
+        self._connections_wait = connections_wait
         self._waiting: deque[Callable[[], None]] = deque()
         self._next: asyncio.Handle | None = None
         self._began = 0.0  # the last turn; by the loop's clock
@@ -39,7 +37,7 @@ class Turns:
         return len(self._waiting)
 
     def wait(self, begin: Callable[[], None]) -> None:
-        """`begin` is called when its turn has come; not in this turn of the loop."""
+        """Call `begin` when its turn has come, which is never in this turn of the loop."""
         self._waiting.append(begin)
         if self._next is None:
             loop = asyncio.get_running_loop()
@@ -48,7 +46,7 @@ class Turns:
 
     def _turn(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._began > DOOR_SECONDS or not self._knocking():
+        if loop.time() - self._began > ACCEPT_SECONDS or not self._connections_wait():
             for _ in range(min(IN_A_TURN, len(self._waiting))):
                 self._waiting.popleft()()
             self._began = loop.time()

@@ -52,6 +52,8 @@ CONTRACT: Final = Contract(
     },
 )
 
+CONTRACTS: Final = {"POST /v1/embeddings": CONTRACT}
+
 
 class EmbeddingItem(Struct, kw_only=True):
     object: Literal["embedding"] = "embedding"
@@ -84,7 +86,7 @@ def task_of(fields: EmbeddingRequest) -> Embed:
 
 
 def inputs_of(given: Any) -> tuple[str | tuple[int, ...], ...]:
-    """One input for each vector: a list of numbers is a single input."""
+    """The inputs of a request, one for each vector. A list of numbers is a single input."""
     if isinstance(given, str):
         given = (given,)
     if not given:

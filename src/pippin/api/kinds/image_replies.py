@@ -1,10 +1,13 @@
-"""Replies of `/v1/images/generations` and `/v1/images/edits`, whole and streamed, as OpenAI has them."""
+"""Replies of `/v1/images/...`, whole and streamed, as OpenAI has them, and the pictures that have an address."""
 
 import base64
 import math
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -12,6 +15,9 @@ from pippin.api.kinds.images import SIDE_STEP, ImageFields
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.events import Accepted, Event, Picture, Progress
 from pippin.core.tasks import GenerateImages
+
+LIFETIME: Final = 3600.0  # seconds that an address is good for, as at OpenAI
+MOST_BYTES: Final = 256 << 20  # of all pictures that are kept
 
 
 class ImageItem(Struct, kw_only=True, omit_defaults=True):
@@ -42,7 +48,7 @@ class ImagesReply(Struct, kw_only=True):
 
 
 def usage_of(prompt_tokens: int, pictures: Sequence[Picture]) -> ImageUsage:
-    """Pictures count as one token for each 16 pixels square, which is what diffusion models work on."""
+    """Tokens of a prompt and its pictures, one for each square of 16 pixels, as diffusion models work on."""
     tokens = sum(
         math.ceil(picture.width / SIDE_STEP) * math.ceil(picture.height / SIDE_STEP) for picture in pictures
     )
@@ -60,7 +66,7 @@ def draw(
     prompt_tokens: int,
     address: Callable[[bytes], str] | None,
 ) -> ImagesReply:
-    """`address` shelves a picture and says where; None puts pictures into the reply."""
+    """A whole reply. `address` keeps a picture and gives its address; None puts pictures into the reply."""
     pictures = [event for event in events if isinstance(event, Picture) and event.partial is None]
     pictures.sort(key=lambda picture: picture.index)
     data = [
@@ -79,7 +85,7 @@ def draw(
 
 
 class ImageEvents(NamedEvents):
-    """OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
+    """Draws OpenAI's events: previews, then each picture; steps as comments, or as events where they are asked for."""
 
     def __init__(self, fields: ImageFields, task: GenerateImages, *, edit: bool) -> None:
         self._prefix = "image_edit" if edit else "image_generation"
@@ -119,3 +125,44 @@ class ImageEvents(NamedEvents):
 
     def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
         return named_event(f"{self._prefix}.{name}", payload)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPicture:
+    data: bytes
+    media: str
+    until: float
+
+
+class PictureShelf:
+    """Keeps pictures in memory for clients who asked for an address; the oldest go first when it is full.
+
+    Names have 128 random bits, so nobody finds another's picture.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, most_bytes: int = MOST_BYTES) -> None:
+        self._clock = clock
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[str, KeptPicture] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, data: bytes, format: str) -> str:
+        """Keep a picture; its name, which is good for an hour."""
+        name = f"{secrets.token_urlsafe(16)}.{format}"
+        self._kept[name] = KeptPicture(data, f"image/{format}", self._clock() + LIFETIME)
+        self._bytes += len(data)
+        self._drop_old()
+        return name
+
+    def get(self, name: str) -> KeptPicture | None:
+        self._drop_old()
+        return self._kept.get(name)
+
+    def _drop_old(self) -> None:
+        now = self._clock()
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            if oldest.until > now and (self._bytes <= self._most_bytes or len(self._kept) == 1):
+                return
+            self._kept.popitem(last=False)
+            self._bytes -= len(oldest.data)

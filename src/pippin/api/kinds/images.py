@@ -131,6 +131,10 @@ REFUSED: Final = {
 }
 GENERATIONS: Final = Contract(ImageRequest, ACCEPTED, REFUSED)
 EDITS: Final = Contract(ImageEditRequest, ACCEPTED, REFUSED)
+CONTRACTS: Final = {
+    "POST /v1/images/generations": GENERATIONS,
+    "POST /v1/images/edits (form with `image` and `mask`, or JSON)": EDITS,
+}
 
 
 def task_of(fields: ImageFields, images: Sequence[bytes] = (), mask: bytes | None = None) -> GenerateImages:
@@ -189,7 +193,7 @@ def size_of(fields: ImageFields) -> tuple[int | None, int | None]:
 
 
 def addresses_of(fields: ImageEditRequest) -> tuple[list[str], str | None]:
-    """Where the pictures of a JSON body are, and its mask."""
+    """The addresses of the pictures of a JSON body, and that of its mask. Raises `ServerError`."""
     given = [fields.image] if isinstance(fields.image, str) else list(fields.image or ())
     for place, item in enumerate(fields.images or ()):
         given.append(_address(item, f"images[{place}]"))

@@ -76,6 +76,7 @@ SCORE: Final = Contract(
     {"user": BOOKKEEPING},
     {"truncate_prompt_tokens": "texts are cut at the model's own limit; use `truncate`."},
 )
+CONTRACTS: Final = {"POST /v1/rerank": RERANK, "POST /v1/score": SCORE}
 
 
 class DocumentBody(Struct):
@@ -163,7 +164,7 @@ def score_task_of(fields: ScoreRequest) -> Rerank:
 
 
 def size_of(task: Rerank) -> int:
-    """Characters of its documents."""
+    """Characters of the task's documents."""
     return sum(len(part.text) for each in task.documents for part in each.parts if isinstance(part, Text))
 
 
@@ -172,7 +173,7 @@ def overflow_of(truncate: bool | None) -> Literal["error", "truncate"] | None:
 
 
 def draw_ranking(fields: RerankRequest, task: Rerank, found: Ranked, *, id: str, model: str) -> RerankReply:
-    """Best first; equal scores keep the order of the documents."""
+    """The reply with documents in the order of their scores; equal ones keep the order of the request."""
     order = sorted(range(len(found.scores)), key=lambda index: -found.scores[index])
     shown = fields.return_documents is not False
     results = []

@@ -73,10 +73,14 @@ REFUSED: Final = dict.fromkeys(
 CONTRACT: Final = Contract(
     SpeechRequest, {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."}, REFUSED
 )
+CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 
 
 def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Speak:
-    """`longest`: the most characters of `input`, for a text holds the model as long as it takes to speak."""
+    """The task of a body. Raises `ServerError` where `input` has more than `longest` characters.
+
+    The limit is there because a text holds the model for as long as it takes to speak.
+    """
     if not fields.input.strip():
         raise invalid("input", "must not be empty.")
     if len(fields.input) > longest:
@@ -99,7 +103,7 @@ def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Spe
 
 
 class SpeechBytes:
-    """The sound itself. Nothing harmless can be put between, and a failure can only end it."""
+    """Draws speech as the bare sound: nothing harmless can be sent between, and a failure can only end it."""
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         return b""
@@ -118,7 +122,7 @@ class SpeechBytes:
 
 
 class SpeechEvents(NamedEvents):
-    """OpenAI's events: pieces of the sound in base64, then what was used."""
+    """Draws speech as OpenAI's events: pieces of the sound in base64, then what was used."""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:

@@ -26,7 +26,7 @@ LISTS: Final = frozenset({"timestamp_granularities", "include"})
 
 
 class TranscriptionRequest(Struct, kw_only=True, omit_defaults=True):
-    """The fields of the form; the sound is its file `file`."""
+    """The fields of the form. The sound is its file `file`."""
 
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     language: Annotated[
@@ -84,6 +84,7 @@ CONTRACT: Final = Contract(
     {"user": BOOKKEEPING, "verbose": "How talkative the log is, the operator sets."},
     REFUSED,
 )
+CONTRACTS: Final = {"POST /v1/audio/transcriptions, /translations (form with `file`)": CONTRACT}
 
 
 class DurationUsage(Struct, kw_only=True):
@@ -203,7 +204,7 @@ def segment_body(segment: Segment) -> SegmentBody:
 
 
 def timed(segments: list[Segment], done: Transcribed) -> list[Segment]:
-    """Models that know no times say one long line."""
+    """The segments with their times; a text without segments is one long segment."""
     return segments or [Segment(0, 0.0, done.duration, done.text)]
 
 
@@ -224,7 +225,7 @@ def vtt(segments: list[Segment]) -> str:
 
 
 def line(text: str) -> str:
-    """Text for a subtitle: an arrow or an empty line in it would begin another."""
+    """A text as the line of a subtitle: an arrow or an empty line in it would begin another one."""
     return " ".join(text.split()).replace("-->", "->")
 
 
@@ -235,7 +236,7 @@ def clock(seconds: float, point: str) -> str:
 
 
 class TranscriptionEvents(NamedEvents):
-    """OpenAI's events: a delta for each segment, then the whole."""
+    """Draws a transcription as OpenAI's events: a delta for each segment, then the whole text."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -261,7 +262,7 @@ class TranscriptionEvents(NamedEvents):
 
 
 class TranscriptionLines:
-    """A line of JSON for each segment; the last one has the whole text."""
+    """Draws a transcription as lines of JSON: one for each segment, and a last one with the whole text."""
 
     def __init__(self, fields: TranscriptionRequest, task: Transcribe) -> None:
         self._fields, self._task = fields, task

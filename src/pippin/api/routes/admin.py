@@ -154,7 +154,7 @@ class Admin:
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
     async def _model(self, request: Request) -> str | None:
-        """From the path, or from the body."""
+        """The model that is named in the address or in the body; None where none is."""
         if "id" in request.path_params:
             return str(request.path_params["id"])
         body = await self._body(request)

@@ -11,15 +11,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.responses.answer import ItemPage
+from pippin.api.dialects.responses.answer import ItemPage, stored_items
 from pippin.api.dialects.responses.body import Metadata
-from pippin.api.dialects.responses.items import ConversationReader
-from pippin.api.dialects.responses.stored import Item, stored_items
+from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.body import read_json_body
 from pippin.api.routes.responses import history_of
-from pippin.api.stored.history import OwnedHistory, StoredConversation, not_found
-from pippin.api.stored.item_pages import page_of
+from pippin.api.storage.response_store import OwnedHistory, StoredConversation, not_found, page_of
 
 MOST_ITEMS: Final = 20
 """That one call may add, as at OpenAI's."""
@@ -78,7 +76,10 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class Conversations:
-    """What is stored is read and written beside the event loop: it may be large, and the disk slow."""
+    """The endpoints of conversations.
+
+    What is stored is read and written beside the event loop: it may be large, and the disk slow.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -163,7 +164,7 @@ class Conversations:
 
 def checked(items: list[Item], history: OwnedHistory) -> list[Item]:
     """The items with ids. Raises `ServerError` for what a response could not read later."""
-    ConversationReader(history.item).read(items, "items")
+    ItemsReader(history.item).read(items, "items")
     return stored_items(items, uuid4().hex, history.item)
 
 

@@ -4,7 +4,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both
 from pippin.api.kinds import embeddings
 from pippin.core.events import Embedded
@@ -17,10 +16,10 @@ def routes(api: Api) -> list[BaseRoute]:
         api.handler.note_unknown("embeddings", unknown)
         task = embeddings.task_of(fields)
         [*_, found] = await api.handler.perform(
-            request, task, model=fields.model, kind="embeddings", admitted=True
+            request, task, model=fields.model, operation="embeddings", admitted=True
         )
         assert isinstance(found, Embedded)
-        name = (await model_info(api.service, fields.model)).id
+        name = (await api.service.find(fields.model)).id
         drawn = await api.handler.large.do(len(found.vectors), embeddings.draw, fields, name, found)
         return Response(drawn, media_type="application/json")
 

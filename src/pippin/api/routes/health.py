@@ -35,7 +35,7 @@ class Health:
         """The fields of the replaced servers' health pages, and the state of each worker. Where keys are asked
         for and none is shown, errors and workers are left out."""
         body = self._describe()
-        if exchange_of(request.scope).shy:
+        if exchange_of(request.scope).anonymous:
             del body["workers"], body["last_error"]
         return json_reply(body)
 
@@ -91,7 +91,7 @@ class Health:
 
 
 def current_state(states: list[ModelState]) -> ModelState | None:
-    """The model loaded last."""
+    """The state of the model that was loaded last."""
     loaded = [state for state in states if state.state == "loaded"]
     return max(loaded, key=lambda state: state.loaded_at or 0.0, default=None)
 

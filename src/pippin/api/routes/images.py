@@ -17,7 +17,7 @@ from pippin.core.tasks import GenerateImages
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    pictures = ImageRoutes(api)
+    pictures = ImageRoutes(api, image_replies.PictureShelf())
     reply = image_replies.ImagesReply
     return [
         *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
@@ -29,6 +29,7 @@ def routes(api: Api) -> list[BaseRoute]:
 @dataclass(frozen=True)
 class ImageRoutes:
     api: Api
+    shelf: image_replies.PictureShelf
 
     async def generate(self, request: Request) -> Response:
         """Pictures from a text"""
@@ -72,25 +73,25 @@ class ImageRoutes:
 
     async def fetch(self, request: Request) -> Response:
         """A picture that an answer gave the address of"""
-        kept = self.api.pictures.get(request.path_params["name"])
+        kept = self.shelf.get(request.path_params["name"])
         if kept is None:
             raise ServerError.of(not_found())
         return Response(kept.data, media_type=kept.media, headers={"cache-control": "private, max-age=3600"})
 
     async def _answer(
-        self, request: Request, fields: images.ImageFields, task: GenerateImages, kind: str
+        self, request: Request, fields: images.ImageFields, task: GenerateImages, operation: str
     ) -> Response:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
-            events = image_replies.ImageEvents(fields, task, edit=kind == "image_edits")
-            return await handler.stream(request, task, events, model=model, kind=kind)
-        found = await handler.perform(request, task, model=model, kind=kind, admitted=True)
+            events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
+            return await handler.stream(request, task, events, model=model, operation=operation)
+        found = await handler.perform(request, task, model=model, operation=operation, admitted=True)
         done = found[-1]
         assert isinstance(done, PicturesDone)
         base = str(request.base_url).rstrip("/")
 
         def address(data: bytes) -> str:
-            return f"{base}{VERSION}/images/files/{self.api.pictures.put(data, task.format)}"
+            return f"{base}{VERSION}/images/files/{self.shelf.put(data, task.format)}"
 
         shelve = address if fields.response_format == "url" else None
         reply = await asyncio.to_thread(image_replies.draw, task, found, done.usage.prompt_tokens, shelve)

@@ -13,6 +13,6 @@ def routes(api: Api) -> list[BaseRoute]:
     counting = MessagesDialect(counting=True)
 
     async def count_tokens(request: Request) -> Response:
-        return json_reply({"input_tokens": await api.handler.count(request, counting)})
+        return json_reply(TokenCount(input_tokens=await api.handler.count(request, counting)))
 
     return [*both("/messages/count_tokens", count_tokens, "POST", body=MessagesBody, answer=TokenCount)]

@@ -18,8 +18,7 @@ def routes(api: Api) -> list[BaseRoute]:
             raise ServerError(
                 "not_found", "Metrics are off; the operator turns them on with --enable-metrics."
             )
-        from pippin.api.watching.gauges import gauges, mcp_gauges
-        from pippin.api.watching.metrics import Metrics
+        from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges
 
         assert isinstance(api.observer, Metrics)
         loaded = await stats_of_loaded(api)

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
 from pippin.core.models import ModelInfo, ModelState
 
@@ -32,7 +31,7 @@ class Listing:
         return json_reply({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:
-        info = await model_info(self.api.service, request.path_params["id"])
+        info = await self.api.service.find(request.path_params["id"])
         states = {state.id: state for state in self.api.service.pool.states()}
         return json_reply(describe(info, states.get(info.id)))
 

@@ -5,6 +5,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.registry import run_id_of
 from pippin.core.errors import ServerError
 
 
@@ -12,7 +13,7 @@ def routes(api: Api) -> list[BaseRoute]:
     async def cancel(request: Request) -> Response:
         """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`)."""
         name = request.path_params["id"]
-        if not await api.handler.answers.cancel(name):
+        if not await api.handler.answers.cancel(run_id_of(api.dialects, name)):
             raise ServerError("not_found", "No request with this id is running.", "id")
         return json_reply(
             {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}

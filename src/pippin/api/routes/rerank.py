@@ -7,7 +7,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, DocumentedRoute, both, json_reply
 from pippin.api.kinds import reranking
 from pippin.core.events import Ranked
@@ -15,11 +14,13 @@ from pippin.core.tasks import Rerank
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    async def run(request: Request, task: Rerank, model: str, kind: str) -> tuple[Ranked, str]:
+    async def run(request: Request, task: Rerank, model: str, operation: str) -> tuple[Ranked, str]:
         """The scores, and the name of the model that gave them."""
-        [*_, found] = await api.handler.perform(request, task, model=model, kind=kind, admitted=True)
+        [*_, found] = await api.handler.perform(
+            request, task, model=model, operation=operation, admitted=True
+        )
         assert isinstance(found, Ranked)
-        return found, (await model_info(api.service, model)).id
+        return found, (await api.service.find(model)).id
 
     async def rerank(request: Request) -> Response:
         """Documents in the order of how well they fit a query"""

@@ -8,7 +8,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.responses import answer as answers
 from pippin.api.dialects.responses.body import ResponsesBody
@@ -16,12 +15,10 @@ from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
 from pippin.api.handler import Prepared
-from pippin.api.http.presence import NobodyWaits
-from pippin.api.http.sse import EventStream
-from pippin.api.stored.background import TERMINAL, BackgroundResponse, BackgroundResponses
-from pippin.api.stored.history import OwnedHistory
-from pippin.api.stored.item_pages import page_of
-from pippin.api.stored.saved_responses import SavingDialect, SavingEncoder, saver
+from pippin.api.http.reply import EventStream, NobodyWaits
+from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
+from pippin.api.storage.response_store import OwnedHistory, page_of
+from pippin.api.storage.saving import SavingDialect, SavingEncoder, saver
 from pippin.core.errors import ServerError
 
 STOPPED: Final = {
@@ -52,6 +49,8 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 class Responses:
+    """The endpoints of stored, streamed and background responses."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
         self._dialect = ResponsesDialect()
@@ -66,7 +65,7 @@ class Responses:
         history = history_of(self._api, request)
         dialect = SavingDialect(self._dialect, history)
         prepared = await self._api.handler.prepare(request, dialect, history=history)
-        if prepared.decoded.shape.background:
+        if prepared.decoded.shape.draft.background:
             return await self._run_in_background(request, prepared, history)
         save = prepared.encoder.save if isinstance(prepared.encoder, SavingEncoder) else None
         return await self._api.handler.respond(request, prepared, save)
@@ -74,7 +73,7 @@ class Responses:
     async def count(self, request: Request) -> Response:
         history = history_of(self._api, request)
         tokens = await self._api.handler.count(request, self._dialect, history=history)
-        return json_reply({"object": "response.input_tokens", "input_tokens": tokens})
+        return json_reply(answers.InputTokens(input_tokens=tokens))
 
     async def compact(self, request: Request) -> Response:
         history = history_of(self._api, request)
@@ -104,7 +103,7 @@ class Responses:
             await running.cancel()
             self._background.remove(owner, name)
         await asyncio.to_thread(history_of(self._api, request).delete_response, name)
-        return json_reply({"id": name, "object": "response", "deleted": True})
+        return json_reply(answers.DeletedResponse(id=name))
 
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["id"]
@@ -138,9 +137,7 @@ class Responses:
     async def _run_in_background(
         self, request: Request, prepared: Prepared, history: OwnedHistory
     ) -> Response:
-        await model_info(
-            self._api.service, prepared.decoded.requests[0].model
-        )  # an unknown one is told at once
+        await self._api.service.find(prepared.decoded.requests[0].model)  # an unknown one is told at once
         assert isinstance(prepared.encoder, SavingEncoder)
         encoder: ResponsesEncoder = prepared.encoder.inner
         save = await asyncio.to_thread(saver, history, prepared.decoded.shape, prepared.run)
@@ -159,7 +156,7 @@ class Responses:
 
 
 def owner_of(request: Request) -> str:
-    """Whose history it is: the key's; without keys there is one for all."""
+    """Whose history a request may read: the name of its key; without keys there is one owner for all."""
     exchange = exchange_of(request.scope)
     return exchange.caller if exchange.authenticated else ""
 
@@ -179,7 +176,7 @@ def starting_after(request: Request) -> int:
 
 
 def settled(response: dict[str, Any]) -> dict[str, Any]:
-    """A stored response that nobody runs any more has failed, whatever it said last."""
+    """A stored response as it is told: one that nobody runs any more has failed, whatever it said last."""
     if response["status"] in TERMINAL:
         return response
     return response | {"status": "failed", "error": STOPPED}

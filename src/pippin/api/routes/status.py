@@ -11,8 +11,7 @@ from starlette.routing import BaseRoute
 from pippin.api.context import Api, both, json_reply
 from pippin.api.routes.health import current_state, residency, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
-from pippin.api.watching.gauges import hit_ratio, total_cache, total_stats
-from pippin.core.models import CacheStats, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, RequestStatus
 
 GIB = 1 << 30
 
@@ -34,7 +33,7 @@ class StatusPages:
         """The fields that vllm-mlx documents; figures are sums over all loaded models, totals count from the start."""
         states = self.api.service.pool.states()
         stats = await stats_of_loaded(self.api)
-        total = total_stats(stats.values())
+        total = EngineStats.total(stats.values())
         current = current_state(states)
         options, answers = self.api.options, self.api.handler.answers
         return json_reply(
@@ -75,7 +74,7 @@ class StatusPages:
 
     async def queue(self, request: Request) -> Response:
         stats = await stats_of_loaded(self.api)
-        total = total_stats(stats.values())
+        total = EngineStats.total(stats.values())
         return json_reply(
             {
                 "status": "ok",
@@ -96,7 +95,7 @@ class StatusPages:
     async def cache(self, request: Request) -> Response:
         stats = await stats_of_loaded(self.api)
         options = self.api.options.model_defaults
-        total = total_cache(each.cache for each in stats.values())
+        total = CacheStats.total(each.cache for each in stats.values())
         return json_reply(
             {"enabled": options.prefix_cache, "block_size": options.cache_block_tokens}
             | cache_body(total)
@@ -105,7 +104,7 @@ class StatusPages:
 
 
 def cache_body(cache: CacheStats) -> dict[str, Any]:
-    """Under the names of both mlx-vlm and vllm-mlx."""
+    """Figures of a prefix cache, under the names of both mlx-vlm and vllm-mlx."""
     return {
         "lookups_hit": cache.hits,
         "lookups_miss": cache.misses,
@@ -114,14 +113,14 @@ def cache_body(cache: CacheStats) -> dict[str, Any]:
         "matched_tokens": cache.hit_tokens,
         "tokens_saved": cache.hit_tokens,
         "lookup_tokens": cache.lookup_tokens,
-        "token_hit_rate": hit_ratio(cache),
+        "token_hit_rate": cache.hit_ratio,
         "hit_rate": cache.hits / (cache.hits + cache.misses) if cache.hits + cache.misses else 0.0,
         "evictions": cache.evictions,
         "pool_used": cache.entries,
         "entry_count": cache.entries,
         "resident_bytes": cache.bytes,
         "memory_max_bytes": cache.limit_bytes,
-        "utilization": cache.bytes / cache.limit_bytes if cache.limit_bytes else 0.0,
+        "utilization": cache.utilization,
         "disk_hits": cache.disk_hits,
         "disk_writes": cache.disk_writes,
         "disk_bytes": cache.disk_bytes,

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.answers.runs import model_info
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai_fields
@@ -25,7 +24,7 @@ TokenIds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """A text (`prompt`, or llama.cpp's `content`), or a conversation as the chat template renders it."""
+    """What is to be tokenized: a text (llama.cpp's `content`, else `prompt`), or a conversation."""
 
     model: Name = "default"
     messages: list[dict[str, Any]] | None = None
@@ -102,19 +101,19 @@ class TokenRoutes:
     async def _drawn(
         self, fields: TokenizeRequest, ids: tuple[int, ...], pieces: tuple[bytes, ...]
     ) -> Response:
-        window = (await model_info(self.api.service, fields.model)).context_window
+        window = (await self.api.service.find(fields.model)).context_window
         size = len(ids) * (PIECE_BYTES if pieces else ID_BYTES)
         return await self.api.handler.large.do(
             size, lambda: json_reply(tokens_body(fields, ids, pieces, window))
         )
 
     async def _perform(self, request: Request, task: Task, model: str) -> Event:
-        events = await self.api.handler.perform(request, task, model=model, kind="tokens")
+        events = await self.api.handler.perform(request, task, model=model, operation="tokens")
         return events[-1]
 
 
 def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
-    """What is to be tokenized: a text, or the conversation."""
+    """The fields of a body of `/tokenize`, and the conversation if it holds one instead of a text."""
     fields = decode_json(body, TokenizeRequest)
     return fields, None if fields.messages is None else conversation_of(body)
 
@@ -140,7 +139,7 @@ def tokens_body(
 
 
 def _piece(raw: bytes) -> str | list[int]:
-    """Text where it is text; bytes of a part of a character as numbers, as llama.cpp has it."""
+    """The text of a token; the bytes of a part of a character as numbers, as llama.cpp has it."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _folders(parsed: Namespace) -> list[Path]:
-    """Of the disk tier: the one given, or all that are configured."""
+    """The folders of the disk tier: the one that was given, or all that are configured."""
     if parsed.cache_dir is not None:
         folder = Path(parsed.cache_dir).expanduser()
         if not folder.is_dir():

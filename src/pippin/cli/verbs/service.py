@@ -52,7 +52,7 @@ def _install(words: Sequence[str]) -> int:
     own = manager()
     path = own.path(Path.home())
     command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
-    text = own.text(command, Path.home(), environment.places())
+    text = own.text(command, Path.home(), environment.model_folder_variables())
     if dry:
         print(f"# {path}\n{text}", end="")
         return 0

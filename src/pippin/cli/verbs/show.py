@@ -62,7 +62,7 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
 
 def _packed_layers(folder: Path) -> str:
     """The layers whose keys and values `kv_bits` keeps in few bits."""
-    from pippin.catalog.attention_layers import full_attention_layers
+    from pippin.catalog.info import full_attention_layers
 
     try:
         layers, count = full_attention_layers(json.loads((folder / "config.json").read_bytes()))

@@ -5,7 +5,6 @@ from typing import Final
 from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import Server, equivalent, needless, same
 
-BATCHED = "requests are batched together in any case"
 RESIZED = "images keep their size within `min_pixels` and `max_pixels`"
 TOOL_CHOICE = "tools are honoured wherever the model's template knows them"
 

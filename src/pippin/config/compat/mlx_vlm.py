@@ -1,9 +1,10 @@
-"""mlx_vlm.server 0.7.10: its flags and how it starts. Its variables are in `mlx_vlm_variables`."""
+"""mlx_vlm.server 0.7.10: its flags, its variables, how it starts, and the settings that it changes while running."""
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from pippin.config.compat import conversions as to
-from pippin.config.compat.mlx_vlm_variables import SETTINGS, VARIABLES
 from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
 
 DRAFTERS = (
@@ -68,6 +69,131 @@ FLAGS = (
     needless("--reload", "off", "options that can change are read again on SIGHUP", "switch"),
     same("--log-level", "log_level", "INFO", convert=to.log_level),
 )
+
+SEE_DRAFT_MODEL = "its drafters are not built in: see `--draft-model`"
+BY_BYTES = "the cache is sized in bytes"
+SNAPSHOTS = "snapshots of layers that cannot be cut are kept at block borders by themselves"
+WRITER = "the disk tier writes in the background and needs no setting"
+LAYOUT = "the layout of the cache needs no threshold"
+
+VARIABLES = (
+    same("MLX_VLM_PRELOAD_MODEL", "model", "-"),
+    same("MLX_VLM_PRELOAD_ADAPTER", "adapter_path", "-"),
+    same("MLX_VLM_PRELOAD_IMAGE_MODEL", "image_model", "-"),
+    same("MLX_VLM_PRELOAD_TTS_MODEL", "tts_model", "-"),
+    same("MLX_VLM_PRELOAD_STT_MODEL", "stt_model", "-"),
+    same("MLX_VLM_PRELOAD_EMBEDDING_MODEL", "embedding_model", "-"),
+    unsupported("MLX_VLM_PRELOAD_DECISION_MODEL", "-", "there is no decisions endpoint"),
+    same("MLX_VLM_PRELOAD_RERANKER_MODEL", "reranker_model", "-"),
+    same("PRELOAD_MODEL", "model", "-"),
+    same("PRELOAD_ADAPTER", "adapter_path", "-"),
+    same("MLX_VLM_MODEL_PATHS", "model_dirs", "-", convert=to.folders),
+    needless("MLX_VLM_CACHE_HOME", "~/.cache/mlx-vlm", "Pippin's files are under `PIPPIN_HOME`"),
+    same("MLX_VLM_SERVER_API_KEY", "api_keys", "-"),
+    same("MLX_TRUST_REMOTE_CODE", "trust_remote_code", "false"),
+    same("MLX_VLM_MAX_TOKENS", "max_tokens", "2048"),
+    same("MLX_VLM_MAX_NUM_SEQS", "max_num_seqs", "unbounded", convert=to.off_at_zero("max_num_seqs")),
+    equivalent(
+        "MLX_VLM_TOKEN_QUEUE_TIMEOUT",
+        "queue_timeout",
+        "600",
+        "the longest wait for the first token's turn; a running answer is not cut by it",
+    ),
+    needless("MLX_VLM_LOG_PROGRESS_INTERVAL", "10", "progress is live in `GET /v1/status`"),
+    same("MLX_VLM_ENABLE_THINKING", "enable_thinking", "-"),
+    same("MLX_VLM_THINKING_BUDGET", "thinking_budget", "-"),
+    same("MLX_VLM_THINKING_START_TOKEN", "thinking_start_token", "-"),
+    same("MLX_VLM_THINKING_END_TOKEN", "thinking_end_token", "-"),
+    same("MLX_VLM_MIN_PIXELS", "min_pixels", "-"),
+    same("MLX_VLM_MAX_PIXELS", "max_pixels", "-"),
+    same("MLX_VLM_VISION_CACHE_SIZE", "vision_cache_size", "20"),
+    unsupported("MLX_VLM_DRAFT_MODEL", "-", SEE_DRAFT_MODEL),
+    unsupported("MLX_VLM_DRAFT_KIND", "-", SEE_DRAFT_MODEL),
+    unsupported("MLX_VLM_DRAFT_BLOCK_SIZE", "-", SEE_DRAFT_MODEL),
+    needless("MLX_VLM_SPEC_BATCH_COALESCE_MS", "5", "requests join the batch at any step"),
+    needless("MLX_VLM_BATCH_CACHE_EVAL_INTERVAL", "-", "the batch decides when caches are computed"),
+    same("MLX_VLM_RESPONSE_STORE_LIMIT", "response_store_entries", "1024"),
+    needless("MLX_VLM_RERANK_BATCH_SIZE", "8", "documents are batched by their length"),
+    needless("MLX_VLM_COMPACTION_KEY_FILE", "-", "compaction needs no key file"),
+    same("PREFILL_STEP_SIZE", "prefill_step_size", "2048"),
+    same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits),
+    unsupported("KV_KEY_BITS", "-", ONE_SCHEME),
+    unsupported("KV_VALUE_BITS", "-", ONE_SCHEME),
+    equivalent("KV_KEY_SCHEME", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
+    equivalent("KV_VALUE_SCHEME", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
+    same("KV_GROUP_SIZE", "kv_group_size", "64"),
+    equivalent("KV_QUANT_SCHEME", "kv_bits", "uniform", "`turboquant` warns and is uniform", to.kv_scheme),
+    equivalent(
+        "MAX_KV_SIZE", "context_length", "-", "the window of the model", to.off_at_zero("context_length")
+    ),
+    same("QUANTIZED_KV_START", "quantized_kv_start", "5000"),
+    unsupported("EXPERT_CACHE_GB", "-", "experts are not offloaded: the whole model is in memory"),
+    needless("TOP_LOGPROBS_K", "0", "a request may ask for up to 20 without a setting"),
+    same("APC_ENABLED", "prefix_cache", "0", "on by default in Pippin"),
+    same("APC_BLOCK_SIZE", "cache_block_tokens", "16"),
+    needless("APC_NUM_BLOCKS", "2048", BY_BYTES),
+    same("APC_MEMORY_MAX_GB", "cache_memory_mb", "auto", convert=to.gibibytes("cache_memory_mb")),
+    needless("APC_MEMORY_RESERVE_GB", "auto", "memory is admitted by bytes before a request starts"),
+    same("APC_DISK_PATH", "cache_dir", "cache home"),
+    equivalent(
+        "APC_DISK_ENABLED",
+        "cache_dir",
+        "1",
+        "0 leaves the disk tier off; it is on where `cache_dir` names a folder",
+        to.disk_enabled,
+    ),
+    same("APC_DISK_MAX_GB", "cache_disk_max_gb", "20"),
+    needless("APC_DISK_QUEUE_MAX_GB", "1", WRITER),
+    needless("APC_DISK_SHARD_MAX_BLOCKS", "256", WRITER),
+    needless("APC_DISK_WORKERS", "-", WRITER),
+    needless("APC_DISK_NAMESPACE", "-", "files carry the model's fingerprint"),
+    needless("APC_CHECKPOINT_ENTRIES", "2", SNAPSHOTS),
+    needless("APC_CHECKPOINT_INTERVAL_TOKENS", "2048", SNAPSHOTS),
+    needless("APC_CHECKPOINT_GUARD_TOKENS", "1", SNAPSHOTS),
+    needless("APC_EXACT_MIN_TOKENS", "-", LAYOUT),
+    needless("APC_LAYER_MAJOR_MEMORY_MIN_TOKENS", "50000", LAYOUT),
+    needless("APC_MAX_POOL_TENSORS", "450000", LAYOUT),
+    needless("APC_HASH", "fast", "blocks are compared token by token"),
+    unsupported("APC_DEFAULT_TENANT", "-", "requests bring their salt (`X-Tenant-Id`, `cache_salt`)"),
+    needless("APC_TRACE", "-", "hits and misses are in the metrics"),
+    needless("APC_DEBUG", "-", "`log_level: debug` shows them"),
+    same("HF_HUB_OFFLINE", "offline", "-"),
+    same("HF_TOKEN", None, "-", "read by the Hugging Face library, as there"),
+)
+
+_BY_NAME = {term.name: term for term in VARIABLES}
+_KNOBS = {
+    "kv_bits": "KV_BITS",
+    "kv_quant_scheme": "KV_QUANT_SCHEME",
+    "kv_group_size": "KV_GROUP_SIZE",
+    "kv_key_bits": "KV_KEY_BITS",
+    "kv_value_bits": "KV_VALUE_BITS",
+    "kv_key_scheme": "KV_KEY_SCHEME",
+    "kv_value_scheme": "KV_VALUE_SCHEME",
+    "quantized_kv_start": "QUANTIZED_KV_START",
+    "apc_enabled": "APC_ENABLED",
+    "apc_disk_enabled": "APC_DISK_ENABLED",
+    "apc_disk_path": "APC_DISK_PATH",
+    "apc_block_size": "APC_BLOCK_SIZE",
+    "apc_num_blocks": "APC_NUM_BLOCKS",
+    "apc_disk_max_gb": "APC_DISK_MAX_GB",
+    "apc_memory_max_gb": "APC_MEMORY_MAX_GB",
+    "apc_memory_reserve_gb": "APC_MEMORY_RESERVE_GB",
+    "apc_disk_queue_max_gb": "APC_DISK_QUEUE_MAX_GB",
+    "apc_disk_shard_max_blocks": "APC_DISK_SHARD_MAX_BLOCKS",
+    "apc_checkpoint_entries": "APC_CHECKPOINT_ENTRIES",
+    "apc_checkpoint_interval_tokens": "APC_CHECKPOINT_INTERVAL_TOKENS",
+    "apc_checkpoint_guard_tokens": "APC_CHECKPOINT_GUARD_TOKENS",
+    "max_kv_size": "MAX_KV_SIZE",
+    "token_queue_timeout": "MLX_VLM_TOKEN_QUEUE_TIMEOUT",
+    "draft_model": "MLX_VLM_DRAFT_MODEL",
+    "draft_kind": "MLX_VLM_DRAFT_KIND",
+    "vision_cache_size": "MLX_VLM_VISION_CACHE_SIZE",
+    "min_pixels": "MLX_VLM_MIN_PIXELS",
+    "max_pixels": "MLX_VLM_MAX_PIXELS",
+}
+
+SETTINGS = tuple(replace(_BY_NAME[variable], name=knob) for knob, variable in _KNOBS.items())
 
 SERVER: Final = Server(
     name="mlx-vlm",

@@ -24,7 +24,7 @@ def in_order(compat: Compat | None) -> Iterable[Server]:
 
 @cache
 def flag_terms(compat: Compat | None) -> dict[str, Term]:
-    """What each foreign flag does. Where several know it, a term that converts is preferred."""
+    """The term of each foreign flag. Where several servers have the flag, a term that converts is preferred."""
     terms: dict[str, Term] = {}
     for server in in_order(compat):
         for term in server.flags:
@@ -42,7 +42,7 @@ def _says_more(term: Term, known: Term, compat: Compat | None) -> bool:
 
 @cache
 def variable_terms(compat: Compat | None) -> dict[str, Term]:
-    """What each foreign variable does. Common names (`PORT`) are read under their server's profile alone."""
+    """The term of each foreign variable. Common names (`PORT`) are read under their server's profile alone."""
     return {
         term.name: term
         for server in reversed(list(in_order(compat)))

@@ -1,9 +1,14 @@
-"""The words in which a replaced server's configuration is described."""
+"""The words in which a replaced server's configuration is described, and how they are read as Pippin's options."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
+
+from pippin.config.errors import ConfigError
+from pippin.config.options.declaration import options
+from pippin.config.settings import Note
+from pippin.config.values import convert as converted_to
 
 Effect = Literal["same", "equivalent", "needless", "unsupported"]
 Takes = Literal["value", "switch", "list"]
@@ -101,3 +106,41 @@ def needless(name: str, default: str, note: str, takes: Takes = "value") -> Term
 
 def unsupported(name: str, default: str, note: str, takes: Takes = "value") -> Term:
     return Term(name=name, effect="unsupported", default=default, note=note, takes=takes)
+
+
+ENTRY_FIELDS = ("path", "name", "kind", "preload")
+"""Parts of a model's entry that are no options."""
+
+
+def translate(term: Term, value: Any, where: str) -> tuple[dict[str, Any], list[Note]]:
+    """The value of a foreign name as Pippin's options, and what the operator is told of it in the log.
+
+    `where` names the place of the value in messages. Raises `ConfigError` for a value that the replaced server would
+    have refused as well.
+    """
+    match term.effect:
+        case "needless":
+            return {}, [Note("info", f"{where} is accepted and not needed: {term.note}.")]
+        case "unsupported":
+            return {}, [Note("warning", f"{where} has no effect: {term.note}.")]
+        case "same" | "equivalent":
+            pass
+    if term.option is None:
+        return {}, []
+    try:
+        converted = term.convert(value) if term.convert else Converted({term.option: value})
+    except Refused as refused:
+        raise ConfigError(f"{where}: `{value}` is not {refused}.") from None
+    values = {name: _typed(name, given, where) for name, given in converted.options.items()}
+    notes = [Note("warning", f"{where}: {converted.warning}.")] if converted.warning else []
+    if term.effect == "equivalent" and not notes:
+        notes = [Note("info", f"{where} is `{term.option}` in Pippin: {term.note}.")]
+    return values, notes
+
+
+def _typed(name: str, value: Any, where: str) -> Any:
+    return value if name in ENTRY_FIELDS else converted_to(options()[name], value, where)
+
+
+def without_effect(term: Term, where: str) -> Note:
+    return Note("info", f"{where} has no effect without {term.requires}.")

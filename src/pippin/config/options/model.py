@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from pippin.config.options.marks import HOT, flag
+from pippin.config.options.marks import HOT, default_of, flag
+from pippin.core import parameters as p
 from pippin.core.requests import OverflowPolicy
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -83,37 +84,29 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_request_tokens: Annotated[
         Positive | None, Meta(description="Most new tokens that a request may ask for.", extra=HOT)
     ] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, Meta(description="Default temperature.", extra=HOT)
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Default top-p.", extra=HOT)
-    ] = None
-    top_k: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Default top-k; 0 is off.", extra=HOT)
-    ] = None
-    min_p: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Default min-p.", extra=HOT)
-    ] = None
+    temperature: Annotated[Annotated[float, p.TEMPERATURE.bounds] | None, default_of(p.TEMPERATURE)] = None
+    top_p: Annotated[Annotated[float, p.TOP_P.bounds] | None, default_of(p.TOP_P)] = None
+    top_k: Annotated[Annotated[int, p.TOP_K.bounds] | None, default_of(p.TOP_K)] = None
+    min_p: Annotated[Annotated[float, p.MIN_P.bounds] | None, default_of(p.MIN_P)] = None
     repetition_penalty: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Default repetition penalty.", extra=HOT)
+        Annotated[float, p.REPETITION_PENALTY.bounds] | None, default_of(p.REPETITION_PENALTY)
     ] = None
     repetition_context_size: Annotated[
-        Natural | None, Meta(description="Tokens that the repetition penalty looks back.", extra=HOT)
+        Annotated[int, p.REPETITION_CONTEXT.bounds] | None, default_of(p.REPETITION_CONTEXT)
     ] = None
-    presence_penalty: Annotated[float | None, Meta(description="Default presence penalty.", extra=HOT)] = None
-    frequency_penalty: Annotated[float | None, Meta(description="Default frequency penalty.", extra=HOT)] = (
+    presence_penalty: Annotated[
+        Annotated[float, p.PRESENCE_PENALTY.bounds] | None, default_of(p.PRESENCE_PENALTY)
+    ] = None
+    frequency_penalty: Annotated[
+        Annotated[float, p.FREQUENCY_PENALTY.bounds] | None, default_of(p.FREQUENCY_PENALTY)
+    ] = None
+    xtc_probability: Annotated[
+        Annotated[float, p.XTC_PROBABILITY.bounds] | None, default_of(p.XTC_PROBABILITY)
+    ] = None
+    xtc_threshold: Annotated[Annotated[float, p.XTC_THRESHOLD.bounds] | None, default_of(p.XTC_THRESHOLD)] = (
         None
     )
-    xtc_probability: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Default XTC probability.", extra=HOT)
-    ] = None
-    xtc_threshold: Annotated[
-        Annotated[float, Meta(ge=0, le=0.5)] | None, Meta(description="Default XTC threshold.", extra=HOT)
-    ] = None
-    seed: Annotated[
-        int | None, Meta(description="Default seed; not set is a fresh one each time.", extra=HOT)
-    ] = None
+    seed: Annotated[Annotated[int, p.SEED.bounds] | None, default_of(p.SEED)] = None
 
     # Scheduling
     max_num_seqs: Annotated[Positive, Meta(description="Most requests that decode together.")] = 64

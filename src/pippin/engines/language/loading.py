@@ -21,6 +21,7 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching
 from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.blocks import BlockLayout
@@ -31,11 +32,12 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import Limits, no_bytes
-from pippin.engines.language.step.speculation import DraftModel, PromptLookup, Proposer, Speculation
+from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.proposers import DraftModel, PromptLookup, Proposer
+from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.sight import Sight
 from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.warm_prompts import warm
 
@@ -91,27 +93,25 @@ def build_engine(
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
+    loaded = LoadedModel(
+        module=model,
+        tokenizer=tokenizer,
+        vocabulary=batching.vocabulary,
+        head=Head(model, batching.vocabulary),
+        adapters=adapters,
+        vision=_open_vision(model, options, plan),
+        joins_prompts=batching.joint_prompts,
+    )
+    groups = CacheGroups(
+        batching.layout, batching.new_group, options.quantized_kv_start if options.kv_bits else 0
+    )
     engine = LanguageEngine(
-        model,
-        tokenizer,
+        loaded,
         options=options,
         limits=_limits(options, plan, batching, proposer, shares.rows),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=Batch(
-            CacheGroups(
-                batching.layout, batching.new_group, options.quantized_kv_start if options.kv_bits else 0
-            ),
-            tokenizer,
-            batching.vocabulary,
-            adapters,
-            sorts_slowly=plan.sorts_slowly,
-            overlaps=plan.overlaps,
-        ),
-        head=Head(model, batching.vocabulary),
-        joint_prompts=batching.joint_prompts,
+        batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
         prefixes=prefixes,
-        adapters=adapters,
-        sight=_open_sight(model, options, plan),
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
@@ -120,16 +120,17 @@ def build_engine(
 
 def _limits(
     options: ModelOptions, plan: DevicePlan, batching: Batching, proposer: Proposer | None, memory: int
-) -> Limits:
+) -> StepLimits:
+    """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
-    return Limits(
-        max_rows=options.max_num_seqs,
+    return StepLimits(
+        max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         target_gap=options.target_gap_ms / 1e3,
-        row_bytes=batching.slot_bytes,
+        sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
-        draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
+        draft_bytes=None if proposer is None else proposer.sequence_bytes,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
@@ -137,10 +138,10 @@ def _limits(
     )
 
 
-def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:
+def _open_vision(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> VisionEncoder | None:
     if not isinstance(model, VisionModel):
         return None
-    return Sight(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
+    return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
 def _open_prefixes(

@@ -18,7 +18,7 @@ LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
 
 
 class PlayedChoice:
-    """One choice on the stage: its next token, and the reader of its text."""
+    """A choice that is being answered: the place of its next token, and the reader of its text."""
 
     def __init__(self, job: ScriptedJob, choice: int, preparer: ScriptedPreparer) -> None:
         request = job.request
@@ -70,7 +70,7 @@ class Row:
         self.steps = 0
 
     def begin(self) -> list[Event]:
-        """What comes before the first token."""
+        """The events that come before the first token."""
         request, prompt = self.job.request, self.job.accepted.prompt_tokens
         events: list[Event] = [Progress(prompt, prompt, min(self.job.rule.cached_tokens, prompt))]
         if request.echo:
@@ -82,7 +82,7 @@ class Row:
         return events
 
     def play(self, now: float) -> list[Event]:
-        """One token of every choice that is not over."""
+        """Play the next token of every choice that is not over."""
         self.steps += 1
         self.due = now + self.gap
         events: list[Event] = []

@@ -7,6 +7,8 @@ import wave
 import zlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from pippin.core.conversation import Image, Text
 from pippin.core.errors import ServerError
 from pippin.core.events import (
@@ -70,8 +72,7 @@ def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
             vector[zlib.crc32(word.strip().lower().encode()) % dimensions] += 1.0
         length = math.sqrt(sum(value * value for value in vector[:width])) or 1.0
         rows.append([value / length for value in vector[:width]])
-    flat = [value for row in rows for value in row]
-    return Embedded(struct.pack(f"<{len(flat)}f", *flat), width, count)
+    return Embedded(np.array(rows, "<f4").tobytes(), width, count)
 
 
 def _rerank(task: Rerank) -> Ranked:
@@ -119,9 +120,8 @@ def _speak(task: Speak) -> tuple[Event, ...]:
             "invalid_request", f"There is no voice {task.voice!r}. Known are: {known}.", "voice"
         )
     seconds = len(task.text) * SECONDS_PER_CHARACTER / task.speed
-    count = int(seconds * SAMPLE_RATE)
-    tone = [int(8000 * math.sin(2 * math.pi * 440 * index / SAMPLE_RATE)) for index in range(count)]
-    pcm = struct.pack(f"<{count}h", *tone)
+    moments = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    pcm = (8000 * np.sin(2 * np.pi * 440 * moments)).astype("<i2").tobytes()
     sound = pcm if task.format == "pcm" else _wav(pcm)
     size = max(1, len(sound) // 4 if task.stream else len(sound))
     pieces = [sound[start : start + size] for start in range(0, len(sound), size)]

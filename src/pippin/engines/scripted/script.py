@@ -44,8 +44,11 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is answered when `when` holds. The raw text is `think` between the reasoning markers, `say`, and
-    `calls` in the tool format's markup, those of tools that are offered."""
+    """A rule of the script: the answer where `when` holds.
+
+    The raw text is `think` between the reasoning markers, `say`, and those of `calls` whose tools are offered, in the
+    tool format's markup.
+    """
 
     when: When = field(default_factory=When)
     think: str | None = None

@@ -39,7 +39,7 @@ def _resolve(reference: str, root: dict[str, Any]) -> Any:
 
 
 def property_schema(schema: dict[str, Any] | None, key: str) -> Any:
-    """What a parameters schema says of one of its properties."""
+    """The schema of one property of a parameters schema."""
     if not isinstance(schema, dict):
         return None
     properties = schema.get("properties")
@@ -127,7 +127,7 @@ class ArgumentsWriter:
         self.member(key)
 
     def begin_value(self, key: str, *, kind: Literal["string", "json"] | None = None) -> None:
-        """As `begin`, where the key is not to be written."""
+        """Begin an argument whose key is not to be written."""
         types = types_of(property_schema(self._schema, key), self._schema or {})
         if kind == "string" or (not types and kind is None and self._untyped == "string"):
             types = frozenset({"string"})

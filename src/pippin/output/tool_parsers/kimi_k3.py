@@ -46,7 +46,7 @@ class KimiK3Calls(InvokeCalls):
 
 
 def _arguments(grammar: Grammar, tool: Tool) -> str:
-    """One element for each argument, which says of which type its value is."""
+    """Calls with an element for each argument, whose attribute names the type of its value."""
     root = parameters_of(tool)
     required = root.get("required") or ()
     parts = []

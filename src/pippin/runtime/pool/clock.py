@@ -23,6 +23,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    """The clock of the machine."""
+
     def now(self) -> float:
         return time.monotonic()
 
@@ -34,6 +36,8 @@ class SystemClock:
 
 
 class Changes:
+    """Lets tasks wait for something in the pool to change."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: set[asyncio.Future[None]] = set()
@@ -61,7 +65,7 @@ class Changes:
         return True
 
     async def first(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
-        """Wait for a future, which is left alone; False when the time was up before. Raises what it raises."""
+        """Wait for a future, at most so many seconds; False when the time was up before. Raises what it raises."""
         if seconds is None:
             await asyncio.shield(future)
             return True

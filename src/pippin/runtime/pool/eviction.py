@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Resident:
+    """A model in memory, as far as it matters to who leaves."""
+
     id: str
     footprint: int  # bytes
     busy: bool  # requests hold it
@@ -14,20 +16,20 @@ class Resident:
 
 @dataclass(frozen=True)
 class Shortage:
-    """What is missing for a load: memory, places, or both."""
+    """What is missing for a load: bytes of memory, and how many models there are too many."""
 
     bytes: int
-    places: int
+    models: int
 
     def __bool__(self) -> bool:
-        return self.bytes > 0 or self.places > 0
+        return self.bytes > 0 or self.models > 0
 
 
 def shortage(residents: list[Resident], need: int, budget: int, most: int | None) -> Shortage:
     """What a model of `need` bytes lacks beside the resident ones."""
     used = sum(resident.footprint for resident in residents)
-    places = 0 if most is None else len(residents) + 1 - most
-    return Shortage(bytes=max(0, used + need - budget), places=max(0, places))
+    models = 0 if most is None else len(residents) + 1 - most
+    return Shortage(bytes=max(0, used + need - budget), models=max(0, models))
 
 
 def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | None:
@@ -39,11 +41,11 @@ def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | No
     freed = 0
     movable = [resident for resident in residents if not resident.pinned]
     for resident in sorted(movable, key=lambda each: (each.busy, each.last_used)):
-        if freed >= missing.bytes and len(chosen) >= missing.places:
+        if freed >= missing.bytes and len(chosen) >= missing.models:
             break
         chosen.append(resident)
         freed += resident.footprint
-    if freed < missing.bytes or len(chosen) < missing.places:
+    if freed < missing.bytes or len(chosen) < missing.models:
         return None
     return _without_needless(chosen, missing)
 
@@ -53,6 +55,6 @@ def _without_needless(chosen: list[Resident], missing: Shortage) -> list[Residen
     kept = list(chosen)
     for resident in reversed(chosen):
         rest = [each for each in kept if each is not resident]
-        if sum(each.footprint for each in rest) >= missing.bytes and len(rest) >= missing.places:
+        if sum(each.footprint for each in rest) >= missing.bytes and len(rest) >= missing.models:
             kept = rest
     return kept

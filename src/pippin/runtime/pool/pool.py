@@ -24,7 +24,7 @@ from pippin.runtime.workers.worker import Launcher, Worker
 
 
 def memory_budget(options: ServerOptions) -> int:
-    """Bytes: what the operator set, or a share of the memory that weights lie in."""
+    """Bytes that models may take together: what the operator set, or a share of the memory that weights lie in."""
     if options.memory_budget_gb is not None:
         return int(options.memory_budget_gb * 1e9)
     return int(device_memory() * options.memory_percent)
@@ -44,13 +44,18 @@ class Lease:
         return self.slot.options
 
     def release(self, keep_alive: float | None = None) -> None:
-        """Give it back. `keep_alive`: seconds that the model stays if nothing else comes; below 0: for ever."""
+        """Give the lease back; a second call does nothing.
+
+        `keep_alive`: seconds that the model stays if nothing else comes; below 0 it stays for ever.
+        """
         if not self.released:
             self.released = True
             self.pool.release(self.slot, keep_alive)
 
 
 class Pool:
+    """Leases models to requests: loads them, evicts others for them, and unloads those that are idle."""
+
     def __init__(
         self,
         options: ServerOptions,

@@ -12,8 +12,8 @@ from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import ErrorKind, ErrorReport, ServerError
 from pippin.core.models import LoadState, WorkerSpec
 from pippin.core.traces import without_folders
+from pippin.runtime.pool.admission import Admission
 from pippin.runtime.pool.clock import Changes, Clock
-from pippin.runtime.pool.room import Room
 from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate
 from pippin.runtime.workers.worker import Launcher, Worker
@@ -27,6 +27,8 @@ SHARE_STEP: Final = 16  # a change of memory below one part in so many is not wo
 
 
 class Residency:
+    """Loads and unloads the models of slots, one load, one unload and one idle timer at a time for each."""
+
     def __init__(
         self,
         options: ServerOptions,
@@ -43,12 +45,12 @@ class Residency:
         self._launch = launch
         self._changes = changes
         self._clock = clock
-        self._room = Room(options, memory, slots, changes, clock, self._prepare, self.unload)
+        self._admission = Admission(options, memory, slots, changes, clock, self._prepare, self.unload)
         self.last_loaded: str | None = None
 
     def adopt(self, options: ServerOptions, memory: int) -> None:
         self._options = options
-        self._room.adopt(options, memory)
+        self._admission.adopt(options, memory)
 
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
         """The worker once it can prepare requests; starts the load that leads there."""
@@ -92,7 +94,7 @@ class Residency:
 
     async def _load(self, slot: Slot) -> None:
         slot.footprint = self._estimate(slot.info, slot.options)
-        await self._room.take(slot)
+        await self._admission.admit(slot)
         slot.stage = "starting"
         self._share_memory()
         worker = await self._launched(slot)
@@ -227,21 +229,24 @@ class Residency:
     # Memory
 
     def _trim(self, newest: Slot) -> None:
-        """Measured, a model may be larger than estimated: idle ones leave for it, the rest is told."""
+        """Let idle models leave where all take more than their budget.
+
+        That happens when a model, once it is measured, is larger than was estimated.
+        """
         for slot in sorted(self._slots.values(), key=lambda each: each.last_used):
-            if self._room.excess() <= 0:
+            if self._admission.excess() <= 0:
                 return
             if slot is not newest and not slot.pinned:
                 self._leave_if_idle(slot)
-        if self._room.excess() > 0:
-            log.warning("Models take %d MiB more than their budget.", self._room.excess() >> 20)
+        if self._admission.excess() > 0:
+            log.warning("Models take %d MiB more than their budget.", self._admission.excess() >> 20)
 
     def _share_memory(self) -> None:
         """Divide what is free among the resident models, for their caches, and tell those that run."""
         for slot in self._slots.values():
             if not slot.resident or slot.options.memory_bytes is not None:
                 continue
-            share = self._room.allowance(slot)
+            share = self._admission.allowance(slot)
             if abs(share - slot.memory) * SHARE_STEP > slot.memory:
                 slot.memory = share
                 if slot.worker is not None:

@@ -1,4 +1,4 @@
-"""The place of one model in the pool: its state, its claims, and its history of failures."""
+"""A slot of the pool: the state of one model, its claims, and its history of failures."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -19,8 +19,11 @@ LONGEST_PAUSE: Final = 120.0  # seconds
 
 @dataclass(eq=False)
 class Slot:
-    """`claims` counts the requests that hold this load or wait for it; while `closing`, new ones wait for
-    the next. Times are the pool's clock, but for those that are shown."""
+    """A model in the pool: whether it is in memory, who holds it, and how its loads ended.
+
+    `claims` counts the requests that hold this load or wait for it; while `closing`, new ones wait for the next. Times
+    are the pool's clock, but for those that are shown.
+    """
 
     info: ModelInfo
     options: ModelOptions
@@ -61,7 +64,7 @@ class Slot:
 
     @property
     def lost(self) -> ErrorReport | None:
-        """What became of a worker that died while its load goes on."""
+        """The end of a worker that died while its load goes on."""
         return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
 
     def as_resident(self) -> Resident:
@@ -88,13 +91,13 @@ class Slot:
         )
 
     def check_failure(self, now: float) -> None:
-        """Raise the failure of a short while ago instead of trying again at once."""
+        """Raise the failure of a short while ago again, instead of trying at once."""
         if now < self.refuse_until and self.error is not None:
             report = self.error
             raise ServerError(report.kind, report.message, retry_after=round(self.refuse_until - now, 1))
 
     def check_queue(self) -> None:
-        """Refuse a request beyond the rows and the queue of the model."""
+        """Refuse a request beyond the batch and the queue of the model. Raises `ServerError`."""
         if self.claims >= self.options.max_num_seqs + self.options.queue_size:
             message = (
                 f"The queue of model {self.info.id!r} is full ({self.claims} requests); try again later."

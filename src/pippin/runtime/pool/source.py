@@ -12,16 +12,16 @@ Estimate = Callable[[ModelInfo, ModelOptions], int]
 
 
 class ModelSource(Protocol):
-    """`pippin.catalog`'s `Catalog`, as far as it is needed here."""
+    """What the pool and the service need of `pippin.catalog.Catalog`."""
 
     def models(self) -> list[ModelInfo]: ...
 
     def resolve(self, name: str) -> ModelInfo:
-        """Raises `ServerError` for a name that is unknown or ambiguous."""
+        """The model that a name means. Raises `ServerError` for a name that is unknown or ambiguous."""
         ...
 
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
-        """The same, downloaded first if it is missing and requests may cause that."""
+        """As `resolve`; a model that is missing is downloaded first, if requests may cause that."""
         ...
 
     def adopt(self, options: ServerOptions) -> None: ...

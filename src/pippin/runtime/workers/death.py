@@ -14,29 +14,31 @@ GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
 
 
-class Birth(Struct, frozen=True, kw_only=True):
+class MemoryAtStart(Struct, frozen=True, kw_only=True):
     """The machine's memory when the worker started to load."""
 
     free: int  # bytes
     starved: int  # processes that the system had ended for lack of memory
 
     @classmethod
-    def now(cls) -> "Birth":
+    def now(cls) -> "MemoryAtStart":
         return cls(free=psutil.virtual_memory().available, starved=_starved())
 
 
 class Death(Struct, frozen=True, kw_only=True):
+    """How a worker died, and at what."""
+
     status: int  # of the exit; below 0 a signal's number
     fault: Exception | None  # what was wrong with the frames that it sent
     doing: str | None  # of the load; None where that was done
     starved: bool  # the system ended a process for lack of memory in the worker's time
 
 
-def died(status: int, birth: Birth, *, fault: Exception | None, doing: str | None) -> Death:
-    return Death(status=status, fault=fault, doing=doing, starved=_starved() > birth.starved)
+def died(status: int, at_start: MemoryAtStart, *, fault: Exception | None, doing: str | None) -> Death:
+    return Death(status=status, fault=fault, doing=doing, starved=_starved() > at_start.starved)
 
 
-def death_report(model: str, death: Death, birth: Birth, need: int) -> ErrorReport:
+def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
     """What to tell clients; `need` is the bytes that the model was expected to take."""
     killed = death.status == -signal.SIGKILL and death.fault is None
     if death.doing is None:
@@ -47,7 +49,7 @@ def death_report(model: str, death: Death, birth: Birth, need: int) -> ErrorRepo
         return ErrorReport(kind="worker_died", message=message)
     words = [
         f"The model {model!r} could not be loaded: its process died while it {death.doing} ({_how(death)}).",
-        f"It needs about {_size(need)}, and {_size(birth.free)} were free when it started.",
+        f"It needs about {_size(need)}, and {_size(at_start.free)} were free when it started.",
     ]
     if killed and death.starved:
         words.append(f"The system ended it for lack of memory: {MENDS}.")

@@ -16,6 +16,7 @@ SERIAL_MARK: Final = "#"
 
 
 def request_id(wire_id: str) -> str:
+    """The request's id of an id on the wire, which has a serial number behind it."""
     return wire_id.rpartition(SERIAL_MARK)[0]
 
 
@@ -27,7 +28,10 @@ class LinkFull(Exception):
 
 
 class Link(asyncio.Protocol):
-    """Reports go to `on_report` as they come; `on_closed` is told once, with the fault if the frames broke."""
+    """The socket to one worker, as an asyncio protocol.
+
+    Reports go to `on_report` as they come; `on_closed` is told once, with the fault if the frames broke.
+    """
 
     def __init__(
         self, on_report: Callable[[Report], None], on_closed: Callable[[Exception | None], None]

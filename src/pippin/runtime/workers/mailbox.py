@@ -10,7 +10,7 @@ from typing import Final
 
 from pippin.core.errors import ErrorReport
 from pippin.core.events import (
-    TERMINAL,
+    Ending,
     Event,
     Failed,
     Finished,
@@ -28,7 +28,10 @@ MERGE_AT: Final = 1024  # waiting events
 
 
 class Mailbox:
-    """Single reader. `choices` is how many `Finished` a generation ends with; 0 for other tasks."""
+    """The events of one request that wait for their single reader.
+
+    `choices` is how many `Finished` a generation ends with; 0 for other tasks.
+    """
 
     def __init__(self, choices: int, on_overflow: Callable[[], None]) -> None:
         self.complete = False
@@ -59,7 +62,7 @@ class Mailbox:
                 self._unfinished.discard(choice)
                 self.complete = not self._unfinished
             case _:
-                self.complete = isinstance(event, TERMINAL)
+                self.complete = isinstance(event, Ending)
         if len(self._events) >= self._merge_at:
             self._merge()
         if self._reader is not None and not self._reader.done() and (self.complete or not self._whole):
@@ -104,7 +107,7 @@ class Mailbox:
         return events if len(events) < 2 else merged(events)
 
     def _merge(self) -> None:
-        """Join what waits; a reader who lets too much of it gather loses the rest."""
+        """Join the deltas that wait. A request whose reader lets too much of it gather is ended."""
         self._events = merged(self._events)
         self._merge_at = 2 * len(self._events) + MERGE_AT
         if self._bytes > LARGEST and not self._whole and not self.complete:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Collection
 from typing import Final, TypeVar
 
 import msgspec
@@ -34,10 +35,9 @@ from pippin.core.link import (
     Stats,
     Submit,
 )
-from pippin.core.models import EngineStats, WorkerSpec
+from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.death import Birth, death_report, died
-from pippin.runtime.workers.late_stats import brought_up_to_date
+from pippin.runtime.workers.death import MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, request_id
 from pippin.runtime.workers.log import forward_log
 from pippin.runtime.workers.mailbox import Mailbox
@@ -55,8 +55,11 @@ T = TypeVar("T")
 
 
 class WorkerProcess:
-    """`prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
-    `ServerError`; `died` always resolves in the end, with what to tell clients."""
+    """One worker: its process, its socket, and the mailboxes of its requests.
+
+    `prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
+    `ServerError`; `died` always resolves in the end, with what to tell clients.
+    """
 
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
         loop = asyncio.get_running_loop()
@@ -67,7 +70,7 @@ class WorkerProcess:
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._process = process
-        self._birth = Birth.now()
+        self._memory_at_start = MemoryAtStart.now()
         self._need = spec.expected_bytes
         self._link: Link | None = None
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
@@ -119,9 +122,9 @@ class WorkerProcess:
         return None if self.died.done() else self._process.pid
 
     def load_weights(self, memory_bytes: int | None) -> None:
-        """Let it take the memory for its model, which it waits for at the end of its first stage."""
+        """Allow the worker to take memory for its model, for which it waits at the end of its first stage."""
         self._may_load = True
-        self._birth = Birth.now()
+        self._memory_at_start = MemoryAtStart.now()
         self._try_to_send(LoadWeights(memory_bytes))
 
     def submit(self, id: str, task: Task, choices: int) -> Mailbox:
@@ -166,7 +169,7 @@ class WorkerProcess:
         self._try_to_send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
-        """A fresh snapshot; what is known where the worker is inside a long step."""
+        """A fresh snapshot of the engine; the last one, brought up to date, where the worker is inside a long step."""
         if self.died.done() or not self.weights_ready.done():
             return self._last_stats
         if self._stats_asked is None:
@@ -176,7 +179,7 @@ class WorkerProcess:
         return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._wire_ids)
 
     async def stop(self, deadline: float) -> None:
-        """Let it finish within `deadline` seconds, then end it; returns when the process is gone."""
+        """Let the worker finish within `deadline` seconds, then end it; returns when the process is gone."""
         self._stopping = True
         self._try_to_send(Shutdown(deadline))
         for patience, number in ((deadline + 1.0, signal.SIGTERM), (TERMINATE_AFTER, signal.SIGKILL)):
@@ -191,7 +194,7 @@ class WorkerProcess:
             self._link.send(order)
 
     def _try_to_send(self, order: Order) -> None:
-        """A worker that reads nothing is not helped by one more order."""
+        """Send an order if the link takes one: a worker that reads nothing is not helped by one more."""
         with contextlib.suppress(LinkFull):
             self._send(order)
 
@@ -241,7 +244,7 @@ class WorkerProcess:
             _resolve(asked, None)
 
     def _link_closed(self, fault: Exception | None) -> None:
-        """The worker closed its end, or sent what is no frame: either way it is of no more use."""
+        """The worker closed its end, or sent what is no frame: it is killed if it does not leave by itself."""
         self._fault = fault
         _resolve(self._link_ended, None)
         if not self._stopping:
@@ -249,13 +252,16 @@ class WorkerProcess:
             asyncio.get_running_loop().call_later(patience, self._signal, signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        """Not through the process object, which would reap the process behind the back of whoever waits for it."""
+        """Send a signal to the process.
+
+        Not through the process object, which would reap the process behind the back of whoever waits for it.
+        """
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     def _doing(self) -> str | None:
-        """What of its load it is at; None when it is loaded."""
+        """What the worker is doing to load its model, for an error; None when it is loaded."""
         if not self.prompt_ready.done():
             return "read its tokenizer"
         if not self._may_load:
@@ -273,8 +279,8 @@ class WorkerProcess:
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
-        death = died(status, self._birth, fault=self._fault, doing=self._doing())
-        report = death_report(self.info.id, death, self._birth, self._need)
+        death = died(status, self._memory_at_start, fault=self._fault, doing=self._doing())
+        report = death_report(self.info.id, death, self._memory_at_start, self._need)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:
@@ -286,7 +292,10 @@ class WorkerProcess:
 
 
 def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
-    """A few in each turn of the event loop: a thousand readers that wake at once would hold up everybody else."""
+    """End requests with an error, a few in each turn of the event loop.
+
+    A thousand readers that wake at once would hold up everybody else.
+    """
     for mailbox in mailboxes[:ENDED_IN_A_TURN]:
         mailbox.fail(error)
     if rest := mailboxes[ENDED_IN_A_TURN:]:
@@ -296,3 +305,19 @@ def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:
     if not future.done():
         future.set_result(value)
+
+
+def brought_up_to_date(last: EngineStats, ids: Collection[str]) -> EngineStats:
+    """The last snapshot of a worker that is inside a long step and does not answer.
+
+    Requests that came since count as queued, and those that left are taken out; `ids` are those that are here now.
+    """
+    here = set(ids)
+    known = {each.id for each in last.requests}
+    new = [RequestStatus(id=each, phase="queued") for each in ids if each not in known]
+    return msgspec.structs.replace(
+        last,
+        running=max(0, last.running - len(known - here)),
+        waiting=last.waiting + len(new),
+        requests=(*(each for each in last.requests if each.id in here), *new),
+    )

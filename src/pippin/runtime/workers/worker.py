@@ -10,8 +10,11 @@ from pippin.runtime.workers.mailbox import Mailbox
 
 
 class Worker(Protocol):
-    """`prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
-    `ServerError`; `died` always resolves in the end, with what to tell clients."""
+    """What the pool and the service need of a worker.
+
+    `prompt_ready`, then, some time after `load_weights`, `weights_ready` resolve, or raise the reason as a
+    `ServerError`; `died` always resolves in the end, with what to tell clients.
+    """
 
     @property
     def pid(self) -> int | None: ...
@@ -38,4 +41,6 @@ class Worker(Protocol):
 
 
 class Launcher(Protocol):
+    """Starts a worker process, up to its first stage."""
+
     async def __call__(self, spec: WorkerSpec) -> Worker: ...

@@ -6,59 +6,128 @@ parts of kinds of their own, which dialects without words for them leave out.
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from pippin.core.conversation import Message, Text, Tool, ToolChoice, ToolResult
+from pippin.core.conversation import Message, Reasoning, Text, Tool, ToolCall, ToolChoice, ToolResult
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
     Event,
     Failed,
     Finished,
+    PartDelta,
+    PartEnded,
+    PartStarted,
+    Progress,
     Timings,
     ToolsListed,
     Usage,
 )
 from pippin.core.requests import GenerationRequest
-from pippin.core.tasks import Generate, Task
+from pippin.core.tasks import Generate
 from pippin.mcp.tools import OfferedTool, ToolServers
 from pippin.service import Service
 from pippin.service.run import AnyRun
-from pippin.service.tools.round import ToolRound
 
 log = logging.getLogger(__name__)
 
 
-class ToolCallingService:
-    """Starts tasks as the service does; a generation with MCP tools becomes a `ToolLoop`."""
+LONGEST_ARGUMENTS: Final = 1 << 20  # characters of one call
 
-    def __init__(self, service: Service, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
-        self._service = service
-        self._servers = servers
+
+class ToolRound:
+    """What one run of a loop said, as the model reads it again and as the client sees it.
+
+    Parts are numbered on from the last round's. Calls of MCP tools become parts of a kind of their own.
+    """
+
+    def __init__(
+        self,
+        offered: Mapping[str, OfferedTool],
+        index: int,
+        *,
+        first: bool,
+        results: Sequence[Event] = (),
+    ) -> None:
+        """`results`: what the tools answered before this round, as the client sees it."""
+        self.results = list(results)
+        self.finished: Finished | None = None
+        self.client_calls = 0
+        self.next_index = index
         self._offered = offered
+        self._first = first
+        self._indexes: dict[int, int] = {}
+        self._parts: dict[int, tuple[PartStarted, list[str]]] = {}
 
-    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun:
-        if not isinstance(task, Generate):
-            return await self._service.start(task, model=model, id=id, client=client)
-        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, client)
-        await loop.begin()
-        return loop
+    def seen(self, event: Event) -> Event | None:
+        """The event as the client sees it; None for what it is not told."""
+        match event:
+            case PartStarted(index=index, kind=kind, name=name):
+                self._parts[index] = (event, [])
+                self._indexes[index] = self._next()
+                shown = msgspec.structs.replace(event, index=self._indexes[index])
+                if kind != "tool_call":
+                    return shown
+                if (tool := self._offered.get(name or "")) is None:
+                    self.client_calls += 1
+                    return shown
+                return msgspec.structs.replace(
+                    shown, kind="server_call", name=tool.remote.name, server=tool.server
+                )
+            case PartDelta(index=index, text=text):
+                self._parts[index][1].append(text)
+                return self._renumbered(event)
+            case PartEnded():
+                return self._renumbered(event)
+            case Progress() if not self._first:
+                return None  # a later round's prompt is no business of the client's
+            case _:
+                return event
 
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls of MCP tools."""
+        return [
+            ToolCall(started.id or f"call_{index}", started.name or "", "".join(texts)[:LONGEST_ARGUMENTS])
+            for index, (started, texts) in self._parts.items()
+            if started.kind == "tool_call" and started.name in self._offered
+        ]
 
-def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -> GenerationRequest:
-    """The request with these tools in place of its toolsets; a tool of the client keeps its name."""
-    own = {tool.name for tool in request.tools}
-    more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
-    if more and (request.n > 1 or (request.best_of or 1) > 1):
-        raise ServerError("unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n")
-    return msgspec.structs.replace(request, tools=request.tools + more, toolsets=())
+    def shown(self, results: Sequence[ToolResult]) -> list[Event]:
+        """The answers of the tools, as parts that the client sees."""
+        events: list[Event] = []
+        for result in results:
+            index = self._next()
+            text = "".join(part.text for part in result.parts if isinstance(part, Text))
+            started = PartStarted(0, index, "server_result", result.call_id, is_error=result.is_error)
+            events += [started, PartDelta(0, index, text), PartEnded(0, index)]
+        return events
+
+    def parts(self) -> list[Text | Reasoning | ToolCall]:
+        """The whole turn of the assistant, for the model to read again."""
+        said: list[Text | Reasoning | ToolCall] = []
+        for started, texts in self._parts.values():
+            text = "".join(texts)
+            if started.kind == "text" and text:
+                said.append(Text(text))
+            elif started.kind == "reasoning" and text:
+                said.append(Reasoning(text))
+        return said + list(self.calls)
+
+    def _next(self) -> int:
+        index = self.next_index
+        self.next_index += 1
+        return index
+
+    def _renumbered(self, event: PartDelta | PartEnded) -> Event:
+        return msgspec.structs.replace(event, index=self._indexes[event.index])
 
 
 class ToolLoop:
-    """One answer made of several runs. Single reader, as a run."""
+    """One answer made of several runs, with tool calls between them. Single reader, as a run."""
 
     def __init__(
         self,
@@ -90,7 +159,7 @@ class ToolLoop:
         self.accepted = self._run.accepted
 
     async def take(self) -> list[Event]:
-        """As `Run.take`; while tools work it gives nothing, and keep-alives are the handler's."""
+        """As `Run.take`. While tools work it waits; keep-alives are the handler's."""
         if not self._listed:
             self._listed = True
             return self._listing()
@@ -129,7 +198,7 @@ class ToolLoop:
         return [ToolsListed(server, tuple(listed)) for server, listed in tools.items()]
 
     def _seen(self, events: list[Event]) -> list[Event]:
-        """What the client may see of them. The end is kept back while the loop goes on."""
+        """What the client may see of the events. The end is kept back while the loop goes on."""
         shown: list[Event] = []
         if not events:
             self._ended = True
@@ -154,7 +223,7 @@ class ToolLoop:
         return finished.reason == "tool_calls" and bool(calls) and not self._round.client_calls
 
     async def _go_on(self) -> ErrorReport | None:
-        """Call what was asked for, and let the model read the results; why that failed, if it did."""
+        """Call the tools that were asked for, and let the model read the results; the error where that failed."""
         going = asyncio.create_task(self._next_round(), name=f"tools of {self._id}")
         try:
             waiting: set[asyncio.Future[Any]] = {going, self._failed}
@@ -170,7 +239,7 @@ class ToolLoop:
         return None
 
     async def _next_round(self) -> None:
-        """Raises the `ServerError` of a run that can't be started."""
+        """Call the tools, and start the run that reads their results. Raises the `ServerError` of that start."""
         answers = await self._results()
         self._request = self._continued(answers)
         self._rounds += 1
@@ -224,8 +293,10 @@ class ToolLoop:
 
 
 def _ending(event: Finished, round: ToolRound, usage: Usage, timings: Timings) -> Finished:
-    """The last word of all rounds. With calls of both kinds the client answers its own, and the model calls
-    the others again when it still wants to."""
+    """The end of the whole answer, with the usage and timings of all rounds.
+
+    With calls of both kinds the client answers its own, and the model calls the others again when it still wants to.
+    """
     reason = event.reason
     if reason == "tool_calls" and not round.client_calls:
         reason = "stop"

@@ -1,19 +1,19 @@
-"""Decides which MCP tools a request is given, and by whom it is then run."""
+"""Which MCP tools a request is given, and what then runs it: the service itself, or a loop of runs and tool calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+
+import msgspec
 
 from pippin.config.options.server import McpOffer, ServerOptions
-from pippin.core.conversation import Toolset
+from pippin.core.conversation import Tool, Toolset
+from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
 from pippin.service import Service
-from pippin.service.run import Starter
-from pippin.service.tools.loop import ToolCallingService, with_tools
-
-HEADER: Final = "x-mcp-servers"
-"""Names of servers, separated by commas, or `*`: for dialects and clients that have no field for it."""
+from pippin.service.run import AnyRun, Starter
+from pippin.service.tools.loop import ToolLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,34 @@ class Equipped:
     offered: Mapping[str, OfferedTool] = field(default_factory=dict)
 
 
+class ToolCallingService:
+    """Starts tasks as the service does; a generation with MCP tools becomes a `ToolLoop`."""
+
+    def __init__(self, service: Service, servers: ToolServers, offered: Mapping[str, OfferedTool]) -> None:
+        self._service = service
+        self._servers = servers
+        self._offered = offered
+
+    async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> AnyRun:
+        if not isinstance(task, Generate):
+            return await self._service.start(task, model=model, id=id, client=client)
+        loop = ToolLoop(self._service, self._servers, self._offered, task.request, model, id, client)
+        await loop.begin()
+        return loop
+
+
+def with_tools(request: GenerationRequest, offered: Mapping[str, OfferedTool]) -> GenerationRequest:
+    """The request with these tools in place of its toolsets; a tool of the client keeps its name."""
+    own = {tool.name for tool in request.tools}
+    more: tuple[Tool, ...] = tuple(tool.tool for name, tool in offered.items() if name not in own)
+    if more and (request.n > 1 or (request.best_of or 1) > 1):
+        raise ServerError("unsupported", "MCP tools can be used with one choice only; leave out `n`.", "n")
+    return msgspec.structs.replace(request, tools=request.tools + more, toolsets=())
+
+
 class ToolOffers:
+    """The operator's tool servers, offered to the requests that ask for them, or to all as the option says."""
+
     def __init__(self, servers: ToolServers, offer: McpOffer) -> None:
         self.servers = servers
         self._offer = offer
@@ -31,9 +58,13 @@ class ToolOffers:
         """Hold new requests to changed options."""
         self._offer = options.mcp_offer
 
-    async def equip(self, request: GenerationRequest, headers: Mapping[str, str]) -> Equipped:
-        """The request with the tools that it or the operator asks for. Raises `ServerError` for an unknown server."""
-        wanted = self._wanted(request, headers.get(HEADER, ""))
+    async def equip(self, request: GenerationRequest, named: Sequence[str] = ()) -> Equipped:
+        """The request with the tools that it or the operator asks for.
+
+        `named`: servers that the client asks for beside the request, or `*` for all. Raises `ServerError` for a server
+        that is unknown.
+        """
+        wanted = self._wanted(request, named)
         if not wanted:
             return Equipped(request)
         offered = await self.servers.offered(wanted)
@@ -47,10 +78,10 @@ class ToolOffers:
             return ToolCallingService(service, self.servers, first.offered)
         return service
 
-    def _wanted(self, request: GenerationRequest, header: str) -> tuple[Toolset, ...]:
+    def _wanted(self, request: GenerationRequest, named: Sequence[str]) -> tuple[Toolset, ...]:
         if request.messages is None:
             return ()
-        wanted = request.toolsets + tuple(Toolset(name.strip()) for name in header.split(",") if name.strip())
+        wanted = request.toolsets + tuple(map(Toolset, named))
         if wanted or self._offer == "asked" or not self.servers:
             return wanted
         plain = request.n == 1 and (request.best_of or 1) == 1 and request.tool_choice.mode != "none"

@@ -80,9 +80,9 @@ def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path])
     while engine.busy:
         engine.step()
         kinds |= {
-            (row.request.job.id, not quantized(row.slot.group), len(row.tokens) - 1 >= 40)
-            for row in engine._batch.rows
-            if row.fresh is None
+            (row.sequence.request.job.id, not quantized(row.slot.group), len(row.sequence.tokens) - 1 >= 40)
+            for row in engine.batch.running
+            if row.next_token is None
         }
     bench.judge(prompt, watched["short", 0])
     assert ("long", True, False) in kinds
@@ -104,15 +104,15 @@ def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
     moves = 0
     while engine.busy:
         engine.step()
-        for row in engine._batch.rows:
+        for row in engine.batch.running:
             slot = row.slot
             layers = quantized(slot.group)
             parts = [mx.array(buffer[slot.index, :, :34]) for layer in layers for buffer in layer.buffers]
             mx.eval(parts)
-            group, before = held.get(row.choice, (slot.group, parts))
+            group, before = held.get(row.sequence.choice, (slot.group, parts))
             moves += group is not slot.group
             assert all(map(mx.array_equal, before, parts))
-            held[row.choice] = slot.group, parts
+            held[row.sequence.choice] = slot.group, parts
     assert moves == 4
 
 

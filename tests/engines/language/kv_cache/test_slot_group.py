@@ -8,7 +8,7 @@ import mlx.nn as nn
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.cpu.in_place import opened
+from pippin.engines.cpu.in_place import writable_memory
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
@@ -129,7 +129,7 @@ def test_a_sequence_that_will_not_come_gives_its_slot_up(tmp_path: Path) -> None
 def test_prompts_of_sequences_in_few_bits_are_computed_beside_their_slots(tmp_path: Path) -> None:
     folder = tiny_model("llama", tmp_path / "llama", head_dim=32)
     bench = Bench(folder, ModelOptions(kv_bits=8, kv_group_size=32))
-    assert not bench.engine._scheduler.limits.prompts_in_slots
+    assert not bench.engine.scheduler.limits.prompts_in_slots
     layout = CacheLayout.learn(bench.model, probe_prompt(bench.model, 2))
     assert layout.in_slots
     assert not layout.quantized(8, 32).in_slots
@@ -143,7 +143,7 @@ class Eager:
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         logits: mx.array = self._model(tokens, cache=cache)
-        opened(logits)
+        writable_memory(logits)
         return logits
 
 

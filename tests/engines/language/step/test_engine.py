@@ -20,8 +20,6 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slot_group import BatchedGroup
 from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from pippin.engines.language.step import prefill as prompts
-from pippin.engines.language.step.prefill import compute_together
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import tiny_model
 
@@ -36,6 +34,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bench(folder: Path) -> Bench:
     return Bench(folder, ModelOptions(cache_block_tokens=8))
+
+
+def shapes_of_passes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Of the tokens that the model is given from now on."""
+    shapes: list[tuple[int, ...]] = []
+    model = type(bench.model)
+    call = model.__call__
+
+    def noting(self: object, tokens: mx.array, *given: object, **named: object) -> mx.array:
+        shapes.append(tokens.shape)
+        logits: mx.array = call(self, tokens, *given, **named)
+        return logits
+
+    monkeypatch.setattr(model, "__call__", noting)
+    return shapes
 
 
 def events_of(bench: Bench, *jobs: object) -> list[tuple[str, Event]]:
@@ -76,7 +89,7 @@ def test_a_cancelled_request_leaves_nothing_and_says_nothing(bench: Bench) -> No
     for _ in range(12):
         engine.step()
     engine.cancel("a")
-    assert all(row.request.job.id == "b" for row in engine._batch.rows)
+    assert all(row.sequence.request.job.id == "b" for row in engine.batch.running)
     assert engine.stats().running == 2
     while engine.busy:
         assert all(owner == "b" for owner, _ in engine.step())
@@ -155,7 +168,7 @@ def test_an_empty_prompt_is_refused(bench: Bench) -> None:
 def test_rows_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
-    engine._scheduler.limits.memory = 2 * engine._scheduler.limits.row_bytes(768)
+    engine.scheduler.limits.memory = 2 * engine.scheduler.limits.sequence_bytes(768)
     prompts = {name: ((PROMPT * 2)[place:], 700) for place, name in enumerate("ab")}
     answers, ends = run_all(bench, prompts)
     assert engine.stats().preemptions == 1
@@ -176,8 +189,8 @@ def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
     while engine.busy:
         engine.step()
         steps += 1
-        if steps in (8, 14) and engine._batch.rows:
-            engine._preemption.suspend(engine._batch.rows[0])
+        if steps in (8, 14) and engine.batch.running:
+            engine.lifecycle.suspend(engine.batch.running[0])
     assert engine.stats().preemptions == 2
     assert watched["a", 0] == alone["a", 0]
 
@@ -185,7 +198,7 @@ def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
 def test_a_lone_row_that_outgrows_the_memory_ends_for_length(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
-    engine._scheduler.limits.memory = engine._scheduler.limits.row_bytes(768)
+    engine.scheduler.limits.memory = engine.scheduler.limits.sequence_bytes(768)
     _, ends = run_all(bench, {"a": (PROMPT, 2000)})
     assert ends["a", 0].reason == "length"
     assert 600 < ends["a", 0].usage.completion_tokens < 700
@@ -193,7 +206,7 @@ def test_a_lone_row_that_outgrows_the_memory_ends_for_length(folder: Path) -> No
 
 def test_some_options_change_while_it_runs_and_others_are_refused(bench: Bench) -> None:
     bench.engine.reconfigure({"target_gap_ms": 50.0})
-    assert bench.engine._scheduler.limits.target_gap == 0.05
+    assert bench.engine.scheduler.limits.target_gap == 0.05
     with pytest.raises(ServerError, match="kv_bits cannot change"):
         bench.engine.reconfigure({"kv_bits": 4})
     with pytest.raises(ServerError, match="target_gap_ms"):
@@ -220,16 +233,11 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
 ) -> None:
     plan = msgspec.structs.replace(PLAN, prefill_chunk=256)
     bench = Bench(folder, ModelOptions(prefix_cache=False), plan)
-    passes: list[list[int]] = []
-
-    def noted(*given: Any, wait: bool) -> None:
-        passes.append(given[-1])
-        compute_together(*given, wait=wait)
-
-    monkeypatch.setattr(prompts, "compute_together", noted)
+    passes = shapes_of_passes(bench, monkeypatch)
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 8) for n in range(6)}
     answers, _ = run_all(bench, given)
-    assert passes == [[12, 13, 14, 15, 16, 17]]
+    assert passes[0] == (6, 17), "as many prompts, padded to the longest"
+    assert {width for _, width in passes[1:]} == {1}, "and no other pass of prompts"
     for name, (prompt, _count) in given.items():
         bench.judge(prompt, answers[name, 0])
 
@@ -238,14 +246,11 @@ def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CacheLayout, "batches", False)
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("computed together")
-
-    monkeypatch.setattr(prompts, "compute_together", never)
     bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, prefill_chunk=256))
+    passes = shapes_of_passes(bench, monkeypatch)
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 6) for n in range(4)}
     answers, _ = run_all(bench, given)
+    assert {count for count, _ in passes} == {1}
     for name, (prompt, _count) in given.items():
         bench.judge(prompt, answers[name, 0])
 
@@ -321,7 +326,7 @@ def test_a_gpu_computes_the_next_step_while_a_draw_is_read(
         monkeypatch.setattr(owner, name, noting)
 
     for method in ("sample", "forward", "read"):
-        noted(engine._batch, method)
+        noted(engine.batch, method)
     noted(mx, "async_eval")
     engine.step()
     if overlaps:
@@ -336,11 +341,15 @@ def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:
         engine.submit(bench.job(f"r{place}", PROMPT[: 20 + place], 200))
     for _ in range(10):
         engine.step()
-    [group] = engine._batch.groups._groups.values()
+
+    def slots() -> dict[str, int]:
+        return {each.sequence.request.job.id: each.slot.index for each in engine.batch.running}
+
+    rows = slots()
+    group = engine.batch.running[0].slot.group
     assert isinstance(group, BatchedGroup)
     cache = group._caches[0]
     assert isinstance(cache, BatchedAttention)
-    rows = {row.request.job.id: row.slot.index for row in engine._batch.rows}
     before = {name: mx.array(cache.buffers[0][slot, :, :20]) for name, slot in rows.items()}
     mx.eval(before)
     engine.cancel("r1")
@@ -349,6 +358,5 @@ def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:
         engine.step()
     for name in ("r0", "r2", "r3"):
         assert mx.array_equal(cache.buffers[0][rows[name], :, :20], before[name])
-    assert {
-        row.request.job.id: row.slot.index for row in engine._batch.rows if row.request.job.id in rows
-    } == {name: slot for name, slot in rows.items() if name != "r1"}
+    stayed = {name: slot for name, slot in rows.items() if name != "r1"}
+    assert slots().items() >= stayed.items()

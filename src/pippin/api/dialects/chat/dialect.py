@@ -5,19 +5,17 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.chat.body import ChatMessage
-from pippin.api.dialects.chat.encode import ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat.messages import is_prefill, messages_of
+from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
+from pippin.api.dialects.chat.messages import ChatMessage, is_prefill, messages_of
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import Verbosity
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
 from pippin.api.dialects.shared.media import with_media_options
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of
 from pippin.api.dialects.shared.sampling_fields import sampling_of
-from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest
 
 
@@ -57,10 +55,10 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class ChatDialect:
+class ChatDialect(OpenAIErrors):
     name = "chat_completions"
     path = "/chat/completions"
-    body = ChatRequest
+    id_prefix = ID_PREFIX
     answer = ChatCompletion
     contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED, frozenset({"web_search_options"}))
 
@@ -83,15 +81,9 @@ class ChatDialect:
     def encoder(self, decoded: Decoded[ChatShape], run: RunInfo) -> ChatEncoder:
         return ChatEncoder(decoded.shape, run)
 
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
-
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
-    """What the body asks for, without its way of being answered."""
+    """The request that a body asks for. How it is to be answered (`stream`, `n`, `logprobs`) is the shape's."""
     tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
     request = GenerationRequest(
         model=fields.model,

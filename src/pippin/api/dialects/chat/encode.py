@@ -1,7 +1,7 @@
 """Draws events as the chunks and the answers of Chat Completions."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -12,17 +12,19 @@ from pippin.api.dialects.shared.openai_answers import (
     LogprobsBody,
     TimingsBody,
     UsageBody,
-    encode_error,
     logprobs_of,
     timings_body,
     usage_body,
 )
+from pippin.api.dialects.shared.openai_chunks import ChunkEncoder, ChunkHead
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
-from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Token, Usage
+from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Token
 
 _encode = msgspec.json.encode
+
+
+ID_PREFIX: Final = "chatcmpl-"
 
 
 class ChatShape(Struct, frozen=True, kw_only=True):
@@ -32,14 +34,14 @@ class ChatShape(Struct, frozen=True, kw_only=True):
     reasoning: bool = True  # whether it may be shown
 
 
-class Function(Struct, kw_only=True):
+class AnswerFunction(Struct, kw_only=True):
     name: str
     arguments: str
 
 
-class FunctionCall(Struct, kw_only=True):
+class AnswerCall(Struct, kw_only=True):
     id: str
-    function: Function
+    function: AnswerFunction
     type: Literal["function"] = "function"
 
 
@@ -47,7 +49,7 @@ class AnswerMessage(Struct, kw_only=True):
     content: str | None
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
-    tool_calls: list[FunctionCall] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
     refusal: str | None = None
     annotations: list[str] = field(default_factory=list)
     role: Literal["assistant"] = "assistant"
@@ -72,36 +74,28 @@ class ChatCompletion(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
 
 
-class ChatEncoder:
-    """Chunks are written between a head and a tail that are made once: a token costs one short string."""
+class ChatEncoder(ChunkEncoder):
+    """See `Encoder`."""
 
     def __init__(self, shape: ChatShape, run: RunInfo) -> None:
+        head = ChunkHead(
+            id=ID_PREFIX + run.id,
+            object="chat.completion.chunk",
+            created=run.created,
+            model=run.model,
+            system_fingerprint=run.fingerprint,
+        )
+        super().__init__(head, shape.stream, requests=1, choices=shape.n)
         self._shape = shape
         self._run = run
-        head = _encode(
-            {
-                "id": f"chatcmpl-{run.id}",
-                "object": "chat.completion.chunk",
-                "created": run.created,
-                "model": run.model,
-                "system_fingerprint": run.fingerprint,
-            }
-        )
-        self._head = b"data: " + head[:-1] + b',"choices":['
-        # With include_usage every chunk but the last says `"usage":null`.
-        self._tail = b'],"usage":null}\n\n' if shape.stream.usage else b"]}\n\n"
         self._openings = [
             self._head + b'{"index":%d,"delta":{' % choice + b'"content":' for choice in range(shape.n)
         ]
         self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
         self._calls = [0] * shape.n
-        self._completed = [0] * shape.n
-        self._finished: list[Finished] = []
-        self._prompt_tokens = 0
-        self._failed = False
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
-        self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
+        super().start(accepted)
         first = b'"role":"assistant","content":"","refusal":null'
         return b"".join(self._chunk(choice, first) for choice in range(self._shape.n))
 
@@ -122,26 +116,12 @@ class ChatEncoder:
             case _:
                 return b""
 
-    def keep_alive(self) -> bytes:
-        return b": keep-alive\n\n"
-
-    def failed(self, report: ErrorReport) -> bytes:
-        self._failed = True
-        return b"data: " + encode_error(report) + b"\n\n"
-
-    def end(self) -> bytes:
-        if self._failed or not self._shape.stream.usage:
-            return b"data: [DONE]\n\n"
-        usage = _encode(usage_body([[each.usage for each in self._finished]]))
-        timings = _encode(timings_body(self._finished))
-        return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\ndata: [DONE]\n\n"
-
     def whole(self, completions: Sequence[Completion]) -> bytes:
         [completion] = completions
         finished = [choice.finished for choice in completion.choices if choice.finished is not None]
         return _encode(
             ChatCompletion(
-                id=f"chatcmpl-{self._run.id}",
+                id=ID_PREFIX + self._run.id,
                 created=self._run.created,
                 model=self._run.model,
                 choices=[self._answer(number, choice) for number, choice in enumerate(completion.choices)],
@@ -159,7 +139,7 @@ class ChatEncoder:
             logprobs = b',"logprobs":' + _encode(LogprobsBody(content=logprobs_of(tokens)))
         else:
             logprobs = b',"logprobs":null'
-        tail = self._tail_of_delta()
+        tail = self._tail_of_chunk()
         return self._openings[choice] + _encode(text) + b"}" + logprobs + b',"finish_reason":null}' + tail
 
     def _reasoning(self, choice: int, text: str) -> bytes:
@@ -186,13 +166,14 @@ class ChatEncoder:
         return self._chunk(choice, b'"tool_calls":[' + _encode(opened) + b"]")
 
     def _end_of_choice(self, finished: Finished) -> bytes:
-        self._finished.append(finished)
+        [choices] = self._finished
+        choices.append(finished)
         self._completed[finished.choice] = finished.usage.completion_tokens
-        last = len(self._finished) == self._shape.n
-        tail = self._tail_of_delta()
+        last = len(choices) == self._shape.n
+        tail = self._tail_of_chunk()
         if last and not self._shape.stream.usage:
-            tail = b'],"timings":' + _encode(timings_body(self._finished)) + b"}\n\n"
-        reason = b"%b" % STOPPED[finished.reason].encode()
+            tail = b'],"timings":' + _encode(timings_body(choices)) + b"}\n\n"
+        reason = STOPPED[finished.reason].encode()
         return (
             self._head
             + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
@@ -201,17 +182,11 @@ class ChatEncoder:
 
     def _chunk(self, choice: int, delta: bytes) -> bytes:
         body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)
-        return self._head + body + self._tail_of_delta()
-
-    def _tail_of_delta(self) -> bytes:
-        if not self._shape.stream.continuous_usage:
-            return self._tail
-        so_far = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=sum(self._completed))
-        return b'],"usage":' + _encode(usage_body([[so_far]])) + b"}\n\n"
+        return self._head + body + self._tail_of_chunk()
 
     def _answer(self, number: int, choice: CompletedChoice) -> AnswerChoice:
         calls = [
-            FunctionCall(id=part.id or "", function=Function(name=part.name or "", arguments=part.text))
+            AnswerCall(id=part.id or "", function=AnswerFunction(name=part.name or "", arguments=part.text))
             for part in choice.parts
             if part.kind == "tool_call"
         ]

@@ -5,14 +5,18 @@ from typing import Annotated
 from msgspec import Meta
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.completions.encode import CompletionsEncoder, CompletionsShape, TextCompletion
+from pippin.api.dialects.completions.encode import (
+    ID_PREFIX,
+    CompletionsEncoder,
+    CompletionsShape,
+    TextCompletion,
+)
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of
 from pippin.api.dialects.shared.sampling_fields import sampling_of
-from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest
 
 MAX_PROMPTS = 512
@@ -74,10 +78,10 @@ REFUSED = shared.REFUSED | {
 }
 
 
-class CompletionsDialect:
+class CompletionsDialect(OpenAIErrors):
     name = "completions"
     path = "/completions"
-    body = CompletionRequest
+    id_prefix = ID_PREFIX
     answer = TextCompletion
     contract = Contract(CompletionRequest, shared.ACCEPTED, REFUSED)
 
@@ -101,12 +105,6 @@ class CompletionsDialect:
 
     def encoder(self, decoded: Decoded[CompletionsShape], run: RunInfo) -> CompletionsEncoder:
         return CompletionsEncoder(decoded.shape, run)
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
 
 
 def prompts_of(given: str | tuple[str | int | tuple[int, ...], ...]) -> tuple[Prompt, ...]:

@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -12,18 +12,20 @@ from pippin.api.dialects.shared.openai_answers import (
     STOPPED,
     TimingsBody,
     UsageBody,
-    encode_error,
     finite,
     text_of,
     timings_body,
     usage_body,
 )
+from pippin.api.dialects.shared.openai_chunks import ChunkEncoder, ChunkHead
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
-from pippin.core.errors import ErrorReport
-from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, PromptEcho, Token, Usage
+from pippin.core.events import Event, Finished, FinishReason, PartDelta, PromptEcho, Token
 
 _encode = msgspec.json.encode
+
+
+ID_PREFIX: Final = "cmpl-"
 
 
 class CompletionsShape(Struct, frozen=True, kw_only=True):
@@ -71,7 +73,8 @@ class LogprobWriter:
             body.tokens.append(_spelled(token.raw))
             body.text_offset.append(self._offset)
             self._offset += len(self._decoder.decode(token.raw))
-            if token.logprob is None:  # the first token of a prompt follows from nothing
+            # The first token of a prompt follows from nothing, and has no log probability: null, as at OpenAI's.
+            if token.logprob is None:
                 body.token_logprobs.append(None)
                 body.top_logprobs.append(None)
             else:
@@ -87,29 +90,22 @@ def _spelled(raw: bytes) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-class CompletionsEncoder:
+class CompletionsEncoder(ChunkEncoder):
+    """See `Encoder`. Choices are counted through all requests."""
+
     def __init__(self, shape: CompletionsShape, run: RunInfo) -> None:
+        head = ChunkHead(
+            id=ID_PREFIX + run.id,
+            object="text_completion",
+            created=run.created,
+            model=run.model,
+            system_fingerprint=run.fingerprint,
+        )
+        answers = shape.n * shape.requests
+        super().__init__(head, shape.stream, requests=shape.requests, choices=answers)
         self._shape = shape
         self._run = run
-        head = {
-            "id": f"cmpl-{run.id}",
-            "object": "text_completion",
-            "created": run.created,
-            "model": run.model,
-            "system_fingerprint": run.fingerprint,
-        }
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if shape.stream.usage else b"]}\n\n"
-        answers = shape.n * shape.requests
         self._writers = [LogprobWriter() for _ in range(answers)]
-        self._completed = [0] * answers
-        self._prompt_tokens = 0
-        self._finished: list[list[Finished]] = [[] for _ in range(shape.requests)]
-        self._failed = False
-
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
-        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         first = request * self._shape.n
@@ -126,20 +122,6 @@ class CompletionsEncoder:
             case _:
                 return b""
 
-    def keep_alive(self) -> bytes:
-        return b": keep-alive\n\n"
-
-    def failed(self, report: ErrorReport) -> bytes:
-        self._failed = True
-        return b"data: " + encode_error(report) + b"\n\n"
-
-    def end(self) -> bytes:
-        if self._failed or not self._shape.stream.usage:
-            return b"data: [DONE]\n\n"
-        usage = _encode(usage_body([[each.usage for each in choices] for choices in self._finished]))
-        timings = _encode(timings_body(self._finished[0]))
-        return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\ndata: [DONE]\n\n"
-
     def whole(self, completions: Sequence[Completion]) -> bytes:
         finished = [
             [choice.finished for choice in completion.choices if choice.finished is not None]
@@ -152,7 +134,7 @@ class CompletionsEncoder:
         ]
         return _encode(
             TextCompletion(
-                id=f"cmpl-{self._run.id}",
+                id=ID_PREFIX + self._run.id,
                 created=self._run.created,
                 model=self._run.model,
                 choices=choices,
@@ -171,12 +153,6 @@ class CompletionsEncoder:
         finish = b"null" if reason is None else b'"%b"' % _stopped(reason).encode()
         choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}'
         return self._head + choice % (index, _encode(text), logprobs, finish) + self._tail_of_chunk()
-
-    def _tail_of_chunk(self) -> bytes:
-        if not self._shape.stream.continuous_usage:
-            return self._tail
-        so_far = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=sum(self._completed))
-        return b'],"usage":' + _encode(usage_body([[so_far]])) + b"}\n\n"
 
     def _answer(self, index: int, choice: CompletedChoice, echo: PromptEcho | None) -> TextChoice:
         text = "".join(part.text for part in choice.parts)

@@ -1,6 +1,11 @@
-"""The message that Anthropic's API answers with, for the OpenAPI document: every field that it may have."""
+"""What Anthropic's Messages API answers: the message, its content blocks, and the events of a stream.
+
+The encoder builds these structs, and the OpenAPI document describes them.
+"""
 
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pippin.api.dialects.shared.frames import Closed
 
@@ -14,24 +19,27 @@ class ThinkingAnswer(Closed, tag_field="type", tag="thinking"):
     signature: str
 
 
-class CallAnswer(Closed):
+class ToolUseAnswer(Closed, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any]
 
 
-class ToolUseAnswer(CallAnswer, tag_field="type", tag="tool_use"):
-    pass
-
-
-class McpToolUseAnswer(CallAnswer, tag_field="type", tag="mcp_tool_use"):
+class McpToolUseAnswer(Closed, tag_field="type", tag="mcp_tool_use"):
+    id: str
+    name: str
     server_name: str
+    input: dict[str, Any]
 
 
 class McpToolResultAnswer(Closed, tag_field="type", tag="mcp_tool_result"):
     tool_use_id: str
     is_error: bool
     content: list[TextAnswer]
+
+
+BlockAnswer = TextAnswer | ThinkingAnswer | ToolUseAnswer | McpToolUseAnswer | McpToolResultAnswer
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
 class ThinkingDetails(Closed):
@@ -46,18 +54,91 @@ class MessageUsage(Closed):
     output_tokens_details: ThinkingDetails
 
 
-class MessageAnswer(Closed):
+class MessageAnswer(Closed, kw_only=True):
     """What `POST /v1/messages` answers; a stream's `message_start` holds its beginning."""
 
     id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
     model: str
-    content: list[TextAnswer | ThinkingAnswer | ToolUseAnswer | McpToolUseAnswer | McpToolResultAnswer]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
+    content: list[BlockAnswer]
+    stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
 
 
 class TokenCount(Closed):
+    """What `POST /v1/messages/count_tokens` answers."""
+
     input_tokens: int
+
+
+class MessageStart(Struct, tag_field="type", tag="message_start"):
+    message: MessageAnswer
+
+
+class BlockStart(Struct, tag_field="type", tag="content_block_start"):
+    index: int
+    content_block: BlockAnswer
+
+
+class TextDelta(Struct, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class ThinkingDelta(Struct, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
+class SignatureDelta(Struct, tag_field="type", tag="signature_delta"):
+    signature: str
+
+
+class JsonDelta(Struct, tag_field="type", tag="input_json_delta"):
+    partial_json: str
+
+
+class BlockDelta(Struct, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: TextDelta | ThinkingDelta | SignatureDelta | JsonDelta
+
+
+class BlockStop(Struct, tag_field="type", tag="content_block_stop"):
+    index: int
+
+
+class Stop(Struct, frozen=True):
+    """Why a message ended, and at which of the client's texts; both are null while it goes on."""
+
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+
+
+class MessageDelta(Struct, tag_field="type", tag="message_delta"):
+    delta: Stop
+    usage: MessageUsage
+
+
+class MessageStop(Struct, tag_field="type", tag="message_stop"):
+    pass
+
+
+class Ping(Struct, tag_field="type", tag="ping"):
+    pass
+
+
+class FailureDetail(Struct):
+    type: str
+    message: str
+
+
+class Failure(Struct, tag_field="type", tag="error"):
+    """An error, as a reply with a status of its own and as an event of a stream."""
+
+    error: FailureDetail
+    request_id: str
+
+
+MessageEvent = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping | Failure
+)

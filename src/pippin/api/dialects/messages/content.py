@@ -105,7 +105,7 @@ _SKIPPED: Final = frozenset(
 )
 
 
-class ConversationReader:
+class MessagesReader:
     """Turns messages of blocks into messages of parts.
 
     Tool results stand in messages of users there, and in messages of their own here, so one of theirs can

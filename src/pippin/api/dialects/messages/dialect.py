@@ -9,8 +9,14 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
 from pippin.api.dialects.messages.answer import MessageAnswer
-from pippin.api.dialects.messages.content import ConversationReader, MessageParam
-from pippin.api.dialects.messages.encode import MessagesEncoder, MessageShape, ThinkingShown, error_of
+from pippin.api.dialects.messages.content import MessageParam, MessagesReader
+from pippin.api.dialects.messages.encode import (
+    ID_PREFIX,
+    MessagesEncoder,
+    MessageShape,
+    ThinkingShown,
+    error_of,
+)
 from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import (
@@ -25,7 +31,14 @@ from pippin.api.dialects.shared.engine_fields import (
     template_kwargs_of,
     thinking_of,
 )
-from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, Unused, invalid, loggable
+from pippin.api.dialects.shared.fields import (
+    BOOKKEEPING,
+    Contract,
+    Unused,
+    accepted_beside,
+    invalid,
+    loggable,
+)
 from pippin.api.dialects.shared.media import with_media_options
 from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of, schema_format
 from pippin.api.dialects.shared.sampling_fields import sampling_of
@@ -67,9 +80,7 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
         Tokens | None, Meta(description="Most new tokens; required; 0 fills the cache.")
     ] = None
     system: Annotated[str | list[dict[str, Any]] | None, Meta(description="Text, or text blocks.")] = None
-    stop_sequences: Annotated[
-        Annotated[tuple[str, ...], Meta(max_length=64)] | None, Meta(description="Texts that end the answer.")
-    ] = None
+    stop_sequences: Annotated[shared.StopTexts | None, Meta(description="Texts that end the answer.")] = None
     stream: Annotated[bool | None, Meta(description="Send events as they happen.")] = None
     tools: Annotated[list[GivenTool] | None, Meta(description="Tools that may be called.")] = None
     tool_choice: Annotated[
@@ -90,21 +101,22 @@ class MessagesBody(EngineFields, kw_only=True, omit_defaults=True):
     context_management: Annotated[Any, Meta(description="Accepted: edits make room at Anthropic's.")] = None
 
 
-HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(MessagesBody))
-ACCEPTED: Final[Mapping[str, str]] = {
-    name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
-} | {
-    "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
-    "inference_geo": "Answers are made where the server stands.",
-    "speed": "Every answer is as fast as it can be.",
-    "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
-    "user_profile_id": BOOKKEEPING,
-    "workspace_id": BOOKKEEPING,
-    "billing_policy": "Nothing is billed.",
-    "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
-    "fallback_credit_token": "Nothing is billed.",
-    "anthropic_version": "Of clouds that have no header for it; there is one version.",
-}
+ACCEPTED: Final = accepted_beside(
+    MessagesBody,
+    shared.ACCEPTED
+    | {
+        "container": "Of tools that run at Anthropic's, which are left out of the prompt.",
+        "inference_geo": "Answers are made where the server stands.",
+        "speed": "Every answer is as fast as it can be.",
+        "diagnostics": "Of Anthropic's caches; here usage tells what was cached.",
+        "user_profile_id": BOOKKEEPING,
+        "workspace_id": BOOKKEEPING,
+        "billing_policy": "Nothing is billed.",
+        "fallbacks": "Of refusals by Anthropic's policies, of which there are none here.",
+        "fallback_credit_token": "Nothing is billed.",
+        "anthropic_version": "Of clouds that have no header for it; there is one version.",
+    },
+)
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
     "`mcp_toolset`, or in the header `x-mcp-servers`.",
@@ -123,7 +135,7 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
 class MessagesDialect:
     name = "messages"
     path = "/messages"
-    body = MessagesBody
+    id_prefix = ID_PREFIX
     answer = MessageAnswer
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
@@ -138,7 +150,7 @@ class MessagesDialect:
         check_unsummarised(fields)
         if fields.max_tokens is None and not self._counting:
             raise invalid("max_tokens", "is required.")
-        reader = ConversationReader()
+        reader = MessagesReader()
         reader.system(fields.system or [])
         reader.read(fields.messages)
         if not reader.messages:
@@ -163,7 +175,8 @@ class MessagesDialect:
             thinking=_thinking(fields),
             template_kwargs=template_kwargs_of(fields),
             continue_final=_continues(fields, messages),
-            overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),  # not our words
+            # `context_management` means something else at Anthropic's: edits, of which none are made here.
+            overflow=overflow_of(msgspec.structs.replace(fields, context_management=None)),
         )
         return Decoded(
             requests=(steered(request, fields),),

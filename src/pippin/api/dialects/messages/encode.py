@@ -8,6 +8,33 @@ from typing import Any, Final, Literal
 import msgspec
 
 from pippin.api.dialects.base import RunInfo
+from pippin.api.dialects.messages.answer import (
+    BlockAnswer,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Failure,
+    FailureDetail,
+    JsonDelta,
+    McpToolResultAnswer,
+    McpToolUseAnswer,
+    MessageAnswer,
+    MessageDelta,
+    MessageEvent,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    Ping,
+    SignatureDelta,
+    Stop,
+    StopReason,
+    TextAnswer,
+    TextDelta,
+    ThinkingAnswer,
+    ThinkingDelta,
+    ThinkingDetails,
+    ToolUseAnswer,
+)
 from pippin.api.dialects.shared.frames import COMMENT, event_frame
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import CompletedPart, Completion
@@ -26,13 +53,13 @@ from pippin.core.events import (
     Usage,
 )
 
-Json = dict[str, Any]
+ID_PREFIX: Final = "msg_"
 ThinkingShown = Literal["text", "signature", "hidden"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """What the encoder needs to know of the request."""
+    """The parts of a request that decide how its answer is drawn."""
 
     thinking: ThinkingShown = "text"
     cached: bool = False  # the request asks for caching, so what was written to the cache is told apart
@@ -55,7 +82,7 @@ ERROR_TYPE: Final[dict[ErrorKind, str]] = {
 }
 """Kinds that are not listed are `invalid_request_error`."""
 
-STOP_REASON: Final[dict[FinishReason, str]] = {
+STOP_REASON: Final[dict[FinishReason, StopReason]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
@@ -63,28 +90,24 @@ STOP_REASON: Final[dict[FinishReason, str]] = {
 }
 
 
-def error_of(report: ErrorReport, request_id: str) -> Json:
-    kind = ERROR_TYPE.get(report.kind, "invalid_request_error")
-    return {
-        "type": "error",
-        "error": {"type": kind, "message": report.message},
-        "request_id": request_id,
-    }
+def error_of(report: ErrorReport, request_id: str) -> Failure:
+    word = ERROR_TYPE.get(report.kind, "invalid_request_error")
+    return Failure(FailureDetail(word, report.message), request_id)
 
 
-def usage_of(usage: Usage, *, cached: bool) -> Json:
-    """Tokens read from the cache, newly written to it, and neither; their sum is the prompt.
+def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:
+    """The prompt's tokens in three parts: read from the cache, newly written to it, and the rest.
 
     What was written counts only for requests that asked for caching, as it does at Anthropic's.
     """
     written = usage.stored_tokens if cached else 0
-    return {
-        "input_tokens": usage.prompt_tokens - usage.cached_tokens - written,
-        "cache_creation_input_tokens": written,
-        "cache_read_input_tokens": usage.cached_tokens,
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
-    }
+    return MessageUsage(
+        input_tokens=usage.prompt_tokens - usage.cached_tokens - written,
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=usage.cached_tokens,
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=ThinkingDetails(thinking_tokens=usage.reasoning_tokens),
+    )
 
 
 class MessagesEncoder:
@@ -100,7 +123,7 @@ class MessagesEncoder:
         self._prompt_tokens = 0
         self._opened = False  # message_start is out
         self._blocks = 0
-        self._part: PartStarted | None = None  # has begun, but is no block yet
+        self._part: PartStarted | None = None  # begun by the model, but not sent as a block yet
         self._open: PartStarted | None = None
         self._thought: list[str] = []  # of the open thinking block
 
@@ -115,17 +138,15 @@ class MessagesEncoder:
             case Progress():
                 return self._begin(event.cached)
             case PartStarted(choice=0) | PartDelta(choice=0) | PartEnded(choice=0) | Finished(choice=0):
-                return self._begin(0) + b"".join(
-                    event_frame(payload["type"], payload) for payload in self._events(event)
-                )
+                return self._begin(0) + b"".join([_frame(each) for each in self._events(event)])
             case _:
                 return b""
 
     def keep_alive(self) -> bytes:
-        return event_frame("ping", {"type": "ping"}) if self._opened else COMMENT
+        return _frame(Ping()) if self._opened else COMMENT
 
     def failed(self, report: ErrorReport) -> bytes:
-        return event_frame("error", error_of(report, self._run.id))
+        return _frame(error_of(report, self._run.id))
 
     def end(self) -> bytes:
         return b""
@@ -133,31 +154,31 @@ class MessagesEncoder:
     def whole(self, completions: Sequence[Completion]) -> bytes:
         choice = completions[0].choices[0]
         finished = choice.finished or Finished(0, "stop")
-        content = [block for part in choice.parts if (block := self._whole_block(part)) is not None]
+        blocks = map(self._whole_block, choice.parts)
+        content = [block for block in blocks if block is not None]
         usage = usage_of(finished.usage, cached=self._shape.cached)
-        return msgspec.json.encode(self._message(content, finished, usage))
+        return msgspec.json.encode(self._message(content, stop_of(finished), usage))
 
     def _begin(self, cached: int) -> bytes:
         if self._opened:
             return b""
         self._opened = True
         usage = Usage(prompt_tokens=self._prompt_tokens, cached_tokens=cached, completion_tokens=0)
-        message = self._message([], None, usage_of(usage, cached=False))
-        return event_frame("message_start", {"type": "message_start", "message": message}) + self.keep_alive()
+        message = self._message([], Stop(), usage_of(usage, cached=False))
+        return _frame(MessageStart(message)) + self.keep_alive()
 
-    def _message(self, content: list[Json], finished: Finished | None, usage: Json) -> Json:
-        return {
-            "id": f"msg_{self._run.id}",
-            "type": "message",
-            "role": "assistant",
+    def _message(self, content: list[BlockAnswer], stop: Stop, usage: MessageUsage) -> MessageAnswer:
+        return MessageAnswer(
+            id=ID_PREFIX + self._run.id,
             # Claude Code drops the thinking of an answer whose model is not the one it asked for.
-            "model": self._shape.model or self._run.model,
-            "content": content,
-            **stop_of(finished),
-            "usage": usage,
-        }
+            model=self._shape.model or self._run.model,
+            content=content,
+            stop_reason=stop.stop_reason,
+            stop_sequence=stop.stop_sequence,
+            usage=usage,
+        )
 
-    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[Json]:
+    def _events(self, event: PartStarted | PartDelta | PartEnded | Finished) -> Iterator[MessageEvent]:
         match event:
             case PartStarted(kind="server_call" | "server_result") if not self._shape.servers:
                 self._part = None
@@ -172,30 +193,26 @@ class MessagesEncoder:
             case PartEnded():
                 yield from self._stop_block()
             case Finished():
-                yield {
-                    "type": "message_delta",
-                    "delta": stop_of(event),
-                    "usage": usage_of(event.usage, cached=self._shape.cached),
-                }
-                yield {"type": "message_stop"}
+                yield MessageDelta(stop_of(event), usage_of(event.usage, cached=self._shape.cached))
+                yield MessageStop()
 
-    def _start_block(self, part: PartStarted, text: str = "") -> Json:
+    def _start_block(self, part: PartStarted, text: str = "") -> BlockStart:
         self._open, self._part = part, None
-        block: Json
+        block: BlockAnswer
         match part.kind:
             case "text":
-                block = {"type": "text", "text": ""}
+                block = TextAnswer(text="")
             case "reasoning":
-                block = {"type": "thinking", "thinking": "", "signature": ""}
+                block = ThinkingAnswer(thinking="", signature="")
             case "tool_call":
-                block = {"type": "tool_use", "id": tool_use_id(part.id), "name": part.name, "input": {}}
+                block = tool_use(part, {})
             case "server_call":
-                block = server_use(part) | {"input": {}}
+                block = server_use(part, {})
             case "server_result":
                 block = server_result(part, text)
-        return {"type": "content_block_start", "index": self._blocks, "content_block": block}
+        return BlockStart(self._blocks, block)
 
-    def _grow(self, delta: PartDelta) -> Iterator[Json]:
+    def _grow(self, delta: PartDelta) -> Iterator[MessageEvent]:
         match self._part:
             case PartStarted(kind="server_result") as part:
                 yield self._start_block(part, delta.text)
@@ -206,71 +223,73 @@ class MessagesEncoder:
             return
         match self._open:
             case PartStarted(kind="text"):
-                yield self._delta({"type": "text_delta", "text": delta.text})
+                yield BlockDelta(self._blocks, TextDelta(delta.text))
             case PartStarted(kind="reasoning"):
                 self._thought.append(delta.text)
                 if self._shape.thinking == "text":
-                    yield self._delta({"type": "thinking_delta", "thinking": delta.text})
+                    yield BlockDelta(self._blocks, ThinkingDelta(delta.text))
             case PartStarted(kind="tool_call" | "server_call"):
-                yield self._delta({"type": "input_json_delta", "partial_json": delta.text})
+                yield BlockDelta(self._blocks, JsonDelta(delta.text))
             case _:
                 pass
 
-    def _stop_block(self) -> Iterator[Json]:
+    def _stop_block(self) -> Iterator[MessageEvent]:
         if self._open is not None:
             if self._open.kind == "reasoning":
-                yield self._delta(
-                    {"type": "signature_delta", "signature": self._signature("".join(self._thought))}
-                )
-            yield {"type": "content_block_stop", "index": self._blocks}
+                signature = self._signature("".join(self._thought))
+                yield BlockDelta(self._blocks, SignatureDelta(signature))
+            yield BlockStop(self._blocks)
             self._blocks += 1
         self._open, self._part, self._thought = None, None, []
 
-    def _delta(self, delta: Json) -> Json:
-        return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
-
-    def _whole_block(self, part: CompletedPart) -> Json | None:
+    def _whole_block(self, part: CompletedPart) -> BlockAnswer | None:
         match part.kind:
             case "text":
-                return {"type": "text", "text": part.text}
+                return TextAnswer(text=part.text)
             case "reasoning":
                 if not part.text or self._shape.thinking == "hidden":
                     return None
                 shown = part.text if self._shape.thinking == "text" else ""
-                return {"type": "thinking", "thinking": shown, "signature": self._signature(part.text)}
+                return ThinkingAnswer(thinking=shown, signature=self._signature(part.text))
             case "tool_call":
-                call = {"type": "tool_use", "id": tool_use_id(part.id), "name": part.name}
-                return call | {"input": arguments_of(part.text)}
+                return tool_use(part, arguments_of(part.text))
             case "server_call":
-                call = server_use(part) | {"input": arguments_of(part.text)}
-                return call if self._shape.servers else None
+                return server_use(part, arguments_of(part.text)) if self._shape.servers else None
             case "server_result":
                 return server_result(part, part.text) if self._shape.servers else None
 
     def _signature(self, thought: str) -> str:
-        """Names the thought where it is shown; carries it where the client asked not to see it."""
+        """The signature of a thinking block: a name of the thought, or the thought itself where it is not shown."""
         if self._shape.thinking == "signature":
             return seal(thought)
         return hashlib.sha256(thought.encode()).hexdigest()[:32]
 
 
-def stop_of(finished: Finished | None) -> Json:
-    if finished is None:
-        return {"stop_reason": None, "stop_sequence": None}
+def _frame(event: MessageEvent) -> bytes:
+    return event_frame(str(event.__struct_config__.tag), event)
+
+
+def stop_of(finished: Finished) -> Stop:
     if finished.reason == "stop" and finished.stop_sequence is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop_sequence}
-    return {"stop_reason": STOP_REASON[finished.reason], "stop_sequence": None}
+        return Stop("stop_sequence", finished.stop_sequence)
+    return Stop(STOP_REASON[finished.reason], None)
 
 
-def server_use(part: PartStarted | CompletedPart) -> Json:
-    """A call of an MCP tool, without its input."""
-    used = {"type": "mcp_tool_use", "id": server_use_id(part.id), "name": part.name}
-    return used | {"server_name": part.server}
+def tool_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> ToolUseAnswer:
+    return ToolUseAnswer(id=tool_use_id(part.id), name=part.name or "", input=input)
 
 
-def server_result(part: PartStarted | CompletedPart, text: str) -> Json:
-    found = {"type": "mcp_tool_result", "tool_use_id": server_use_id(part.id), "is_error": part.is_error}
-    return found | {"content": [{"type": "text", "text": text}]}
+def server_use(part: PartStarted | CompletedPart, input: dict[str, Any]) -> McpToolUseAnswer:
+    """The call of a tool of an MCP server."""
+    return McpToolUseAnswer(
+        id=server_use_id(part.id), name=part.name or "", server_name=part.server or "", input=input
+    )
+
+
+def server_result(part: PartStarted | CompletedPart, text: str) -> McpToolResultAnswer:
+    return McpToolResultAnswer(
+        tool_use_id=server_use_id(part.id), is_error=part.is_error, content=[TextAnswer(text=text)]
+    )
 
 
 def server_use_id(id: str | None) -> str:
@@ -278,13 +297,13 @@ def server_use_id(id: str | None) -> str:
 
 
 def tool_use_id(id: str | None) -> str:
-    """Ids start with `toolu_` there; clients check it."""
+    """The id of a call with the prefix `toolu_`, which clients of Anthropic's check."""
     name = (id or "").removeprefix("toolu_").removeprefix("call_")
     return f"toolu_{name}"
 
 
-def arguments_of(text: str) -> Json:
-    """The input of a call. Arguments that were cut off are no JSON; they are kept as they are."""
+def arguments_of(text: str) -> dict[str, Any]:
+    """The input of a call. Arguments that were cut off are not JSON, and are kept as text under `partial_json`."""
     if not text.strip():
         return {}
     try:

@@ -1,117 +1,117 @@
-"""The response object and its items, for the OpenAPI document: every field that an answer may have."""
+"""What the Responses API answers: the response object, its output items, and the events of a stream.
 
-from typing import Any, Literal
+The encoders build these structs, and the OpenAPI document describes them. Items and content parts are tagged unions, so
+their `type` stands first on the wire. `UNSET` fields are left out, `None` is written as null.
+"""
 
-from msgspec import UNSET, UnsetType
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
 
-from pippin.api.dialects.responses.body import TextConfig
+from msgspec import UNSET, Struct, UnsetType
+
+from pippin.api.dialects.responses.body import SchemaFormat
+from pippin.api.dialects.shared.engine_fields import Verbosity
 from pippin.api.dialects.shared.frames import Closed
+from pippin.api.dialects.shared.openai_answers import TokenLogprob
+from pippin.api.dialects.shared.output_formats import JsonObjectFormat, TextFormat
+from pippin.core.errors import ServerError
+from pippin.core.events import Usage
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ListedItem = dict[str, Any]
+"""An item as the API lists what it stores: with id, type and status, and what else the client or the model gave it."""
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
-class Logprob(Closed):
-    token: str
-    bytes: list[int]
-    logprob: float
-
-
-class TokenLogprob(Logprob):
-    top_logprobs: list[Logprob]
-
-
-class OutputText(Closed, tag_field="type", tag="output_text"):
+class OutputText(Closed, tag_field="type", tag="output_text", kw_only=True):
     text: str
     annotations: list[str]
     logprobs: list[TokenLogprob]
 
 
-class Words(Closed):
+class ReasoningText(Closed, tag_field="type", tag="reasoning_text", kw_only=True):
     text: str
 
 
-class ReasoningText(Words, tag_field="type", tag="reasoning_text"):
-    pass
+class SummaryText(Closed, tag_field="type", tag="summary_text", kw_only=True):
+    text: str
 
 
-class SummaryText(Words, tag_field="type", tag="summary_text"):
-    pass
-
-
-class Item(Closed):
+class OutputItem(Closed, kw_only=True):
     id: str
     status: ItemStatus
 
 
-class CallItem(Item):
+class CallItem(OutputItem, kw_only=True):
     """A call that the client runs."""
 
     call_id: str
 
 
-class OutputMessage(Item, tag_field="type", tag="message"):
+class OutputMessage(OutputItem, tag_field="type", tag="message", kw_only=True):
     role: Literal["assistant"]
     content: list[OutputText]
 
 
-class OutputReasoning(Item, tag_field="type", tag="reasoning"):
+class OutputReasoning(OutputItem, tag_field="type", tag="reasoning", kw_only=True):
     summary: list[SummaryText]
     content: list[ReasoningText] | UnsetType = UNSET
     encrypted_content: str | UnsetType = UNSET
 
 
-class OutputFunctionCall(CallItem, tag_field="type", tag="function_call"):
+class OutputFunctionCall(CallItem, tag_field="type", tag="function_call", kw_only=True):
     name: str
+    namespace: str | UnsetType = UNSET
     arguments: str
-    namespace: str | UnsetType = UNSET
 
 
-class OutputCustomCall(CallItem, tag_field="type", tag="custom_tool_call"):
+class OutputCustomCall(CallItem, tag_field="type", tag="custom_tool_call", kw_only=True):
     name: str
-    input: str
     namespace: str | UnsetType = UNSET
+    input: str
 
 
-class ShellCallItem(CallItem):
+class OutputLocalShellCall(CallItem, tag_field="type", tag="local_shell_call", kw_only=True):
     action: dict[str, Any]
 
 
-class OutputLocalShellCall(ShellCallItem, tag_field="type", tag="local_shell_call"):
-    pass
+class OutputShellCall(CallItem, tag_field="type", tag="shell_call", kw_only=True):
+    action: dict[str, Any]
 
 
-class OutputShellCall(ShellCallItem, tag_field="type", tag="shell_call"):
-    pass
+class OutputPatchCall(CallItem, tag_field="type", tag="apply_patch_call", kw_only=True):
+    """A patch that was cut off stays `in_progress`: the API has no incomplete patches, and nobody may apply it."""
 
-
-class OutputPatchCall(CallItem, tag_field="type", tag="apply_patch_call"):
     status: Literal["in_progress", "completed"]
     operation: dict[str, Any]
 
 
-class ListedTool(Closed):
+class ListedTool(Closed, kw_only=True):
     name: str
     description: str | None
     input_schema: dict[str, Any]
-    annotations: None
+    annotations: None = None
 
 
-class OutputListedTools(Closed, tag_field="type", tag="mcp_list_tools"):
+class OutputListedTools(Closed, tag_field="type", tag="mcp_list_tools", kw_only=True):
     id: str
     server_label: str
     tools: list[ListedTool]
-    error: None
+    error: None = None
 
 
-class McpFailure(Closed):
-    type: Literal["mcp_tool_execution_error"]
-    content: list[dict[str, Any]]
+class McpText(Closed, tag_field="type", tag="text", kw_only=True):
+    text: str
 
 
-class OutputMcpCall(Closed, tag_field="type", tag="mcp_call"):
+class McpFailure(Closed, tag_field="type", tag="mcp_tool_execution_error", kw_only=True):
+    content: list[McpText]
+
+
+class OutputMcpCall(Closed, tag_field="type", tag="mcp_call", kw_only=True):
     id: str
     status: Literal["in_progress", "completed", "incomplete", "failed"]
-    approval_request_id: None
+    approval_request_id: None = None
     server_label: str
     name: str
     arguments: str
@@ -132,54 +132,62 @@ Output = (
 )
 
 
-class ResponseFailure(Closed):
+class ResponseFailure(Closed, kw_only=True):
     code: str
     message: str
 
 
-class Incompleteness(Closed):
+class Incompleteness(Closed, kw_only=True):
     reason: Literal["max_output_tokens"]
 
 
-class InputDetails(Closed):
+class ResponseInputDetails(Closed, kw_only=True):
     cached_tokens: int
     cache_write_tokens: int
 
 
-class OutputDetails(Closed):
+class ResponseOutputDetails(Closed, kw_only=True):
     reasoning_tokens: int
 
 
-class ResponseUsage(Closed):
+class ResponseUsage(Closed, kw_only=True):
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: ResponseInputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: ResponseOutputDetails
     total_tokens: int
 
 
-class ResponseReasoning(Closed):
+class ResponseReasoning(Closed, kw_only=True):
     effort: str | None
     summary: str | None
 
 
-class ResponseConversation(Closed):
+class ResponseText(Closed, kw_only=True):
+    format: TextFormat | JsonObjectFormat | SchemaFormat
+    verbosity: Verbosity | UnsetType = UNSET
+
+
+class ResponseConversation(Closed, kw_only=True):
     id: str
 
 
-class ResponseAnswer(Closed):
-    """What `POST /v1/responses` answers; the events of a stream hold it too."""
+class ResponseAnswer(Closed, kw_only=True):
+    """What `POST /v1/responses` answers; the events of a stream hold it too.
+
+    The fields from `instructions` on repeat the request, with the defaults that stood for what it left out.
+    """
 
     id: str
-    object: Literal["response"]
+    object: Literal["response"] = "response"
     created_at: int
-    completed_at: int | None
-    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-    error: ResponseFailure | None
-    incomplete_details: Incompleteness | None
+    completed_at: int | None = None
+    status: Status
+    error: ResponseFailure | None = None
+    incomplete_details: Incompleteness | None = None
     model: str
     output: list[Output]
-    usage: ResponseUsage | None
+    usage: ResponseUsage | None = None
     background: bool
     store: bool
     previous_response_id: str | None
@@ -188,7 +196,7 @@ class ResponseAnswer(Closed):
     tools: list[dict[str, Any]]
     tool_choice: str | dict[str, Any]
     parallel_tool_calls: bool
-    text: TextConfig
+    text: ResponseText
     reasoning: ResponseReasoning
     temperature: float
     top_p: float
@@ -205,28 +213,153 @@ class ResponseAnswer(Closed):
     user: str | None
 
 
-class CompactedConversation(Closed):
+class StreamEvent(Struct, kw_only=True):
+    """An event of a stream; `sequence_number`, which counts them from 0, is set by the encoder that sends it."""
+
+    type: str
+    sequence_number: int = 0
+
+
+class ResponseChanged(StreamEvent, kw_only=True):
+    response: ResponseAnswer
+
+
+class RunRefused(StreamEvent, kw_only=True):
+    """The error of a run that failed before its response was created."""
+
+    type: str = "error"
+    code: str
+    message: str
+    param: str | None
+
+
+class ItemChanged(StreamEvent, kw_only=True):
+    output_index: int
+    item: Output
+
+
+class ItemEvent(StreamEvent, kw_only=True):
+    """An event about the item at `output_index`, or about its part at `content_index` or `summary_index`."""
+
+    item_id: str
+    output_index: int
+    content_index: int | UnsetType = UNSET
+    summary_index: int | UnsetType = UNSET
+
+
+class PartChanged(ItemEvent, kw_only=True):
+    part: OutputText | ReasoningText | SummaryText
+
+
+class TextGrew(ItemEvent, kw_only=True):
+    delta: str
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class TextDone(ItemEvent, kw_only=True):
+    text: str
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+
+
+class ArgumentsDone(ItemEvent, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class InputDone(ItemEvent, kw_only=True):
+    input: str
+
+
+class CompactedConversation(Closed, kw_only=True):
     id: str
-    object: Literal["response.compaction"]
+    object: Literal["response.compaction"] = "response.compaction"
     created_at: int
-    output: list[dict[str, Any]]
+    output: list[ListedItem]
     usage: ResponseUsage
 
 
-class InputTokens(Closed):
-    object: Literal["response.input_tokens"]
+class InputTokens(Closed, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
 
 
-class DeletedResponse(Closed):
+class DeletedResponse(Closed, kw_only=True):
     id: str
-    object: Literal["response"]
-    deleted: Literal[True]
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
 
 
-class ItemPage(Closed):
+class ItemPage(Closed, kw_only=True):
     object: Literal["list"]
-    data: list[dict[str, Any]]
+    data: list[ListedItem]
     first_id: str
     last_id: str
     has_more: bool
+
+
+def usage_of(usage: Usage) -> ResponseUsage:
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=ResponseInputDetails(
+            cached_tokens=usage.cached_tokens, cache_write_tokens=usage.stored_tokens
+        ),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=ResponseOutputDetails(reasoning_tokens=usage.reasoning_tokens),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )
+
+
+_ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+
+
+def stored_items(
+    items: Iterable[ListedItem], run_id: str, find: Callable[[str], ListedItem]
+) -> list[ListedItem]:
+    """Items of a request as the API lists them later: every one with its id, type and status.
+
+    `find` gives the item that a reference means; references that lead nowhere are dropped.
+    """
+    stored: list[ListedItem] = []
+    for number, item in enumerate(items):
+        kind = item.get("type") or ("message" if "role" in item else "item_reference")
+        if kind == "item_reference":
+            try:
+                stored.append(find(str(item.get("id"))))
+            except ServerError:
+                continue
+        else:
+            prefix = _ID_PREFIXES.get(kind, "item")
+            item_id = item.get("id") or f"{prefix}_{run_id}_in{number}"
+            stored.append(_completed(kind, item_id, item))
+    return stored
+
+
+def _completed(kind: str, id: str, item: ListedItem) -> ListedItem:
+    added: ListedItem = {"id": id, "type": kind}
+    match kind:
+        case "message":
+            added["status"] = item.get("status") or "completed"
+            added["content"] = _content(item)
+        case "reasoning":
+            added["summary"] = item.get("summary") or []
+        case _:
+            added["status"] = item.get("status") or "completed"
+    return item | added
+
+
+def _content(message: ListedItem) -> list[ListedItem]:
+    """Parts as a list, with the fields that clients expect of each."""
+    written = message.get("role") == "assistant"
+    content = message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "output_text" if written else "input_text", "text": content}]
+    parts = []
+    for part in content or []:
+        match part.get("type"):
+            case "output_text":
+                parts.append({"annotations": [], **part})
+            case "input_image":
+                parts.append({"detail": "auto", **part})
+            case _:
+                parts.append(part)
+    return parts

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import EngineFields, Verbosity
-from pippin.api.dialects.shared.fields import BOOKKEEPING
+from pippin.api.dialects.shared.fields import BOOKKEEPING, accepted_beside
 from pippin.api.dialects.shared.output_formats import JsonObjectFormat, ResponseFormat, TextFormat
 
 MOST_TOKENS: Final = 100_000_000
@@ -86,9 +85,7 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, Meta(description="Alternatives beside each token.")
     ] = None
-    stop: Annotated[
-        str | Annotated[tuple[str, ...], Meta(max_length=16)] | None, Meta(description="Ends the answer.")
-    ] = None
+    stop: Annotated[str | shared.StopTexts | None, Meta(description="Ends the answer.")] = None
     n: Annotated[Annotated[int, Meta(ge=1, le=1)] | None, Meta(description="Only 1.")] = None
     metadata: Annotated[Metadata | None, Meta(description="Given back with the response.")] = None
     service_tier: Annotated[str | None, Meta(description="Given back with the response.")] = None
@@ -97,17 +94,18 @@ class ResponsesBody(EngineFields, kw_only=True, omit_defaults=True):
     user: Annotated[str | None, Meta(description="Given back with the response.")] = None
 
 
-HONOURED: Final = frozenset(item.encode_name for item in msgspec.structs.fields(ResponsesBody))
-ACCEPTED: Final[Mapping[str, str]] = {
-    name: why for name, why in shared.ACCEPTED.items() if name not in HONOURED
-} | {
-    "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
-    "access_programs": "There are none.",
-    "background_options": "A response in the background begins as soon as it can.",
-    "image": "Pictures are sent to the model as they are.",
-    "client_metadata": BOOKKEEPING,
-    "personality": "A name of a style of OpenAI's models; put the style into `instructions`.",
-}
+ACCEPTED: Final = accepted_beside(
+    ResponsesBody,
+    shared.ACCEPTED
+    | {
+        "stream_options": "Only asks for padding against eavesdroppers of encrypted streams.",
+        "access_programs": "There are none.",
+        "background_options": "A response in the background begins as soon as it can.",
+        "image": "Pictures are sent to the model as they are.",
+        "client_metadata": BOOKKEEPING,
+        "personality": "A name of a style of OpenAI's models; put the style into `instructions`.",
+    },
+)
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",

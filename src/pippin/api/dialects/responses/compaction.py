@@ -2,31 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
-from pippin.api.dialects.responses.body import ResponsesBody
+from pippin.api.dialects.responses.answer import CompactedConversation, stored_items, usage_of
 from pippin.api.dialects.responses.dialect import NoHistory, ResponsesDialect
-from pippin.api.dialects.responses.encode import ResponseShape, response_id, usage_of
-from pippin.api.dialects.responses.stored import Item, stored_items
+from pippin.api.dialects.responses.encode import ID_PREFIX, ResponseShape, response_id
+from pippin.api.dialects.responses.items import Item
 from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
 from pippin.api.dialects.shared.frames import COMMENT
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import Completion
-from pippin.core.conversation import Message, Text, ToolChoice
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, Usage
-from pippin.core.requests import GenerationRequest, Thinking
-
-SUMMARY_TOKENS: Final = 1024
-QUESTION: Final = (
-    "Summarize the conversation up to here for someone who will continue it. Keep names, numbers, decisions, "
-    "what tools found, open questions and the user's wishes. Answer with the summary alone."
-)
+from pippin.service.summaries import summary_request
 
 
 class ModelName(Struct):
@@ -37,10 +30,12 @@ class ModelName(Struct):
 
 @dataclass(frozen=True, slots=True)
 class CompactionShape:
-    kept: tuple[Item, ...]  # what the user said; the summary follows it
+    """The items of the conversation that stand before its summary: those of the user."""
+
+    kept: tuple[Item, ...]
 
 
-class CompactionDialect:
+class CompactionDialect(OpenAIErrors):
     """Reads the body as that of a response, and asks for a summary instead of an answer.
 
     The question comes last, so that what the prefix cache holds of the conversation is used.
@@ -48,8 +43,9 @@ class CompactionDialect:
 
     name = "responses_compact"
     path = "/responses/compact"
-    body: type[Struct] = ResponsesBody
-    answer: type[Struct] | None = None
+    id_prefix = ID_PREFIX
+    contract: Final = ResponsesDialect.contract
+    answer = CompactedConversation
 
     def __init__(self) -> None:
         self._responses = ResponsesDialect()
@@ -62,7 +58,7 @@ class CompactionDialect:
             raise unsupported("stream", "a compaction is answered in one piece; leave it out.")
         [asked] = decoded.requests
         return Decoded(
-            requests=(question_of(asked),),
+            requests=(summary_request(asked),),
             shape=CompactionShape(_said_by_users(decoded.shape, context)),
             ignored=decoded.ignored,
             warnings=decoded.warnings,
@@ -70,12 +66,6 @@ class CompactionDialect:
 
     def encoder(self, decoded: Decoded[CompactionShape], run: RunInfo) -> "CompactionEncoder":
         return CompactionEncoder(decoded.shape, run)
-
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
 
 
 class CompactionEncoder:
@@ -109,33 +99,17 @@ class CompactionEncoder:
         }
         kept = stored_items(self._shape.kept, self._run.id, NoHistory().item)
         usage = choice.finished.usage if choice.finished is not None else Usage()
-        answer = {
-            "id": response_id(self._run),
-            "object": "response.compaction",
-            "created_at": self._run.created,
-            "output": [*kept, summary],
-            "usage": usage_of(usage),
-        }
+        answer = CompactedConversation(
+            id=response_id(self._run),
+            created_at=self._run.created,
+            output=[*kept, summary],
+            usage=usage_of(usage),
+        )
         return msgspec.json.encode(answer)
-
-
-def question_of(asked: GenerationRequest) -> GenerationRequest:
-    return msgspec.structs.replace(
-        asked,
-        messages=(*(asked.messages or ()), Message("user", (Text(QUESTION),))),
-        tool_choice=ToolChoice("none"),
-        output_format=None,
-        logprobs=None,
-        stop=(),
-        max_tokens=asked.max_tokens or SUMMARY_TOKENS,
-        thinking=Thinking(enabled=False),
-        continue_final=False,
-    )
 
 
 def _said_by_users(shape: ResponseShape, context: DecodeContext) -> tuple[Item, ...]:
     history = context.history or NoHistory()
-    before: list[dict[str, Any]] = []
-    if shape.previous is not None:
-        before = history.items(shape.previous)
+    previous = shape.draft.previous_response_id
+    before = [] if previous is None else history.items(previous)
     return tuple(item for item in (*before, *shape.input) if item.get("role") == "user")

@@ -5,19 +5,24 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from pippin.api.dialects.base import DecodeContext, Decoded, History, RunInfo
-from pippin.api.dialects.responses.answer import ResponseAnswer
+from pippin.api.dialects.responses.answer import (
+    ResponseAnswer,
+    ResponseConversation,
+    ResponseReasoning,
+    ResponseText,
+)
 from pippin.api.dialects.responses.body import (
     ACCEPTED,
     REFUSED,
     ConversationReference,
     ResponsesBody,
     SchemaFormat,
-    TextConfig,
 )
-from pippin.api.dialects.responses.encode import ReasoningShown, ResponsesEncoder, ResponseShape
-from pippin.api.dialects.responses.items import ConversationReader, Item
+from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
+from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import (
@@ -31,7 +36,7 @@ from pippin.api.dialects.shared.engine_fields import (
 )
 from pippin.api.dialects.shared.fields import Contract, invalid
 from pippin.api.dialects.shared.media import with_media_options
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.api.dialects.shared.output_formats import (
     JsonObjectFormat,
     TextFormat,
@@ -40,7 +45,7 @@ from pippin.api.dialects.shared.output_formats import (
 )
 from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
-from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy
 
 
@@ -57,10 +62,10 @@ class NoHistory:
         raise ServerError("not_found", f"There is no item {item_id!r}.", "input")
 
 
-class ResponsesDialect:
+class ResponsesDialect(OpenAIErrors):
     name = "responses"
     path = "/responses"
-    body = ResponsesBody
+    id_prefix = ID_PREFIX
     answer = ResponseAnswer
     contract: Final = Contract(ResponsesBody, ACCEPTED, REFUSED)
 
@@ -88,12 +93,6 @@ class ResponsesDialect:
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> ResponsesEncoder:
         return ResponsesEncoder(decoded.shape, run, self._clock)
 
-    def status(self, report: ErrorReport) -> int:
-        return report.status
-
-    def error(self, report: ErrorReport, request_id: str) -> bytes:
-        return encode_error(report)
-
 
 def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
     if isinstance(given, str):
@@ -103,10 +102,10 @@ def items_of(given: str | list[Item] | None) -> tuple[Item, ...]:
 
 def _read(
     fields: ResponsesBody, given: tuple[Item, ...], context: DecodeContext
-) -> tuple[ConversationReader, Toolbox]:
+) -> tuple[ItemsReader, Toolbox]:
     """Read what came before, and this turn."""
     history = context.history or NoHistory()
-    reader = ConversationReader(history.item)
+    reader = ItemsReader(history.item)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")
@@ -186,19 +185,14 @@ def _overflow(fields: ResponsesBody) -> OverflowPolicy | None:
 
 
 def _shape(fields: ResponsesBody, given: tuple[Item, ...], toolbox: Toolbox) -> ResponseShape:
-    store = fields.store is not False
-    if fields.background and not store:
+    if fields.background and fields.store is False:
         raise invalid("background", "needs `store`: the response is fetched from the store.")
     return ResponseShape(
-        settings=_settings(fields),
+        draft=_draft(fields),
         input=given,
         toolbox=toolbox,
         reasoning=_reasoning_shown(fields),
         sealed="reasoning.encrypted_content" in (fields.include or ()),
-        background=bool(fields.background),
-        store=store,
-        previous=fields.previous_response_id,
-        conversation=conversation_of(fields),
     )
 
 
@@ -219,31 +213,47 @@ def _reasoning_shown(fields: ResponsesBody) -> ReasoningShown:
     return "text" if _reasoning_options(fields)[1] in (None, "none") else "summary"
 
 
-def _settings(fields: ResponsesBody) -> dict[str, Any]:
+def _draft(fields: ResponsesBody) -> ResponseAnswer:
+    """The response before its run: what it repeats of the request, and no output yet."""
     effort, summary = _reasoning_options(fields)
-    text = fields.text or TextConfig()
-    verbosity = {} if text.verbosity is None else {"verbosity": text.verbosity}
-    return {
-        "instructions": fields.instructions,
-        "tools": [_repeat_tool(tool) for tool in fields.tools or ()],
-        "tool_choice": fields.tool_choice or "auto",
-        "parallel_tool_calls": fields.parallel_tool_calls is not False,
-        "text": {"format": msgspec.to_builtins(text.format or TextFormat()), **verbosity},
-        "reasoning": {"effort": effort, "summary": summary},
-        "temperature": 1.0 if fields.temperature is None else fields.temperature,
-        "top_p": 1.0 if fields.top_p is None else fields.top_p,
-        "presence_penalty": fields.presence_penalty or 0.0,
-        "frequency_penalty": fields.frequency_penalty or 0.0,
-        "top_logprobs": fields.top_logprobs or 0,
-        "max_output_tokens": fields.max_output_tokens,
-        "max_tool_calls": fields.max_tool_calls,
-        "truncation": fields.truncation or "disabled",
-        "metadata": fields.metadata or {},
-        "service_tier": "default" if fields.service_tier in (None, "auto") else fields.service_tier,
-        "safety_identifier": fields.safety_identifier,
-        "prompt_cache_key": fields.prompt_cache_key,
-        "user": fields.user,
-    }
+    conversation = conversation_of(fields)
+    return ResponseAnswer(
+        id="",
+        created_at=0,
+        status="queued" if fields.background else "in_progress",
+        model="",
+        output=[],
+        background=bool(fields.background),
+        store=fields.store is not False,
+        previous_response_id=fields.previous_response_id,
+        conversation=ResponseConversation(id=conversation) if conversation else None,
+        instructions=fields.instructions,
+        tools=[_repeat_tool(tool) for tool in fields.tools or ()],
+        tool_choice=fields.tool_choice or "auto",
+        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        text=_text(fields),
+        reasoning=ResponseReasoning(effort=effort, summary=summary),
+        temperature=1.0 if fields.temperature is None else fields.temperature,
+        top_p=1.0 if fields.top_p is None else fields.top_p,
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        top_logprobs=fields.top_logprobs or 0,
+        max_output_tokens=fields.max_output_tokens,
+        max_tool_calls=fields.max_tool_calls,
+        truncation=fields.truncation or "disabled",
+        metadata=fields.metadata or {},
+        service_tier="default" if fields.service_tier in (None, "auto") else fields.service_tier,
+        safety_identifier=fields.safety_identifier,
+        prompt_cache_key=fields.prompt_cache_key,
+        user=fields.user,
+    )
+
+
+def _text(fields: ResponsesBody) -> ResponseText:
+    given = fields.text
+    if given is None:
+        return ResponseText(format=TextFormat())
+    return ResponseText(format=given.format or TextFormat(), verbosity=given.verbosity or UNSET)
 
 
 def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,29 @@ from typing import Any, Final, Literal
 import msgspec
 
 from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.responses.mcp import ListedToolsItem, McpCallItem, McpCalls
-from pippin.api.dialects.responses.output import (
-    ActionCallItem,
-    CallItem,
-    CustomCallItem,
-    FunctionCallItem,
+from pippin.api.dialects.responses.answer import (
+    Incompleteness,
     ItemStatus,
-    MessageItem,
-    OutputItem,
-    ReasoningItem,
+    ResponseAnswer,
+    ResponseChanged,
+    ResponseFailure,
+    RunRefused,
+    StreamEvent,
+    usage_of,
+)
+from pippin.api.dialects.responses.output import (
+    ActionCallBuilder,
+    CallBuilder,
+    CustomCallBuilder,
+    Events,
+    FunctionCallBuilder,
+    ItemBuilder,
+    ListedToolsBuilder,
+    McpCallBuilder,
+    McpCalls,
+    MessageBuilder,
+    ReasoningBuilder,
+    SummaryBuilder,
 )
 from pippin.api.dialects.responses.tools import Toolbox
 from pippin.api.dialects.shared.frames import COMMENT, DONE, event_frame
@@ -31,27 +44,27 @@ from pippin.core.events import (
     PartEnded,
     PartStarted,
     ToolsListed,
-    Usage,
 )
 
-Json = dict[str, Any]
+ID_PREFIX: Final = "resp_"
+
 ReasoningShown = Literal["text", "summary", "hidden"]
-Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseShape:
-    """What the encoder and the store need to know of the request."""
+    """The parts of a request that decide how its answer is drawn and stored."""
 
-    settings: Json  # of the request, as the response object repeats them
-    input: tuple[Json, ...] = ()  # items of this turn, with ids
+    draft: ResponseAnswer  # the response before its run, which gives it an id, a time and a model
+    input: tuple[dict[str, Any], ...] = ()  # items of this turn, with ids
     toolbox: Toolbox = field(default_factory=Toolbox)
     reasoning: ReasoningShown = "text"
     sealed: bool = False  # reasoning comes with `encrypted_content`
-    background: bool = False
-    store: bool = True
-    previous: str | None = None
-    conversation: str | None = None
+
+    @property
+    def conversation(self) -> str | None:
+        """The id of the conversation that the response joins."""
+        return self.draft.conversation.id if self.draft.conversation is not None else None
 
 
 _CODES: Final[dict[ErrorKind, str]] = {
@@ -69,26 +82,25 @@ class ResponsesEncoder:
         self._shape = shape
         self._run = run
         self._clock = clock
+        # Its output is drawn when it is asked for, in `response`.
+        self._answer = msgspec.structs.replace(
+            shape.draft, id=response_id(run), created_at=run.created, model=run.model
+        )
         self._sequence = 0
-        self._items: list[OutputItem] = []
-        self._open: OutputItem | None = None
+        self._items: list[ItemBuilder] = []
+        self._open: ItemBuilder | None = None
         self._mcp_calls = McpCalls()
         self._ended = False  # the open item's part ended; only `Finished` says whether it was cut
-        self._part: PartStarted | None = None  # has begun, but is no item yet
+        self._part: PartStarted | None = None  # begun by the model, but not sent as an item yet
         self._created = False
-        self.status: Status = "queued" if shape.background else "in_progress"
-        self._incomplete: Json | None = None
-        self._error: Json | None = None
-        self._usage: Json | None = None
-        self._completed_at: int | None = None
 
     def queued(self) -> bytes:
-        """For background responses, which are there before they run; comes before `start`."""
+        """The first events of a background response, which is there before it runs; comes before `start`."""
         return self._create() + self._lifecycle("response.queued")
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         frames = b"" if self._created else self._create()
-        self.status = "in_progress"
+        self._answer.status = "in_progress"
         return frames + self._lifecycle("response.in_progress")
 
     def event(self, event: Event, request: int = 0) -> bytes:
@@ -116,60 +128,44 @@ class ResponsesEncoder:
     def failed(self, report: ErrorReport) -> bytes:
         code = _CODES.get(report.kind, "server_error")
         frames = self._frames(self._close_all("completed" if self._ended else "incomplete"))
-        if report.kind == "cancelled":  # there is no event of its own for that
-            self.status = "incomplete"
+        if report.kind == "cancelled":
+            # The API has no event for a cancelled response.
+            self._answer.status = "incomplete"
         else:
-            self.status = "failed"
-            self._error = {"code": code, "message": report.message}
+            self._answer.status = "failed"
+            self._answer.error = ResponseFailure(code=code, message=report.message)
         if not self._created:
-            error = {"type": "error", "code": code, "message": report.message, "param": report.param}
-            return self._frame(error)
-        return frames + self._lifecycle(f"response.{self.status}")
+            return self._frame(RunRefused(code=code, message=report.message, param=report.param))
+        return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def end(self) -> bytes:
         return DONE
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The stream's own last snapshot, with the completion played through it."""
+        """The response as it stands at the end of a stream of the same completion."""
         for event in replay(completions[0]):
             self.event(event)
         return msgspec.json.encode(self.response())
 
     def cancelled(self) -> None:
-        """The run was cancelled and has ended; the stored response says so."""
-        self.status = "cancelled"
+        """Say in the stored response that its run was cancelled; comes after `end`."""
+        self._answer.status = "cancelled"
 
-    def response(self) -> Json:
+    def response(self) -> ResponseAnswer:
         """The response object as it stands now."""
-        return {
-            "id": response_id(self._run),
-            "object": "response",
-            "created_at": self._run.created,
-            "completed_at": self._completed_at,
-            "status": self.status,
-            "error": self._error,
-            "incomplete_details": self._incomplete,
-            "model": self._run.model,
-            "output": [item.item() for item in self._items],
-            "usage": self._usage,
-            "background": self._shape.background,
-            "store": self._shape.store,
-            "previous_response_id": self._shape.previous,
-            "conversation": {"id": self._shape.conversation} if self._shape.conversation else None,
-            **self._shape.settings,
-        }
+        return msgspec.structs.replace(self._answer, output=[item.item() for item in self._items])
 
     def _create(self) -> bytes:
         self._created = True
         return self._lifecycle("response.created")
 
-    def _tools_listed(self, listed: ToolsListed) -> Iterator[Json]:
-        item = ListedToolsItem(f"mcpl_{self._run.id}_{len(self._items)}", len(self._items), listed)
+    def _tools_listed(self, listed: ToolsListed) -> Events:
+        item = ListedToolsBuilder(f"mcpl_{self._run.id}_{len(self._items)}", len(self._items), listed)
         self._items.append(item)
         yield from item.start()
         yield from item.close("completed")
 
-    def _part_started(self, event: PartStarted) -> Iterator[Json]:
+    def _part_started(self, event: PartStarted) -> Events:
         yield from self._close("completed")
         if event.kind == "server_result":
             self._mcp_calls.begin_result(event)
@@ -179,13 +175,13 @@ class ResponsesEncoder:
         if event.kind != "reasoning":
             yield from self._start_item(event)
 
-    def _start_item(self, event: PartStarted) -> Iterator[Json]:
+    def _start_item(self, event: PartStarted) -> Events:
         self._part = None
         self._open = self._new_item(event)
         self._items.append(self._open)
         yield from self._open.start()
 
-    def _part_grew(self, delta: PartDelta) -> Iterator[Json]:
+    def _part_grew(self, delta: PartDelta) -> Events:
         if self._mcp_calls.grow_result(delta):
             return
         if self._part is not None and delta.text and self._shape.reasoning != "hidden":
@@ -193,81 +189,68 @@ class ResponsesEncoder:
         if self._open is not None:
             yield from self._open.grow(delta)
 
-    def _part_ended(self) -> Iterator[Json]:
+    def _part_ended(self) -> Events:
         yield from self._mcp_calls.end_result()
-        if isinstance(self._open, McpCallItem):
+        if isinstance(self._open, McpCallBuilder):
             item, self._open = self._open, None
             yield self._mcp_calls.wait_for(item)
         self._ended = True
 
-    def _new_item(self, event: PartStarted) -> OutputItem:
+    def _new_item(self, event: PartStarted) -> ItemBuilder:
         index = len(self._items)
 
         def named(prefix: str) -> str:
             return f"{prefix}_{self._run.id}_{index}"
 
         if event.kind == "text":
-            return MessageItem(named("msg"), index)
+            return MessageBuilder(named("msg"), index)
         if event.kind == "reasoning":
-            as_summary = self._shape.reasoning == "summary"
-            return ReasoningItem(named("rs"), index, as_summary=as_summary, sealed=self._shape.sealed)
+            reasoning = SummaryBuilder if self._shape.reasoning == "summary" else ReasoningBuilder
+            return reasoning(named("rs"), index, sealed=self._shape.sealed)
         if event.kind == "server_call":
-            return McpCallItem(named("mcp"), index, event)
+            return McpCallBuilder(named("mcp"), index, event)
         origin = self._shape.toolbox.origin(event.name or "")
-        kinds: dict[str, tuple[type[CallItem], str]] = {
-            "function": (FunctionCallItem, "fc"),
-            "custom": (CustomCallItem, "ctc"),
+        kinds: dict[str, tuple[type[CallBuilder], str]] = {
+            "function": (FunctionCallBuilder, "fc"),
+            "custom": (CustomCallBuilder, "ctc"),
         }
-        make, prefix = kinds.get(origin.kind, (ActionCallItem, "sh"))
+        make, prefix = kinds.get(origin.kind, (ActionCallBuilder, "sh"))
         return make(named(prefix), index, event.id or named("call"), origin)
 
-    def _close(self, status: ItemStatus) -> Iterator[Json]:
+    def _close(self, status: ItemStatus) -> Events:
         item, self._open, self._part, self._ended = self._open, None, None, False
         if item is not None:
             yield from item.close(status)
 
-    def _close_all(self, status: ItemStatus) -> Iterator[Json]:
+    def _close_all(self, status: ItemStatus) -> Events:
         yield from self._close(status)
         yield from self._mcp_calls.abandon()
 
     def _finished(self, event: Finished) -> bytes:
         cut = event.reason in ("length", "cancelled")
         frames = self._frames(self._close_all("incomplete" if cut else "completed"))
-        self._usage = usage_of(event.usage)
-        self.status = "incomplete" if cut else "completed"
+        self._answer.usage = usage_of(event.usage)
+        self._answer.status = "incomplete" if cut else "completed"
         if not cut:
-            self._completed_at = int(self._clock())
+            self._answer.completed_at = int(self._clock())
         if event.reason == "length":
-            self._incomplete = {"reason": "max_output_tokens"}
-        return frames + self._lifecycle(f"response.{self.status}")
+            self._answer.incomplete_details = Incompleteness(reason="max_output_tokens")
+        return frames + self._lifecycle(f"response.{self._answer.status}")
 
     def _lifecycle(self, type: str) -> bytes:
-        return self._frame({"type": type, "response": self.response()})
+        return self._frame(ResponseChanged(type=type, response=self.response()))
 
-    def _frames(self, events: Iterable[Json]) -> bytes:
-        return b"".join(map(self._frame, events))
+    def _frames(self, events: Iterable[StreamEvent]) -> bytes:
+        return b"".join([self._frame(event) for event in events])
 
-    def _frame(self, event: Json) -> bytes:
-        payload = {"type": event["type"], "sequence_number": self._sequence, **event}
+    def _frame(self, event: StreamEvent) -> bytes:
+        event.sequence_number = self._sequence
         self._sequence += 1
-        return event_frame(event["type"], payload)
+        return event_frame(event.type, event)
 
 
 def response_id(run: RunInfo) -> str:
-    return f"resp_{run.id}"
-
-
-def usage_of(usage: Usage) -> Json:
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": usage.stored_tokens,
-        },
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+    return ID_PREFIX + run.id
 
 
 def replay(completion: Completion) -> Iterator[Event]:

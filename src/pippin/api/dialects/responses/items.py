@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from pippin.api.dialects.responses.tools import custom_arguments, flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import GivenDetail, image_of, source_of_base64, source_of_url
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
     Audio,
@@ -24,36 +24,37 @@ from pippin.core.conversation import (
     ToolResult,
     Video,
 )
+from pippin.service.summaries import OPENING
 
 
-class TextPart(Struct, kw_only=True):
+class TextContent(Struct, kw_only=True):
     text: str
 
 
-class RefusalPart(Struct, kw_only=True):
+class RefusalContent(Struct, kw_only=True):
     refusal: str
 
 
-class ImagePart(Struct, kw_only=True):
+class ImageContent(Struct, kw_only=True):
     image_url: str | None = None
     file_id: str | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    detail: GivenDetail | None = None
 
 
-class AudioData(Struct, kw_only=True):
+class GivenAudio(Struct, kw_only=True):
     data: str
     format: str | None = None
 
 
-class AudioPart(Struct, kw_only=True):
-    input_audio: AudioData
+class AudioContent(Struct, kw_only=True):
+    input_audio: GivenAudio
 
 
-class VideoPart(Struct, kw_only=True):
+class VideoContent(Struct, kw_only=True):
     video_url: str
 
 
-class FilePart(Struct, kw_only=True):
+class FileContent(Struct, kw_only=True):
     file_data: str | None = None
     file_id: str | None = None
     file_url: str | None = None
@@ -71,19 +72,19 @@ def parts_of(content: str | list[dict[str, Any]], param: str) -> tuple[tuple[Par
 def _part_of(part: dict[str, Any], param: str) -> Part:
     match part.get("type"):
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return Text(convert(part, TextPart, param).text)
+            return Text(convert(part, TextContent, param).text)
         case "refusal":
-            return Text(convert(part, RefusalPart, param).refusal)
+            return Text(convert(part, RefusalContent, param).refusal)
         case "input_image" | "computer_screenshot":
-            return _image(convert(part, ImagePart, param), param)
+            return _image(convert(part, ImageContent, param), param)
         case "input_audio":
-            audio = convert(part, AudioPart, param).input_audio
+            audio = convert(part, AudioContent, param).input_audio
             return Audio(source_of_base64(audio.data, f"{param}.input_audio.data"), audio.format)
         case "input_video":
-            video = convert(part, VideoPart, param)
+            video = convert(part, VideoContent, param)
             return Video(source_of_url(video.video_url, f"{param}.video_url"))
         case "input_file":
-            return _file(convert(part, FilePart, param), param)
+            return _file(convert(part, FileContent, param), param)
         case str():
             raise unsupported(
                 f"{param}.type", "it is not a type of content that the Responses API documents."
@@ -92,18 +93,17 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
             raise invalid(f"{param}.type", "is required, and must be a string.")
 
 
-def _image(image: ImagePart, param: str) -> Image:
+def _image(image: ImageContent, param: str) -> Image:
     if image.image_url is None:
         if image.file_id is not None:
             raise unsupported(
                 f"{param}.file_id", "this server keeps no files; send the image as `image_url`."
             )
         raise invalid(f"{param}.image_url", "is required.")
-    source = source_of_url(image.image_url, f"{param}.image_url")
-    return Image(source, "high" if image.detail == "original" else image.detail or "auto")
+    return image_of(image.image_url, image.detail, f"{param}.image_url")
 
 
-def _file(file: FilePart, param: str) -> Text:
+def _file(file: FileContent, param: str) -> Text:
     """A file of text, with its name as a heading. No other files can be read."""
     if file.file_data is None:
         given = "file_url" if file.file_url is not None else "file_id"
@@ -192,8 +192,6 @@ class MoreTools(Struct, kw_only=True):
     tools: list[dict[str, Any]] = field(default_factory=list)
 
 
-SUMMARY_PREFACE: Final = "Summary of the conversation before this point:\n\n"
-
 # What tools and services of others left behind, of which a model here can make nothing.
 _SKIPPED: Final = frozenset(
     {
@@ -215,7 +213,7 @@ _SKIPPED: Final = frozenset(
 )
 
 
-class ConversationReader:
+class ItemsReader:
     """Takes items one by one; items of one assistant turn become one message.
 
     `find` gives the stored item that an `item_reference` means, or raises `ServerError`.
@@ -289,7 +287,7 @@ class ConversationReader:
         if summary is None:
             self.skipped.append(kind)
         else:
-            self._say("user", (Text(SUMMARY_PREFACE + summary),))
+            self._say("user", (Text(OPENING + summary),))
 
     def _call(self, kind: str, item: Item, param: str) -> None:
         match kind:

@@ -2,26 +2,59 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from pippin.api.dialects.responses.tools import Origin, custom_input
+from pippin.api.dialects.responses.answer import (
+    ArgumentsDone,
+    InputDone,
+    ItemChanged,
+    ItemEvent,
+    ItemStatus,
+    ListedTool,
+    McpFailure,
+    McpText,
+    Output,
+    OutputCustomCall,
+    OutputFunctionCall,
+    OutputListedTools,
+    OutputLocalShellCall,
+    OutputMcpCall,
+    OutputMessage,
+    OutputPatchCall,
+    OutputReasoning,
+    OutputShellCall,
+    OutputText,
+    PartChanged,
+    ReasoningText,
+    StreamEvent,
+    SummaryText,
+    TextDone,
+    TextGrew,
+)
+from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
+from pippin.api.dialects.shared.openai_answers import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
+from pippin.core.conversation import Tool
 from pippin.core.decoding import from_json
-from pippin.core.events import PartDelta, Token
+from pippin.core.events import PartDelta, PartStarted, ToolsListed
 
-Json = dict[str, Any]
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Events = Iterator[StreamEvent]
 
 
-class OutputItem(ABC):
-    """One item while it grows. Events come without their sequence number."""
+class ItemBuilder(ABC):
+    """Builds one output item: `start`, any number of `grow`, `close`, each of which gives the events to send.
+
+    Subclasses say what the item looks like at any moment, and what is sent between its first and its last event.
+    """
 
     def __init__(self, id: str, index: int) -> None:
         self.id = id
-        self.index = index  # in the output
+        self.index = index  # place in the response's output
         self.status: ItemStatus = "in_progress"
+        self._place: dict[str, Any] = {"item_id": id, "output_index": index}  # fields of every event
         self._pieces: list[str] = []
 
     @property
@@ -29,189 +62,228 @@ class OutputItem(ABC):
         return "".join(self._pieces)
 
     @abstractmethod
-    def item(self) -> Json: ...
+    def item(self) -> Output:
+        """The item as it stands now."""
+        ...
 
-    def opened(self) -> Iterable[Json]:
+    def opened(self) -> Iterable[StreamEvent]:
+        """The events between that of the new item and its first text."""
         return ()
 
-    def grown(self, delta: PartDelta) -> Iterable[Json]:
+    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
+        """The events of more text, which `text` already holds."""
         return ()
 
-    def closed(self) -> Iterable[Json]:
+    def closed(self) -> Iterable[StreamEvent]:
+        """The events between the last text and that of the finished item."""
         return ()
 
-    def start(self) -> Iterator[Json]:
-        yield {"type": "response.output_item.added", "output_index": self.index, "item": self.item()}
+    def start(self) -> Events:
+        yield self._changed("response.output_item.added")
         yield from self.opened()
 
-    def grow(self, delta: PartDelta) -> Iterator[Json]:
+    def grow(self, delta: PartDelta) -> Iterable[StreamEvent]:
         self._pieces.append(delta.text)
-        yield from self.grown(delta)
+        return self.grown(delta)
 
-    def close(self, status: ItemStatus) -> Iterator[Json]:
+    def close(self, status: ItemStatus) -> Events:
         yield from self.closed()
         self.status = status
-        yield {"type": "response.output_item.done", "output_index": self.index, "item": self.item()}
+        yield self._changed("response.output_item.done")
 
-    def _event(self, type: str, **fields: Any) -> Json:
-        return {"type": type, "item_id": self.id, "output_index": self.index, **fields}
+    def _changed(self, type: str) -> ItemChanged:
+        return ItemChanged(type=type, output_index=self.index, item=self.item())
+
+    def _arguments_grew(self, type: str, text: str) -> Iterable[StreamEvent]:
+        return (TextGrew(type=type, delta=text, **self._place),) if text else ()
+
+    def _news(self, type: str) -> ItemEvent:
+        return ItemEvent(type=type, **self._place)
 
 
-class MessageItem(OutputItem):
-    def __init__(self, id: str, index: int) -> None:
+class PartBuilder(ItemBuilder):
+    """An item whose text stands in a part of its own, which opens with the item and closes before it."""
+
+    def __init__(self, id: str, index: int, *, part: str, text: str, place: str) -> None:
+        """`part` and `text` are the names of both in types of events, `place` is the field that numbers the part."""
         super().__init__(id, index)
-        self.logprobs: list[Json] = []
-        self.started = False
+        self._place[place] = 0
+        self._part_type = f"response.{part}"
+        self._text_type = f"response.{text}"
+        self._delta_type = f"response.{text}.delta"
+        self._logprobs: list[TokenLogprob] | UnsetType = UNSET
+        self._started = False
 
-    def _part(self) -> Json:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
+    @abstractmethod
+    def _part(self) -> OutputText | ReasoningText | SummaryText: ...
 
-    def item(self) -> Json:
-        content = [self._part()] if self.started else []
-        return {
-            "id": self.id,
-            "type": "message",
-            "status": self.status,
-            "role": "assistant",
-            "content": content,
-        }
+    def opened(self) -> Events:
+        self._started = True
+        yield PartChanged(type=f"{self._part_type}.added", part=self._part(), **self._place)
 
-    def opened(self) -> Iterator[Json]:
-        self.started = True
-        yield self._event("response.content_part.added", content_index=0, part=self._part())
+    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
+        logprobs: list[TokenLogprob] | UnsetType = UNSET
+        if self._logprobs is not UNSET:
+            logprobs = logprobs_of(delta.tokens) if delta.tokens else []
+            self._logprobs += logprobs
+        if not delta.text and not logprobs:
+            return ()
+        return (TextGrew(type=self._delta_type, delta=delta.text, logprobs=logprobs, **self._place),)
 
-    def grown(self, delta: PartDelta) -> Iterator[Json]:
-        logprobs = [logprob_of(token) for token in delta.tokens]
-        self.logprobs += logprobs
-        if delta.text or logprobs:
-            yield self._event(
-                "response.output_text.delta", content_index=0, delta=delta.text, logprobs=logprobs
-            )
-
-    def closed(self) -> Iterator[Json]:
-        yield self._event(
-            "response.output_text.done", content_index=0, text=self.text, logprobs=self.logprobs
-        )
-        yield self._event("response.content_part.done", content_index=0, part=self._part())
+    def closed(self) -> Events:
+        yield TextDone(type=f"{self._text_type}.done", text=self.text, logprobs=self._logprobs, **self._place)
+        yield PartChanged(type=f"{self._part_type}.done", part=self._part(), **self._place)
 
 
-class ReasoningItem(OutputItem):
-    """What the model thought: as a summary where the client asked for one, else as raw reasoning text.
+class MessageBuilder(PartBuilder):
+    def __init__(self, id: str, index: int) -> None:
+        super().__init__(id, index, part="content_part", text="output_text", place="content_index")
+        self._logprobs: list[TokenLogprob] = []
 
-    A local model's reasoning is there to be read, so its "summary" is the reasoning itself; it is sent in one
-    of the two forms, never in both, so that no client shows it twice.
+    def _part(self) -> OutputText:
+        return OutputText(text=self.text, annotations=[], logprobs=self._logprobs)
+
+    def item(self) -> OutputMessage:
+        content = [self._part()] if self._started else []
+        return OutputMessage(id=self.id, status=self.status, role="assistant", content=content)
+
+
+class ReasoningBuilder(PartBuilder):
+    """The model's reasoning as raw text.
+
+    A local model's reasoning is there to be read, so where the client asks for a summary (`SummaryBuilder`) that is the
+    reasoning itself; it is sent in one of the two forms, never in both, so that no client shows it twice.
     """
 
-    def __init__(self, id: str, index: int, *, as_summary: bool, sealed: bool) -> None:
-        super().__init__(id, index)
-        self.as_summary = as_summary
-        self.sealed = sealed
-        self.started = False
+    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
+        """`sealed`: the finished item carries its text as `encrypted_content` too."""
+        super().__init__(id, index, part="content_part", text="reasoning_text", place="content_index")
+        self._sealed = sealed
 
-    def _part(self) -> Json:
-        return {"type": "summary_text" if self.as_summary else "reasoning_text", "text": self.text}
+    def _part(self) -> ReasoningText:
+        return ReasoningText(text=self.text)
 
-    def item(self) -> Json:
-        parts = [self._part()] if self.started else []
-        item: Json = {"id": self.id, "type": "reasoning", "status": self.status}
-        item["summary"] = parts if self.as_summary else []
-        if not self.as_summary:
-            item["content"] = parts
-        if self.sealed and self.status != "in_progress":
-            item["encrypted_content"] = seal(self.text)
-        return item
-
-    def opened(self) -> Iterator[Json]:
-        self.started = True
-        kind = "reasoning_summary_part" if self.as_summary else "content_part"
-        yield self._event(f"response.{kind}.added", **self._place, part=self._part())
-
-    def grown(self, delta: PartDelta) -> Iterator[Json]:
-        if delta.text:
-            yield self._event(f"response.{self._text_kind}.delta", **self._place, delta=delta.text)
-
-    def closed(self) -> Iterator[Json]:
-        yield self._event(f"response.{self._text_kind}.done", **self._place, text=self.text)
-        kind = "reasoning_summary_part" if self.as_summary else "content_part"
-        yield self._event(f"response.{kind}.done", **self._place, part=self._part())
-
-    @property
-    def _place(self) -> dict[str, int]:
-        return {"summary_index" if self.as_summary else "content_index": 0}
-
-    @property
-    def _text_kind(self) -> str:
-        return "reasoning_summary_text" if self.as_summary else "reasoning_text"
+    def item(self) -> OutputReasoning:
+        return OutputReasoning(
+            id=self.id,
+            status=self.status,
+            summary=[],
+            content=[self._part()] if self._started else [],
+            encrypted_content=sealed_when_done(self, self._sealed),
+        )
 
 
-class CallItem(OutputItem):
-    """A call; `origin` is what the called function stood for in the request."""
+class SummaryBuilder(PartBuilder):
+    """The model's reasoning in the form of a summary."""
 
-    def __init__(self, id: str, index: int, call_id: str, origin: Origin) -> None:
+    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
+        super().__init__(
+            id, index, part="reasoning_summary_part", text="reasoning_summary_text", place="summary_index"
+        )
+        self._sealed = sealed
+
+    def _part(self) -> SummaryText:
+        return SummaryText(text=self.text)
+
+    def item(self) -> OutputReasoning:
+        return OutputReasoning(
+            id=self.id,
+            status=self.status,
+            summary=[self._part()] if self._started else [],
+            encrypted_content=sealed_when_done(self, self._sealed),
+        )
+
+
+def sealed_when_done(item: ItemBuilder, sealed: bool) -> str | UnsetType:
+    return seal(item.text) if sealed and item.status != "in_progress" else UNSET
+
+
+class CallBuilder(ItemBuilder):
+    """A call that the client runs; `origin` is what the called function stood for in the request."""
+
+    def __init__(self, id: str, index: int, call_id: str, origin: ToolOrigin) -> None:
         super().__init__(id, index)
         self.call_id = call_id
         self.origin = origin
 
-    def _named(self, type: str, **fields: Any) -> Json:
-        item = {"id": self.id, "type": type, "status": self.status, "call_id": self.call_id}
-        item["name"] = self.origin.name
-        if self.origin.namespace:
-            item["namespace"] = self.origin.namespace
-        return item | fields
+
+class FunctionCallBuilder(CallBuilder):
+    def item(self) -> OutputFunctionCall:
+        return OutputFunctionCall(
+            id=self.id,
+            status=self.status,
+            call_id=self.call_id,
+            name=self.origin.name,
+            namespace=self.origin.namespace or UNSET,
+            arguments=self.text,
+        )
+
+    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
+        return self._arguments_grew("response.function_call_arguments.delta", delta.text)
+
+    def closed(self) -> Events:
+        yield ArgumentsDone(
+            type="response.function_call_arguments.done",
+            name=self.origin.name,
+            arguments=self.text,
+            **self._place,
+        )
 
 
-class FunctionCallItem(CallItem):
-    def item(self) -> Json:
-        return self._named("function_call", arguments=self.text)
+class CustomCallBuilder(CallBuilder):
+    """The call of a custom tool. Its input is a string within the function's arguments, so it is sent when these are
+    complete."""
 
-    def grown(self, delta: PartDelta) -> Iterator[Json]:
-        if delta.text:
-            yield self._event("response.function_call_arguments.delta", delta=delta.text)
+    def item(self) -> OutputCustomCall:
+        return OutputCustomCall(
+            id=self.id,
+            status=self.status,
+            call_id=self.call_id,
+            name=self.origin.name,
+            namespace=self.origin.namespace or UNSET,
+            input="" if self.status == "in_progress" else custom_input(self.text),
+        )
 
-    def closed(self) -> Iterator[Json]:
-        yield self._event("response.function_call_arguments.done", name=self.origin.name, arguments=self.text)
-
-
-class CustomCallItem(CallItem):
-    """Its input is a string within the function's arguments, so it is sent when these are complete."""
-
-    def item(self) -> Json:
-        done = self.status != "in_progress"
-        return self._named("custom_tool_call", input=custom_input(self.text) if done else "")
-
-    def closed(self) -> Iterator[Json]:
+    def closed(self) -> Events:
         text = custom_input(self.text)
-        if text:
-            yield self._event("response.custom_tool_call_input.delta", delta=text)
-        yield self._event("response.custom_tool_call_input.done", input=text)
+        yield from self._arguments_grew("response.custom_tool_call_input.delta", text)
+        yield InputDone(type="response.custom_tool_call_input.done", input=text, **self._place)
 
 
-class ActionCallItem(CallItem):
-    """A shell command or a patch. It has no events for its parts, so it appears when it is complete."""
+class ActionCallBuilder(CallBuilder):
+    """A shell command or a patch. The API has no events for its parts, so it appears when it is complete."""
 
-    def start(self) -> Iterator[Json]:
+    def start(self) -> Events:
         return iter(())
 
-    def close(self, status: ItemStatus) -> Iterator[Json]:
-        yield {"type": "response.output_item.added", "output_index": self.index, "item": self.item()}
+    def close(self, status: ItemStatus) -> Events:
+        yield self._changed("response.output_item.added")
         yield from super().close(status)
 
-    def item(self) -> Json:
+    def item(self) -> Output:
         arguments = self._arguments()
-        call: Json = {"id": self.id, "call_id": self.call_id, "status": self.status}
+        action: dict[str, Any]
         match self.origin.kind:
             case "local_shell":
-                action: Json = {"type": "exec", "env": {}, "command": _texts(arguments.pop("command", []))}
-                return call | {"type": "local_shell_call", "action": action | arguments}
+                action = {"type": "exec", "env": {}, "command": _texts(arguments.pop("command", []))}
+                return OutputLocalShellCall(
+                    id=self.id, status=self.status, call_id=self.call_id, action=action | arguments
+                )
             case "shell":
                 action = {"commands": _texts(arguments.pop("commands", [])), "max_output_length": None}
-                return call | {"type": "shell_call", "action": action | {"timeout_ms": None} | arguments}
+                action["timeout_ms"] = None
+                return OutputShellCall(
+                    id=self.id, status=self.status, call_id=self.call_id, action=action | arguments
+                )
             case _:
-                # Nothing knows of an incomplete patch: the status is the only word for "not to be applied".
-                call["status"] = "in_progress" if self.status == "incomplete" else self.status
-                return call | {"type": "apply_patch_call", "operation": arguments}
+                return OutputPatchCall(
+                    id=self.id,
+                    status="completed" if self.status == "completed" else "in_progress",
+                    call_id=self.call_id,
+                    operation=arguments,
+                )
 
-    def _arguments(self) -> Json:
+    def _arguments(self) -> dict[str, Any]:
         try:
             return from_json(self.text, dict[str, Any])
         except msgspec.DecodeError:
@@ -222,12 +294,100 @@ def _texts(given: Any) -> list[str]:
     return [str(text) for text in given] if isinstance(given, list) else [str(given)]
 
 
-def logprob_of(token: Token) -> Json:
-    return _logprob(token.raw, token.logprob) | {
-        "top_logprobs": [_logprob(top.raw, top.logprob) for top in token.top]
-    }
+class ListedToolsBuilder(ItemBuilder):
+    """The tools that an MCP server offers; they are known at once."""
+
+    def __init__(self, id: str, index: int, listed: ToolsListed) -> None:
+        super().__init__(id, index)
+        self._listed = listed
+
+    def item(self) -> OutputListedTools:
+        tools = [] if self.status == "in_progress" else [_listed(tool) for tool in self._listed.tools]
+        return OutputListedTools(id=self.id, server_label=self._listed.server, tools=tools)
+
+    def opened(self) -> Events:
+        yield self._news("response.mcp_list_tools.in_progress")
+
+    def closed(self) -> Events:
+        yield self._news("response.mcp_list_tools.completed")
 
 
-def _logprob(raw: bytes, logprob: float | None) -> Json:
-    text = raw.decode("utf-8", errors="replace")
-    return {"token": text, "bytes": list(raw), "logprob": 0.0 if logprob is None else logprob}
+def _listed(tool: Tool) -> ListedTool:
+    schema = tool.parameters or {"type": "object"}
+    return ListedTool(name=tool.name, description=tool.description, input_schema=schema)
+
+
+class McpCallBuilder(ItemBuilder):
+    """A call of an MCP tool and, later, its result: other items may begin in between."""
+
+    def __init__(self, id: str, index: int, started: PartStarted) -> None:
+        super().__init__(id, index)
+        self.call_id = started.id
+        self._name = started.name or ""
+        self._server = started.server or ""
+        self._result: str | None = None
+        self._failed = False
+
+    def item(self) -> OutputMcpCall:
+        return OutputMcpCall(
+            id=self.id,
+            status="failed" if self._failed and self.status == "completed" else self.status,
+            server_label=self._server,
+            name=self._name,
+            arguments=self.text,
+            output=None if self._failed else self._result,
+            error=McpFailure(content=[McpText(text=self._result or "")]) if self._failed else None,
+        )
+
+    def opened(self) -> Events:
+        yield self._news("response.mcp_call.in_progress")
+
+    def grown(self, delta: PartDelta) -> Iterable[StreamEvent]:
+        return self._arguments_grew("response.mcp_call_arguments.delta", delta.text)
+
+    def asked(self) -> ArgumentsDone:
+        """The event for arguments that are complete, upon which the call is made."""
+        return ArgumentsDone(type="response.mcp_call_arguments.done", arguments=self.text, **self._place)
+
+    def answered(self, text: str, *, is_error: bool) -> Events:
+        self._result, self._failed = text, is_error
+        yield from self.close("completed")
+
+    def close(self, status: ItemStatus) -> Events:
+        if self._result is not None:
+            yield self._news(f"response.mcp_call.{'failed' if self._failed else 'completed'}")
+        yield from super().close(status)
+
+
+class McpCalls:
+    """The calls of a response that wait for their results."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str | None, McpCallBuilder] = {}
+        self._answering: PartStarted | None = None
+        self._pieces: list[str] = []
+
+    def wait_for(self, item: McpCallBuilder) -> ArgumentsDone:
+        self._waiting[item.call_id] = item
+        return item.asked()
+
+    def begin_result(self, started: PartStarted) -> None:
+        self._answering, self._pieces = started, []
+
+    def grow_result(self, delta: PartDelta) -> bool:
+        """Add a piece of a result. Returns False where no result is open, so that the piece is of something else."""
+        if self._answering is None:
+            return False
+        self._pieces.append(delta.text)
+        return True
+
+    def end_result(self) -> Events:
+        started, self._answering = self._answering, None
+        if started is not None and (item := self._waiting.pop(started.id, None)) is not None:
+            yield from item.answered("".join(self._pieces), is_error=started.is_error)
+
+    def abandon(self) -> Events:
+        """Close the calls whose results the response ends without."""
+        for item in self._waiting.values():
+            yield from item.close("incomplete")
+        self._waiting = {}

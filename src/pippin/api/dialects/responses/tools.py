@@ -117,18 +117,18 @@ class Named(Struct, kw_only=True):
     namespace: str | None = None
 
 
-class AllowedTools(Struct, tag_field="type", tag="allowed_tools", kw_only=True):
+class AllowedToolsChoice(Struct, tag_field="type", tag="allowed_tools", kw_only=True):
     mode: Literal["auto", "required"]
     tools: list[dict[str, Any]]
 
 
 GivenTool = Annotated[dict[str, Any], read_as(FunctionSpec, CustomSpec, NamespaceSpec, McpTool)]
-GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedTools, Named)]
+GivenChoice = Annotated[str | dict[str, Any] | None, read_as(AllowedToolsChoice, Named)]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What a function stands for: the kind of item that a call of it becomes, and its name there."""
+class ToolOrigin:
+    """The tool that a function stands for: the kind of item that a call of it becomes, and the name in that item."""
 
     kind: CallKind
     name: str
@@ -140,12 +140,12 @@ class Toolbox:
     """The tools of a request: as the model sees them, and what each of them was."""
 
     tools: tuple[Tool, ...] = ()
-    origins: dict[str, Origin] = field(default_factory=dict)  # by the name that the model sees
+    origins: dict[str, ToolOrigin] = field(default_factory=dict)  # by the name that the model sees
     toolsets: tuple[Toolset, ...] = ()  # of MCP servers
     left_out: tuple[str, ...] = ()  # types of tools that nobody here can run
 
-    def origin(self, name: str) -> Origin:
-        return self.origins.get(name, Origin("function", name))
+    def origin(self, name: str) -> ToolOrigin:
+        return self.origins.get(name, ToolOrigin("function", name))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
     if len(given) > MAX_TOOLS:
         raise invalid(param, f"must hold at most {MAX_TOOLS} tools.")
     tools: dict[str, Tool] = {}
-    origins: dict[str, Origin] = {}
+    origins: dict[str, ToolOrigin] = {}
     left_out: list[str] = []
     toolsets = [
         toolset_of(convert(spec, McpTool, f"{param}[{number}]"), f"{param}[{number}]")
@@ -182,7 +182,7 @@ def toolbox_of(given: list[dict[str, Any]], param: str = "tools") -> Toolbox:
 
 def _tools_of(
     spec: dict[str, Any], param: str, left_out: list[str], namespace: str | None = None
-) -> list[tuple[Tool, Origin]]:
+) -> list[tuple[Tool, ToolOrigin]]:
     match spec.get("type"):
         case "function":
             return [_function(spec, param, namespace)]
@@ -192,7 +192,7 @@ def _tools_of(
             return _namespace(spec, param, left_out)
         case str(kind) if kind in BUILT_IN and namespace is None:
             call_kind, tool = BUILT_IN[kind]
-            return [(tool, Origin(call_kind, tool.name))]
+            return [(tool, ToolOrigin(call_kind, tool.name))]
         case "mcp" if namespace is None:
             return []
         case str(kind):
@@ -202,27 +202,28 @@ def _tools_of(
             raise invalid(f"{param}.type", "is required, and must be a string.")
 
 
-def _function(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, Origin]:
+def _function(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, ToolOrigin]:
     function = convert(spec, FunctionSpec, param)
     if function.parameters is not None:
         check_depth(function.parameters, f"{param}.parameters")
     name = flat_name(function.name, namespace)
     tool = Tool(name, function.description, function.parameters, bool(function.strict))
-    return tool, Origin("function", function.name, namespace)
+    return tool, ToolOrigin("function", function.name, namespace)
 
 
-def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, Origin]:
+def _custom(spec: dict[str, Any], param: str, namespace: str | None) -> tuple[Tool, ToolOrigin]:
     custom = convert(spec, CustomSpec, param)
     description, parameters = custom.description or "", CUSTOM_INPUT
     match custom.format:
         case GrammarInput(syntax, definition):
             grammar = f"The input follows this {syntax} grammar:\n{definition}"
             description = f"{description}\n\n{grammar}".strip()
-            if syntax == "regex":  # a JSON string can be held to it; to a Lark grammar it can't
+            # A JSON string can be held to a regular expression, but not to a Lark grammar.
+            if syntax == "regex":
                 parameters = _custom_like(definition)
     strict = parameters is not CUSTOM_INPUT
     tool = Tool(flat_name(custom.name, namespace), description or None, parameters, strict)
-    return tool, Origin("custom", custom.name, namespace)
+    return tool, ToolOrigin("custom", custom.name, namespace)
 
 
 def _custom_like(pattern: str) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def _custom_like(pattern: str) -> dict[str, Any]:
     return {**CUSTOM_INPUT, "properties": {"input": text}}
 
 
-def _namespace(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, Origin]]:
+def _namespace(spec: dict[str, Any], param: str, left_out: list[str]) -> list[tuple[Tool, ToolOrigin]]:
     namespace = convert(spec, NamespaceSpec, param)
     return [
         found
@@ -254,7 +255,7 @@ def tool_choice_of(given: str | dict[str, Any] | None, toolbox: Toolbox) -> Tool
             raise invalid("tool_choice", "must be `none`, `auto`, `required`, or an object.")
     match given.get("type"):
         case "allowed_tools":
-            allowed = convert(given, AllowedTools, "tool_choice")
+            allowed = convert(given, AllowedToolsChoice, "tool_choice")
             names = tuple(
                 name
                 for number, tool in enumerate(allowed.tools)
@@ -312,7 +313,7 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """The other way round; arguments that are not what the schema asks for are given as they are."""
+    """The input of a custom tool, of the arguments of its function; arguments that break the schema are the input."""
     try:
         return from_json(arguments, dict[str, str])["input"]
     except (msgspec.DecodeError, KeyError):

@@ -15,7 +15,7 @@ def read_as(*shapes: Any) -> Meta:
 
 @functools.cache
 def type_of(shape: Any) -> inspect.Type:
-    """msgspec takes a millisecond to tell it."""
+    """msgspec's description of a type, kept because it takes a millisecond to make."""
     return inspect.type_info(shape)
 
 
@@ -47,7 +47,7 @@ def objects_of(place: inspect.Type, path: str) -> Iterator[tuple[str, inspect.St
 
 
 MOST: Final = 24
-"""More values than that would hide the sentence that they stand in."""
+"""The most values that an error lists; more would hide the sentence that they stand in."""
 
 _STEPS: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
@@ -85,10 +85,10 @@ def _words(place: inspect.Type, steps: list[str]) -> Iterator[str]:
 
 
 MOST_LETTERS: Final = 64
-"""Of a name that goes to the log."""
+"""The length at which the name of a key is cut for the log."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.$-]+")
-"""What is none may be a text, which is not for the log."""
+"""A key that may be named in the log. Any other may be a client's text, which the log must not hold."""
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.fields import check_depth, invalid, unsupported
 from pippin.api.dialects.shared.output_formats import StructureFields
-from pippin.core.requests import GenerationRequest, OverflowPolicy, Thinking
+from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest, OverflowPolicy, Thinking
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -30,33 +30,6 @@ Verbosity = Literal["low", "medium", "high"]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Marker = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
-
-SET_BY_THE_SERVER = frozenset(
-    {
-        "messages",
-        "conversation",
-        "tools",
-        "tool_choice",
-        "chat_template",
-        "tokenize",
-        "add_generation_prompt",
-        "continue_final_message",
-        "return_dict",
-        "return_tensors",
-        "return_assistant_tokens_mask",
-        "padding",
-        "truncation",
-        "max_length",
-        "tokenizer_kwargs",
-        "bos_token",
-        "eos_token",
-        "pad_token",
-        "unk_token",
-        "raise_exception",
-        "strftime_now",
-    }
-)
-"""Template variables that a client may not set: they are the server's own, or would change the template."""
 
 
 class ReasoningOptions(Struct, kw_only=True):
@@ -230,7 +203,7 @@ def shows_reasoning(fields: EngineFields) -> bool:
 def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None) -> dict[str, Any]:
     variables = dict(fields.chat_template_kwargs or {})
     for name in variables:
-        if name in SET_BY_THE_SERVER:
+        if name in RESERVED_VARIABLES:
             raise unsupported(f"chat_template_kwargs.{name}", "this variable is set by the server.")
     if fields.documents is not None:
         variables["documents"] = list(fields.documents)

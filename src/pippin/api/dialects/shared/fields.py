@@ -63,6 +63,11 @@ class Contract(Generic[Body]):
     switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
     left_open: frozenset[str] = frozenset({"messages"})
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The fields that `body` has, as they are spelled on the wire."""
+        return names_of(self.body)
+
     def decode(self, data: bytes) -> tuple[Body, tuple[str, ...]]:
         """The body, and the names of fields that this contract does not know."""
         given = decode_json(data, dict[str, msgspec.Raw])
@@ -78,7 +83,10 @@ class Contract(Generic[Body]):
     def decode_form(
         self, fields: Mapping[str, Sequence[str]], *, lists: frozenset[str] = frozenset()
     ) -> tuple[Body, tuple[str, ...]]:
-        """The same of a form: all values are texts, and those of `lists` come as often as they like."""
+        """The body that a form stands for, and the names of fields that this contract does not know.
+
+        All values of a form are texts. Fields of `lists` may be given several times; of the others the last one counts.
+        """
         given: dict[str, list[str]] = {}
         for name, texts in fields.items():
             given.setdefault(name.partition("[")[0], []).extend(texts)
@@ -132,6 +140,11 @@ class Contract(Generic[Body]):
 def names_of(body: type[msgspec.Struct]) -> frozenset[str]:
     """The names of its fields on the wire; msgspec takes a millisecond to tell them."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(body))
+
+
+def accepted_beside(body: type[msgspec.Struct], accepted: Mapping[str, str]) -> Mapping[str, str]:
+    """The accepted fields without those that `body` has, which are honoured by the dialect of that body."""
+    return {name: why for name, why in accepted.items() if name not in names_of(body)}
 
 
 Decodable = TypeVar("Decodable")
@@ -188,7 +201,10 @@ def decode_raw(value: msgspec.Raw, name: str) -> Any:
 
 
 def malformed(data: bytes, complaint: str) -> ServerError:
-    """What is no JSON. NaN and Infinity, which some clients write for numbers, are told by their field's name."""
+    """The error of a body that is not JSON.
+
+    NaN and Infinity, which some clients write for numbers, are reported with the name of their field.
+    """
     if place := _AT_BYTE.search(complaint):
         start = int(place[1])
         field = _FIELD_BEFORE.search(data[max(0, start - NEAR) : start])

@@ -1,8 +1,8 @@
-"""Gives the images and videos of a conversation the media options of their request."""
+"""Reads the images, sounds and videos of a conversation, and gives them the media options of their request."""
 
 import base64
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from pippin.api.dialects.shared.engine_fields import EngineFields, resize_of
 from pippin.api.dialects.shared.fields import invalid
 from pippin.core.conversation import Image, Inline, MediaSource, Message, Part, ToolResult, Url, Video
 
+GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
 SLICE: Final = 1 << 20  # characters
 
@@ -25,6 +26,11 @@ def source_of_url(url: str, param: str) -> MediaSource:
     if not url or len(url) > MAX_URL:
         raise invalid(param, f"must be an address of 1 to {MAX_URL} characters.")
     return Url(url)
+
+
+def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
+    """The image at an address. `original` is served as `high`, the finest detail that a processor knows."""
+    return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
 
 
 def source_of_base64(payload: str, param: str, mime: str | None = None) -> Inline:

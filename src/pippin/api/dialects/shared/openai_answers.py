@@ -1,4 +1,4 @@
-"""What OpenAI's two completion APIs answer alike: errors, usage, timings."""
+"""What OpenAI's APIs answer alike: log probabilities, errors, usage and timings."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,8 +9,10 @@ from msgspec import Struct
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Finished, FinishReason, Timings, Token, Usage
 
-LOWEST = -9999.0
-"""Stands for a probability of zero, whose logarithm JSON can't hold; the number is OpenAI's."""
+LOWEST: Final = -9999.0
+"""OpenAI's number for a token that is very unlikely. It stands for minus infinity, which JSON can't hold, and for a log
+probability that nobody computed: the field is a number in every contract, and a token that was left out would break the
+order of the text."""
 
 
 class TopLogprob(Struct, kw_only=True):
@@ -37,10 +39,12 @@ def text_of(raw: bytes) -> str:
 
 
 def finite(logprob: float | None) -> float:
+    """The log probability as JSON can hold it: `LOWEST` for None, NaN, minus infinity and all that is below."""
     return LOWEST if logprob is None or not logprob > LOWEST else logprob
 
 
 def logprobs_of(tokens: Iterable[Token]) -> list[TokenLogprob]:
+    """The tokens with their natural log probabilities, as Chat Completions and Responses have them."""
     return [
         TokenLogprob(
             token=text_of(token.raw),
@@ -112,6 +116,16 @@ def error_body(report: ErrorReport) -> ErrorBody:
 
 def encode_error(report: ErrorReport) -> bytes:
     return msgspec.json.encode(error_body(report))
+
+
+class OpenAIErrors:
+    """The errors of a dialect of OpenAI's, for dialects to inherit."""
+
+    def status(self, report: ErrorReport) -> int:
+        return report.status
+
+    def error(self, report: ErrorReport, request_id: str) -> bytes:
+        return encode_error(report)
 
 
 class PromptDetails(Struct, kw_only=True):

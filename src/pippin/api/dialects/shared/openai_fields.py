@@ -6,13 +6,14 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, Name, Tokens
 from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
+from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
 
-MAX_STOPS = 32
-MAX_STOP_LENGTH = 1024
 MAX_ANSWERS = 1024
 """To one body. How many choices a request may have is the operator's to say, and the service's to check."""
 
 Choices = Annotated[int, Meta(ge=1, le=MAX_ANSWERS)]
+
+StopTexts = Annotated[tuple[str, ...], Meta(max_length=MOST_STOPS)]
 
 _CACHE = "A hint; the prefix cache keeps every prompt."
 _ROUTING = "For services that pass requests on to others; there is nobody to pass it on to."
@@ -120,7 +121,7 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     stream_options: Annotated[StreamOptions | None, Meta(description="What a stream reports.")] = None
     n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
     stop: Annotated[
-        str | tuple[str, ...] | None, Meta(description="Texts at which the answer ends; they are left out.")
+        str | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
     ] = None
     max_tokens: Annotated[Tokens | None, Meta(description="Most new tokens.")] = None
     skip_special_tokens: Annotated[bool | None, Meta(description="Only true: markup never leaks.")] = None
@@ -131,11 +132,11 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
 
 def stops_of(given: str | tuple[str, ...] | None, param: str = "stop") -> tuple[str, ...]:
     stops = (given,) if isinstance(given, str) else given or ()
-    if len(stops) > MAX_STOPS:
-        raise invalid(param, f"must not hold more than {MAX_STOPS} texts.")
+    if len(stops) > MOST_STOPS:
+        raise invalid(param, f"must not hold more than {MOST_STOPS} texts.")
     for stop in stops:
-        if not 0 < len(stop) <= MAX_STOP_LENGTH:
-            raise invalid(param, f"must hold texts of 1 to {MAX_STOP_LENGTH} characters.")
+        if not 0 < len(stop) <= LONGEST_STOP:
+            raise invalid(param, f"must hold texts of 1 to {LONGEST_STOP} characters.")
     return stops
 
 

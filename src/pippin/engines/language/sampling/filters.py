@@ -7,13 +7,16 @@ kept too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from pippin.core import parameters as p
+from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
 
 OUT = -math.inf
@@ -32,10 +35,10 @@ def top_n_sigma(x: mx.array, n: mx.array) -> mx.array:
 
 
 def top_k(x: mx.array, k: mx.array) -> mx.array:
-    """Keep the `k` best. Neutral: N or more."""
+    """Keep the `k` best. Neutral: 0, and N or more."""
     width = x.shape[-1]
     ordered = mx.sort(x, axis=-1)
-    place = mx.clip(width - k, 0, width - 1).astype(mx.int32)
+    place = mx.clip(mx.where(k > 0, width - k, 0), 0, width - 1).astype(mx.int32)
     return mx.where(x >= mx.take_along_axis(ordered, place, axis=-1), x, OUT)
 
 
@@ -124,60 +127,78 @@ def draw(w: mx.array, uniform: mx.array) -> mx.array:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """What a filter may know of the rows beside their parameters."""
+
+    chance: NDArray[np.float32]
+    """A number in [0, 1) for each row [R], for filters that act by chance."""
+    protected: Callable[[], mx.array]
+    """Makes the mask [R, N] of the tokens that XTC never drops: line ends and ends of text."""
+    sorts_slowly: bool
+    """Whether the device had better sort few tokens and wait for the host than sort all."""
+
+
+def _top_p(w: mx.array, p: mx.array, drawing: Drawing) -> mx.array:
+    return top_p_of_best(w, p) if drawing.sorts_slowly else top_p(w, p)
+
+
+def _xtc(w: mx.array, probability: mx.array, threshold: mx.array, drawing: Drawing) -> mx.array:
+    return xtc(w, threshold, mx.array(drawing.chance)[:, None] < probability, drawing.protected())
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A filter and its place: what it narrows, which parameters it reads, and how it is computed."""
+
+    narrows: Literal["logits", "weights"]
+    parameters: tuple[Parameter, ...]
+    """The first switches the filter on, where it is not neutral."""
+    apply: Callable[..., mx.array]
+    """Takes `x` or `w`, a column [R, 1] for each parameter, and the `Drawing`."""
+
+
+FILTERS: Final = (
+    Filter("logits", (p.TOP_N_SIGMA,), lambda x, n, _: top_n_sigma(x, n)),
+    Filter("logits", (p.TOP_K,), lambda x, k, _: top_k(x, k)),
+    Filter("logits", (p.TYPICAL_P,), lambda x, mass, _: typical_p(x, mass)),
+    Filter("weights", (p.TOP_P,), _top_p),
+    Filter("weights", (p.MIN_P,), lambda w, share, _: min_p(w, share)),
+    Filter("weights", (p.XTC_PROBABILITY, p.XTC_THRESHOLD), _xtc),
+)
+"""All filters, in the order in which they are applied: those of logits first. A new one is a line here."""
+
+
+@dataclass(frozen=True)
 class Filters:
-    """The rows that are drawn in one way, and their parameters [R, 1]; None where no row of them uses a filter."""
+    """The rows that are drawn in one way, their temperatures, and the filters that at least one of them uses."""
 
     rows: list[int]
-    temperature: mx.array
-    top_n_sigma: mx.array | None
-    top_k: mx.array | None
-    typical_p: mx.array | None
-    top_p: mx.array | None
-    min_p: mx.array | None
-    xtc_threshold: mx.array | None
-    xtc_probability: NDArray[np.float32]
+    temperature: mx.array  # [R, 1]
+    used: tuple[tuple[Filter, tuple[mx.array, ...]], ...]  # with a column [R, 1] for each parameter
 
     @classmethod
     def of(cls, rows: list[int], samplings: list[Sampling]) -> "Filters":
-        def column(values: list[float | None], neutral: float) -> mx.array | None:
-            known = [neutral if value is None else value for value in values]
-            return mx.array(known)[:, None] if any(value != neutral for value in known) else None
+        used = []
+        for each in FILTERS:
+            columns = [values(parameter, samplings) for parameter in each.parameters]
+            if any(value != each.parameters[0].neutral for value in columns[0]):
+                used.append((each, tuple(mx.array(column)[:, None] for column in columns)))
+        # A temperature of 0 is greedy and comes nowhere near a filter.
+        return cls(rows, mx.array(values(p.TEMPERATURE, samplings))[:, None], tuple(used))
 
-        chances = np.array([sampling.xtc_probability or 0.0 for sampling in samplings], np.float32)
-        thresholds = [0.1 if s.xtc_threshold is None else s.xtc_threshold for s in samplings]
-        return cls(
-            rows,
-            mx.array([sampling.temperature or 1.0 for sampling in samplings])[:, None],
-            column([sampling.top_n_sigma for sampling in samplings], 0.0),
-            column([sampling.top_k or 2**30 for sampling in samplings], 2**30),
-            column([sampling.typical_p for sampling in samplings], 1.0),
-            column([sampling.top_p for sampling in samplings], 1.0),
-            column([sampling.min_p for sampling in samplings], 0.0),
-            mx.array(thresholds)[:, None] if chances.any() else None,
-            chances,
-        )
-
-    def narrow(
-        self,
-        x: mx.array,
-        chance: NDArray[np.float32],
-        protected: mx.array | None,
-        top_p: Callable[[mx.array, mx.array], mx.array],
-    ) -> mx.array:
-        """The weights that are left of `x` [R, N], scaled; `chance` [R] decides on XTC, `protected` [R, N] is as
-        there, `top_p` is one of the two above."""
-        if self.top_n_sigma is not None:
-            x = top_n_sigma(x, self.top_n_sigma)
-        if self.top_k is not None:
-            x = top_k(x, self.top_k)
-        if self.typical_p is not None:
-            x = typical_p(x, self.typical_p)
+    def narrow(self, x: mx.array, drawing: Drawing) -> mx.array:
+        """The weights that are left of `x` [R, N], scaled logits."""
+        for each, columns in self.used:
+            if each.narrows == "logits":
+                x = each.apply(x, *columns, drawing)
         w = weights(x)
-        if self.top_p is not None:
-            w = top_p(w, self.top_p)
-        if self.min_p is not None:
-            w = min_p(w, self.min_p)
-        if self.xtc_threshold is not None and protected is not None:
-            on = mx.array((chance < self.xtc_probability)[:, None])
-            w = xtc(w, self.xtc_threshold, on, protected)
+        for each, columns in self.used:
+            if each.narrows == "weights":
+                w = each.apply(w, *columns, drawing)
         return w
+
+
+def values(parameter: Parameter, samplings: Sequence[Sampling]) -> list[float]:
+    """The parameter of each row; what it is when unset, where a row does not name it."""
+    given = [getattr(sampling, parameter.name) for sampling in samplings]
+    return [parameter.unset if value is None else value for value in given]

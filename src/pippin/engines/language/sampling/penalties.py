@@ -1,15 +1,22 @@
 """Penalties on what was said before: repetition, presence, frequency and DRY, from histories on the device."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from pippin.core import parameters as p
+from pippin.core.parameters import Parameter
 from pippin.core.requests import Sampling
+from pippin.engines.language.sampling.filters import values
 
 CAPACITY_STEP = 256
 DRY_LONGEST = 48  # tokens of a repeat that are told apart; base ** 48 is beyond any logit
+
+PENALTIES: Final = (p.REPETITION_PENALTY, p.PRESENCE_PENALTY, p.FREQUENCY_PENALTY, p.DRY_MULTIPLIER)
+"""The parameters that switch a penalty on, for which a row's history is kept."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class History:
 class Penalties:
     """The penalties of some rows, one entry for each; neutral where a row does not use one."""
 
-    repetition: NDArray[np.float32]  # 1 is neutral
+    repetition: NDArray[np.float32]
     repetition_context: NDArray[np.int32]  # tokens to look back
     presence: NDArray[np.float32]
     presence_context: NDArray[np.int32]
@@ -86,31 +93,29 @@ class Penalties:
 
     @classmethod
     def of(cls, rows: list[Sampling], breakers: mx.array | None) -> "Penalties":
-        def numbers(values: list[float | None], neutral: float) -> NDArray[np.float32]:
-            return np.array([neutral if value is None else value for value in values], np.float32)
+        def numbers(parameter: Parameter) -> NDArray[np.float32]:
+            return np.array(values(parameter, rows), np.float32)
 
-        def contexts(values: list[int | None]) -> NDArray[np.int32]:
-            return np.array([2**30 if value is None else value for value in values], np.int32)
+        def counts(parameter: Parameter) -> NDArray[np.int32]:
+            return np.array(values(parameter, rows), np.int32)
 
         return cls(
-            numbers([row.repetition_penalty for row in rows], 1.0),
-            contexts([row.repetition_context for row in rows]),
-            numbers([row.presence_penalty for row in rows], 0.0),
-            contexts([row.presence_context for row in rows]),
-            numbers([row.frequency_penalty for row in rows], 0.0),
-            contexts([row.frequency_context for row in rows]),
-            numbers([row.dry_multiplier for row in rows], 0.0),
-            numbers([row.dry_base for row in rows], 1.75),
-            np.array(
-                [2 if row.dry_allowed_length is None else row.dry_allowed_length for row in rows], np.int32
-            ),
-            contexts([row.dry_context for row in rows]),
+            numbers(p.REPETITION_PENALTY),
+            counts(p.REPETITION_CONTEXT),
+            numbers(p.PRESENCE_PENALTY),
+            counts(p.PRESENCE_CONTEXT),
+            numbers(p.FREQUENCY_PENALTY),
+            counts(p.FREQUENCY_CONTEXT),
+            numbers(p.DRY_MULTIPLIER),
+            numbers(p.DRY_BASE),
+            counts(p.DRY_ALLOWED_LENGTH),
+            counts(p.DRY_CONTEXT),
             breakers,
         )
 
     def apply(self, logits: mx.array, history: History) -> mx.array:
         """`logits` [R, V] of the next token after `history`, penalised."""
-        if np.any(self.repetition != 1):
+        if np.any(self.repetition != p.REPETITION_PENALTY.neutral):
             logits = _repetition(logits, history, self.repetition, self.repetition_context)
         if np.any(self.frequency):
             logits = _frequency(logits, history, self.frequency, self.frequency_context)

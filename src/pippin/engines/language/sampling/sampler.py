@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pippin.core.events import TopToken
 from pippin.core.requests import Sampling
-from pippin.engines.language.sampling.filters import Filters, draw, mask, top_p, top_p_of_best
-from pippin.engines.language.sampling.penalties import History, Penalties
+from pippin.engines.language.sampling.filters import Drawing, Filters, draw, mask
+from pippin.engines.language.sampling.penalties import PENALTIES, History, Penalties
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 
@@ -40,8 +40,8 @@ def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64], stream: in
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A sampled token on the host: the arguments of `RowDecoder.accept`."""
+class SampledToken:
+    """A sampled token on the host: the arguments of `SequenceDecoder.accept`."""
 
     token: int
     logprob: float | None = None
@@ -67,10 +67,10 @@ class Sampled:
         found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
         return [array for array in found if array is not None]
 
-    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[Choice]:
+    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[SampledToken]:
         """The values on the host; waits for the device. `wanted` is each row's count of alternatives, or None."""
         tokens: list[int] = np.array(self.tokens).tolist()
-        choices = [Choice(token) for token in tokens]
+        choices = [SampledToken(token) for token in tokens]
         if self.logprobs is None:
             return choices
         logprobs: list[float] = np.array(self.logprobs).tolist()
@@ -82,7 +82,7 @@ class Sampled:
             if count:
                 pairs = zip(ids[place][:count], tops[place][:count], strict=True)
                 top = tuple(TopToken(token, tokenizer.raw(token), logprob) for token, logprob in pairs)
-            choices[row] = Choice(tokens[row], logprobs[place], top)
+            choices[row] = SampledToken(tokens[row], logprobs[place], top)
         return choices
 
 
@@ -135,13 +135,7 @@ class _Row:
     @property
     def tracked(self) -> bool:
         """Whether what was said before matters."""
-        sampling = self.sampling
-        return bool(
-            (sampling.repetition_penalty or 1) != 1
-            or sampling.presence_penalty
-            or sampling.frequency_penalty
-            or sampling.dry_multiplier
-        )
+        return any(penalty.acts(getattr(self.sampling, penalty.name)) for penalty in PENALTIES)
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ class BatchSampler:
     def __init__(self, tokenizer: Tokenizer, *, sorts_slowly: bool = False) -> None:
         """`sorts_slowly`: the device had better look at the best tokens alone, though the host must wait for it."""
         self._tokenizer = tokenizer
-        self._top_p = top_p_of_best if sorts_slowly else top_p
+        self._sorts_slowly = sorts_slowly
         self._rows: list[_Row] = []
         self._positions = np.zeros(0, np.uint64)
         self._history = History.empty()
@@ -299,10 +293,13 @@ class BatchSampler:
         ids = None
         if group is plan.short:
             ids, x = best(x, min(SHORT, x.shape[-1]))
-        protected = self._protected_tokens(logits.shape[-1]) if group.xtc_threshold is not None else None
-        if protected is not None:
-            protected = protected[None] if ids is None else protected[ids]
-        left = group.narrow(x / group.temperature, uniform(seeds, places, 1), protected, self._top_p)
+
+        def protected() -> mx.array:
+            mask = self._protected_tokens(logits.shape[-1])
+            return mask[None] if ids is None else mask[ids]
+
+        drawing = Drawing(uniform(seeds, places, 1), protected, self._sorts_slowly)
+        left = group.narrow(x / group.temperature, drawing)
         column = draw(left, mx.array(uniform(seeds, places, 0))[:, None])
         if ids is not None:
             column = mx.take_along_axis(ids, column[:, None], axis=-1)[:, 0]

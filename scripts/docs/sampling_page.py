@@ -1,0 +1,57 @@
+"""The table of docs/sampling.md that is written from `core/parameters.py`; the words around it are the page's own."""
+
+from pathlib import Path
+from typing import Final
+
+from pippin.config.options.declaration import options
+from pippin.core import parameters
+from pippin.core.parameters import Parameter
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
+OPENING: Final = "<!-- Written by `make docs` from src/pippin/core/parameters.py -->\n"
+CLOSING: Final = "<!-- End -->\n"
+
+
+def sampling_page() -> str:
+    """The page with a fresh table. Raises `ValueError` where the marks around the table are missing."""
+    before, _, rest = PAGE.read_text("utf-8").partition(OPENING)
+    _, closing, after = rest.partition(CLOSING)
+    if not closing:
+        raise ValueError(f"{PAGE.name} has no {OPENING.strip()} followed by {CLOSING.strip()}")
+    return before + OPENING + _table() + CLOSING + after
+
+
+def _table() -> str:
+    rows = [
+        "| Field | In a request | As an option | Does nothing at | Not given | Meaning |",
+        "|---|---|---|---|---|---|",
+        *(_row(parameter) for parameter in parameters.PARAMETERS),
+    ]
+    limits = (
+        f"Of `stop`, {parameters.MOST_STOPS} texts of {parameters.LONGEST_STOP} characters; of `logit_bias`, "
+        f"{parameters.MOST_BIASES} tokens with a bias from {-parameters.LARGEST_BIAS:g} to "
+        f"{parameters.LARGEST_BIAS:g}; of `dry_sequence_breakers`, {parameters.MOST_BREAKERS} texts of "
+        f"{parameters.LONGEST_BREAKER} characters are the most."
+    )
+    return "\n".join([*rows, "", limits, ""])
+
+
+def _row(parameter: Parameter) -> str:
+    field = parameter.public_name
+    cells = [
+        f"`{field}`",
+        parameter.wire_range,
+        parameter.range if field in options() else "",
+        "" if parameter.neutral is None else f"{parameter.neutral:g}",
+        _when_unset(parameter),
+        f"{parameter.help} {parameter.wire_help}".strip(),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _when_unset(parameter: Parameter) -> str:
+    if parameter is parameters.SEED:
+        return "a fresh one"
+    if parameter.default is None:
+        return "does nothing"
+    return "all" if parameter.default == parameters.LONGEST_CONTEXT else f"{parameter.default:g}"

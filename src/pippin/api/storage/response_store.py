@@ -1,0 +1,334 @@
+"""Keeps responses and conversations for later turns: bounded in entries, bytes and age, apart for each API key.
+
+SQLite holds them, in a file where the operator names one, else in memory; the code is the same. Calls take well under
+a millisecond, so they are made on the event loop.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from pippin.config.options.server import ServerOptions
+from pippin.core.decoding import from_json
+from pippin.core.errors import ServerError
+
+log = logging.getLogger(__name__)
+
+Item = dict[str, Any]
+Kind = Literal["response", "conversation"]
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS entries (
+    owner TEXT NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
+    created REAL NOT NULL, used REAL NOT NULL, bytes INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (owner, id)
+);
+CREATE INDEX IF NOT EXISTS entries_used ON entries (used);
+CREATE TABLE IF NOT EXISTS items (
+    owner TEXT NOT NULL, item TEXT NOT NULL, entry TEXT NOT NULL,
+    PRIMARY KEY (owner, item, entry)
+);
+CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
+"""
+_VERSION: Final = 1
+
+LARGEST_PAGE: Final = 100  # items
+
+
+class StoredResponse(Struct, kw_only=True, omit_defaults=True):
+    """One turn of a conversation. The turns before it are found through `previous`, or in `before`."""
+
+    response: dict[str, Any]  # the response object
+    input: list[Item] = field(default_factory=list)  # of this turn alone, with ids
+    previous: str | None = None
+    before: list[Item] | None = None  # the conversation's items when this turn began
+
+
+class StoredConversation(Struct, kw_only=True, omit_defaults=True):
+    """A conversation of OpenAI's Conversations API, with all its items."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+
+
+Body = TypeVar("Body", StoredResponse, StoredConversation)
+
+
+class ResponseStore:
+    """The responses and conversations of all callers. `for_owner` gives one caller's view, the only way in."""
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        entries: int = 1024,
+        megabytes: float = 256.0,
+        hours: float = 720.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._entries = entries
+        self._bytes = int(megabytes * 2**20)
+        self._seconds = hours * 3600
+        self._clock = clock
+        self._lock = threading.RLock()  # large bodies are decoded beside the event loop
+        self._database = _open(path)
+        self.total_bytes, self.total_entries = self._database.execute(
+            "SELECT COALESCE(SUM(bytes), 0), COUNT(*) FROM entries"
+        ).fetchone()
+
+    def for_owner(self, owner: str | None) -> "OwnedHistory":
+        return OwnedHistory(self, owner or "")
+
+    def close(self) -> None:
+        self._database.close()
+
+    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+        """Write an entry, then drop what is too old, and the least recently used until the bounds hold.
+
+        An entry that is larger than the bound alone is not kept.
+        """
+        try:
+            with self._lock:
+                self._write(owner, id, kind, body, items)
+        except sqlite3.Error as error:  # a full disk must not cost the client its answer
+            log.error("The %s %s could not be stored: %s", kind, id, error)
+
+    def _write(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
+        now = self._clock()
+        created = self._remove(owner, id)
+        with self._database:
+            if len(body) <= self._bytes and self._entries:
+                row = (owner, id, kind, now if created is None else created, now, len(body), body)
+                self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                self._database.executemany(
+                    "INSERT OR IGNORE INTO items VALUES (?, ?, ?)", [(owner, item, id) for item in items]
+                )
+                self.total_bytes += len(body)
+                self.total_entries += 1
+        self._make_room(now)
+
+    def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
+        with self._lock:
+            return self._read(owner, id, kind)
+
+    def _read(self, owner: str, id: str, kind: Kind) -> bytes | None:
+        now = self._clock()
+        query = "SELECT body, created FROM entries WHERE owner = ? AND id = ? AND kind = ?"
+        row = self._database.execute(query, (owner, id, kind)).fetchone()
+        if row is None:
+            return None
+        if row[1] < now - self._seconds:
+            self._remove(owner, id)
+            return None
+        with self._database:
+            self._database.execute("UPDATE entries SET used = ? WHERE owner = ? AND id = ?", (now, owner, id))
+        return bytes(row[0])
+
+    def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
+        """The entry that holds an item."""
+        query = """SELECT entries.id, entries.kind FROM items JOIN entries
+            ON entries.owner = items.owner AND entries.id = items.entry
+            WHERE items.owner = ? AND items.item = ? ORDER BY entries.used DESC LIMIT 1"""
+        with self._lock:
+            row = self._database.execute(query, (owner, item)).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def delete(self, owner: str, id: str, kind: Kind) -> bool:
+        with self._lock:
+            known = self._database.execute(
+                "SELECT 1 FROM entries WHERE owner = ? AND id = ? AND kind = ?", (owner, id, kind)
+            ).fetchone()
+            return known is not None and self._remove(owner, id) is not None
+
+    def _make_room(self, now: float) -> None:
+        too_old = "SELECT owner, id FROM entries WHERE created < ?"
+        for key in self._database.execute(too_old, (now - self._seconds,)).fetchall():
+            self._remove(*key)
+        while self.total_entries > self._entries or self.total_bytes > self._bytes:
+            oldest = "SELECT owner, id FROM entries ORDER BY used, rowid LIMIT 1"
+            self._remove(*self._database.execute(oldest).fetchone())
+
+    def _remove(self, owner: str, id: str) -> float | None:
+        """Delete an entry; when it was made, or None if there was none."""
+        query = "SELECT bytes, created FROM entries WHERE owner = ? AND id = ?"
+        row = self._database.execute(query, (owner, id)).fetchone()
+        if row is None:
+            return None
+        with self._database:
+            self._database.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
+            self._database.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
+        self.total_bytes -= row[0]
+        self.total_entries -= 1
+        return float(row[1])
+
+
+class OwnedHistory:
+    """One caller's responses and conversations. Those of other callers are unknown here."""
+
+    def __init__(self, store: ResponseStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+
+    def save_response(self, id: str, turn: StoredResponse) -> None:
+        items = [*turn.input, *turn.response["output"]]
+        self._put(id, "response", turn, items)
+
+    def response(self, id: str) -> StoredResponse:
+        return self._get(id, "response", StoredResponse)
+
+    def delete_response(self, id: str) -> None:
+        if not self._store.delete(self._owner, id, "response"):
+            raise not_found("response", id)
+
+    def save_conversation(self, conversation: StoredConversation) -> None:
+        self._put(conversation.id, "conversation", conversation, conversation.items)
+
+    def add_to_conversation(self, id: str, items: Iterable[Item]) -> None:
+        """Add the items that a conversation does not have yet. One that was deleted meanwhile stays deleted."""
+        try:
+            conversation = self.stored_conversation(id)
+        except ServerError:
+            return
+        known = {item.get("id") for item in conversation.items}
+        conversation.items += [item for item in items if item.get("id") not in known]
+        self.save_conversation(conversation)
+
+    def stored_conversation(self, id: str) -> StoredConversation:
+        return self._get(id, "conversation", StoredConversation)
+
+    def delete_conversation(self, id: str) -> None:
+        if not self._store.delete(self._owner, id, "conversation"):
+            raise not_found("conversation", id)
+
+    def items(self, response_id: str) -> list[Item]:
+        """Every item of the conversation up to and with that response, oldest first."""
+        turn = self.response(response_id)
+        return [*self.input_items(turn), *turn.response["output"]]
+
+    def input_items(self, turn: StoredResponse) -> list[Item]:
+        """What the model was given for a response: all turns before it, and its own input."""
+        turns = [turn]
+        while (previous := turns[-1].previous) is not None:
+            turns.append(self.response(previous))
+        first, *later = reversed(turns)
+        items = [*(first.before or ()), *first.input]
+        before = first
+        for following in later:
+            items += [*before.response["output"], *following.input]
+            before = following
+        return items
+
+    def conversation(self, conversation_id: str) -> list[Item]:
+        return self.stored_conversation(conversation_id).items
+
+    def item(self, item_id: str) -> Item:
+        holder = self._store.holder_of(self._owner, item_id)
+        if holder is not None:
+            entry, kind = holder
+            if kind == "conversation":
+                items = self.conversation(entry)
+            else:
+                turn = self.response(entry)
+                items = [*turn.input, *turn.response["output"]]
+            for item in items:
+                if item.get("id") == item_id:
+                    return item
+        raise not_found("item", item_id)
+
+    def _put(self, id: str, kind: Kind, body: Struct, items: Iterable[Item]) -> None:
+        ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
+        self._store.put(self._owner, id, kind, msgspec.json.encode(body), ids)
+
+    def _get(self, id: str, kind: Kind, type: type[Body]) -> Body:
+        body = self._store.get(self._owner, id, kind)
+        if body is None:
+            raise not_found(kind, id)
+        return from_json(body, type)
+
+
+def open_store(options: ServerOptions) -> ResponseStore:
+    return ResponseStore(
+        options.response_store,
+        entries=options.response_store_entries,
+        megabytes=options.response_store_mb,
+        hours=options.response_store_hours,
+    )
+
+
+def not_found(what: str, id: str) -> ServerError:
+    return ServerError(
+        "not_found", f"There is no {what} {id!r}: it was never stored, was deleted, or is too old.", what
+    )
+
+
+def _open(path: str | None) -> sqlite3.Connection:
+    """The database. A file of another version, or that is no database, is put aside: what it held was a cache."""
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _connect(path)
+    except sqlite3.DatabaseError:
+        if path is None:
+            raise
+        Path(path).replace(f"{path}.unreadable")
+        return _connect(path)
+
+
+def _connect(path: str | None) -> sqlite3.Connection:
+    if path is not None:
+        Path(path).touch(0o600)  # conversations are nobody else's business
+    database = sqlite3.connect(path or ":memory:", check_same_thread=False)
+    try:
+        if path is not None:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+        if database.execute("PRAGMA user_version").fetchone()[0] not in (0, _VERSION):
+            raise sqlite3.DatabaseError("another version")
+        database.executescript(_SCHEMA)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        database.commit()
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database
+
+
+def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+    """One page of items, as OpenAI's list endpoints give them.
+
+    `items` are oldest first; `query` has `after` (an item's id), `limit` and `order` (newest first if not set).
+    """
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise ServerError("invalid_request", "`order` must be `asc` or `desc`.", "order")
+    limit = _limit(query.get("limit", "20"))
+    ordered = items if order == "asc" else items[::-1]
+    if (after := query.get("after")) is not None:
+        ids = [item.get("id") for item in ordered]
+        if after not in ids:
+            raise ServerError("invalid_request", "`after` must be the id of one of the items.", "after")
+        ordered = ordered[ids.index(after) + 1 :]
+    data = ordered[:limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0].get("id") if data else "",
+        "last_id": data[-1].get("id") if data else "",
+        "has_more": len(ordered) > limit,
+    }
+
+
+def _limit(text: str) -> int:
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise ServerError("invalid_request", f"`limit` must be a number from 1 to {LARGEST_PAGE}.", "limit")
+    return limit

@@ -1,0 +1,265 @@
+"""Every sampling parameter once: its name, type, range and neutral value, and the limits of stop strings and biases.
+
+The bodies of the dialects, the operator's options, the check of a request in the worker, the sampler and the table
+in `docs/sampling.md` read their numbers here. What other servers' words for a parameter mean (-1 for "all", 0 for
+"off") is the wire's business: `api/dialects/shared/sampling_fields.py` translates them.
+"""
+
+from typing import Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+
+class Parameter(Struct, frozen=True, kw_only=True):
+    """A number by which a request steers how tokens are chosen."""
+
+    name: str
+    """Field of `Sampling`, in `core/requests.py`."""
+    type: Literal["float", "int"] = "float"
+    low: float
+    high: float
+    above_low: bool = False
+    """Whether `low` itself is out of range."""
+    neutral: float | None
+    """The value at which the parameter does nothing; None where leaving it unset is the only way."""
+    default: float | None = None
+    """The value of an unset parameter where that is not the neutral one: the strength of a filter that is on."""
+    wire: tuple[float, float] | None = None
+    """The range in bodies, where it is another: the APIs' contracts are narrower, and -1 or 0 may stand for "off"."""
+    field: str = ""
+    """Name in bodies and options, if it is another than `name`."""
+    help: str
+    wire_help: str = ""
+    """What to add to `help` for clients: the meaning of the values that only `wire` holds."""
+
+    @property
+    def public_name(self) -> str:
+        """What clients and operators call the parameter."""
+        return self.field or self.name
+
+    @property
+    def unset(self) -> float:
+        """The value that an unset parameter has in the sampler."""
+        value = self.neutral if self.default is None else self.default
+        assert value is not None, f"{self.name} has no value where it is unset"
+        return value
+
+    @property
+    def bounds(self) -> Meta:
+        """The range, as msgspec checks it and OpenAPI shows it."""
+        low, high = self._number(self.low), self._number(self.high)
+        return Meta(gt=low, le=high) if self.above_low else Meta(ge=low, le=high)
+
+    @property
+    def wire_bounds(self) -> Meta:
+        """The range of what clients may write."""
+        if self.wire is None:
+            return self.bounds
+        low, high = self.wire
+        return Meta(ge=self._number(low), le=self._number(high))
+
+    @property
+    def described(self) -> Meta:
+        """The help for clients."""
+        return Meta(description=f"{self.help} {self.wire_help}".strip())
+
+    @property
+    def range(self) -> str:
+        """The range in words, as in "above 0 to 1"."""
+        return f"{'above' if self.above_low else 'from'} {_shown(self.low)} to {_shown(self.high)}"
+
+    @property
+    def wire_range(self) -> str:
+        """The range of what clients may write, in words."""
+        return self.range if self.wire is None else f"from {_shown(self.wire[0])} to {_shown(self.wire[1])}"
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is a number within the range."""
+        if isinstance(value, bool) or not isinstance(value, int if self.type == "int" else (int, float)):
+            return False
+        return (self.low < value if self.above_low else self.low <= value) and value <= self.high
+
+    def acts(self, value: float | None) -> bool:
+        """Whether a request with this value chooses tokens otherwise than one without it."""
+        return value is not None and value != self.neutral
+
+    def _number(self, value: float) -> float:
+        """msgspec wants whole numbers as bounds of whole numbers."""
+        return int(value) if self.type == "int" else value
+
+
+def _shown(value: float) -> str:
+    return {2.0**63: "2^63 - 1", -(2.0**63): "-2^63"}.get(float(value), f"{value:,.15g}")
+
+
+LONGEST_CONTEXT: Final = 10_000_000  # tokens
+
+
+def _context(name: str, field: str, of: str) -> Parameter:
+    return Parameter(
+        name=name,
+        type="int",
+        low=0,
+        high=LONGEST_CONTEXT,
+        neutral=None,
+        default=LONGEST_CONTEXT,
+        wire=(-1, LONGEST_CONTEXT),
+        field=field,
+        help=f"Most recent tokens that {of} looks at.",
+        wire_help="-1 is all of them.",
+    )
+
+
+TEMPERATURE: Final = Parameter(
+    name="temperature",
+    low=0,
+    high=100,
+    wire=(0, 2),
+    neutral=1,
+    help="Randomness of the choice of tokens; 0 is greedy.",
+)
+TOP_P: Final = Parameter(
+    name="top_p",
+    low=0,
+    high=1,
+    above_low=True,
+    neutral=1,
+    wire=(0, 1),
+    help="Choose among the likeliest tokens of this total probability.",
+    wire_help="0 is the likeliest alone.",
+)
+TOP_K: Final = Parameter(
+    name="top_k",
+    type="int",
+    low=0,
+    high=1_000_000,
+    neutral=0,
+    wire=(-1, 1_000_000),
+    help="Choose among this many tokens; 0 is off.",
+    wire_help="-1 is off, too.",
+)
+MIN_P: Final = Parameter(
+    name="min_p",
+    low=0,
+    high=1,
+    neutral=0,
+    help="Leave out tokens less likely than this share of the likeliest.",
+)
+TYPICAL_P: Final = Parameter(
+    name="typical_p",
+    low=0,
+    high=1,
+    above_low=True,
+    neutral=1,
+    wire=(0, 1),
+    help="Locally typical sampling: the share of probability that is kept; 1 is off.",
+    wire_help="0 is off, too.",
+)
+TOP_N_SIGMA: Final = Parameter(
+    name="top_n_sigma",
+    low=0,
+    high=1000,
+    neutral=0,
+    wire=(-1, 1000),
+    help="Keep logits within this many deviations of the highest; 0 is off.",
+    wire_help="-1 is off, too.",
+)
+XTC_PROBABILITY: Final = Parameter(
+    name="xtc_probability", low=0, high=1, neutral=0, help="How often XTC cuts the top."
+)
+XTC_THRESHOLD: Final = Parameter(
+    name="xtc_threshold",
+    low=0,
+    high=1,
+    neutral=None,
+    default=0.1,
+    help="Least probability of the tokens that XTC cuts; above 0.5 it cuts none.",
+)
+REPETITION_PENALTY: Final = Parameter(
+    name="repetition_penalty",
+    low=0.001,
+    high=1000,
+    neutral=1,
+    wire=(0, 1000),
+    help="Divides logits of tokens seen; 1 is off.",
+    wire_help="0 is off, too.",
+)
+REPETITION_CONTEXT: Final = _context(
+    "repetition_context", "repetition_context_size", "the repetition penalty"
+)
+PRESENCE_PENALTY: Final = Parameter(
+    name="presence_penalty",
+    low=-1000,
+    high=1000,
+    wire=(-2, 2),
+    neutral=0,
+    help="Subtracted from logits of tokens seen.",
+)
+PRESENCE_CONTEXT: Final = _context("presence_context", "presence_context_size", "the presence penalty")
+FREQUENCY_PENALTY: Final = Parameter(
+    name="frequency_penalty",
+    low=-1000,
+    high=1000,
+    wire=(-2, 2),
+    neutral=0,
+    help="Subtracted from logits for each time a token was seen.",
+)
+FREQUENCY_CONTEXT: Final = _context("frequency_context", "frequency_context_size", "the frequency penalty")
+DRY_MULTIPLIER: Final = Parameter(
+    name="dry_multiplier",
+    low=0,
+    high=1000,
+    neutral=0,
+    help="Strength of the DRY repetition penalty; 0 is off.",
+)
+DRY_BASE: Final = Parameter(
+    name="dry_base", low=1, high=100, neutral=None, default=1.75, help="Base of the growth of DRY's penalty."
+)
+DRY_ALLOWED_LENGTH: Final = Parameter(
+    name="dry_allowed_length",
+    type="int",
+    low=0,
+    high=100_000,
+    neutral=None,
+    default=2,
+    help="Tokens of a repetition that DRY leaves free.",
+)
+DRY_CONTEXT: Final = _context("dry_context", "dry_penalty_last_n", "DRY")
+SEED: Final = Parameter(
+    name="seed",
+    type="int",
+    low=-(2**63),
+    high=2**63 - 1,
+    neutral=None,
+    help="Makes sampling repeatable; without one each request has a seed of its own.",
+)
+
+PARAMETERS: Final = (
+    TEMPERATURE,
+    TOP_P,
+    TOP_K,
+    MIN_P,
+    TYPICAL_P,
+    TOP_N_SIGMA,
+    XTC_PROBABILITY,
+    XTC_THRESHOLD,
+    REPETITION_PENALTY,
+    REPETITION_CONTEXT,
+    PRESENCE_PENALTY,
+    PRESENCE_CONTEXT,
+    FREQUENCY_PENALTY,
+    FREQUENCY_CONTEXT,
+    DRY_MULTIPLIER,
+    DRY_BASE,
+    DRY_ALLOWED_LENGTH,
+    DRY_CONTEXT,
+    SEED,
+)
+"""All numbers, in the order of `Sampling`."""
+
+MOST_STOPS: Final = 32  # stop strings of a request
+LONGEST_STOP: Final = 1024  # characters of one
+MOST_BIASES: Final = 4096  # tokens that `logit_bias` names
+LARGEST_BIAS: Final = 100.0  # either way
+MOST_BREAKERS: Final = 64  # texts in `dry_sequence_breakers`
+LONGEST_BREAKER: Final = 64  # characters of one

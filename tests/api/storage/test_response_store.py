@@ -1,0 +1,200 @@
+"""The store of responses: its bounds, its owners, its file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredConversation, StoredResponse
+from pippin.core.errors import ServerError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def turn(name: str, previous: str | None = None, padding: int = 0) -> StoredResponse:
+    output = [{"id": f"msg_{name}_out", "type": "message", "role": "assistant", "content": "x" * padding}]
+    asked = [{"id": f"msg_{name}_in", "type": "message", "role": "user", "content": name}]
+    return StoredResponse(response={"id": name, "output": output}, input=asked, previous=previous)
+
+
+def save(history: OwnedHistory, name: str, **fields: Any) -> None:
+    history.save_response(name, turn(name, **fields))
+
+
+def knows(history: OwnedHistory, name: str) -> bool:
+    try:
+        history.response(name)
+    except ServerError:
+        return False
+    return True
+
+
+def test_a_chain_is_read_from_its_beginning() -> None:
+    history = ResponseStore().for_owner(None)
+    save(history, "a")
+    save(history, "b", previous="a")
+    save(history, "c", previous="b")
+    ids = [item["id"] for item in history.items("c")]
+    assert ids == [f"msg_{name}_{end}" for name in "abc" for end in ("in", "out")]
+    assert [item["id"] for item in history.input_items(history.response("b"))] == [
+        "msg_a_in",
+        "msg_a_out",
+        "msg_b_in",
+    ]
+
+
+def test_a_chain_with_a_missing_link_is_not_found() -> None:
+    history = ResponseStore().for_owner(None)
+    save(history, "a")
+    save(history, "b", previous="a")
+    history.delete_response("a")
+    with pytest.raises(ServerError, match="'a'"):
+        history.items("b")
+
+
+def test_the_least_recently_used_makes_room() -> None:
+    history = ResponseStore(entries=2, clock=Clock()).for_owner(None)
+    save(history, "a")
+    save(history, "b")
+    history.response("a")
+    save(history, "c")
+    assert [knows(history, name) for name in "abc"] == [True, False, True]
+
+
+def test_a_chain_that_is_used_keeps_its_beginning() -> None:
+    history = ResponseStore(entries=3, clock=Clock()).for_owner(None)
+    save(history, "a")
+    save(history, "b", previous="a")
+    save(history, "other")
+    history.items("b")
+    save(history, "c", previous="b")
+    assert not knows(history, "other")
+    assert len(history.items("c")) == 6
+
+
+def test_bytes_are_bounded_and_what_is_larger_than_all_is_not_kept() -> None:
+    store = ResponseStore(megabytes=0.01, clock=Clock())
+    history = store.for_owner(None)
+    save(history, "a", padding=4000)
+    save(history, "b", padding=4000)
+    save(history, "c", padding=4000)
+    assert [knows(history, name) for name in "abc"] == [False, True, True]
+    save(history, "d", padding=20_000)
+    assert [knows(history, name) for name in "bcd"] == [True, True, False]
+    assert store.total_bytes <= 0.01 * 2**20
+
+
+def test_what_is_too_old_is_forgotten_even_if_it_is_used() -> None:
+    clock = Clock()
+    history = ResponseStore(hours=1, clock=clock).for_owner(None)
+    save(history, "a")
+    clock.now += 1800
+    assert knows(history, "a")
+    clock.now += 1801
+    assert not knows(history, "a")
+
+
+def test_owners_know_nothing_of_each_other() -> None:
+    store = ResponseStore()
+    one, two = store.for_owner("one"), store.for_owner("two")
+    save(one, "a")
+    one.save_conversation(StoredConversation(id="conv", created_at=1))
+    assert not knows(two, "a")
+    for attempt in (
+        lambda: two.delete_response("a"),
+        lambda: two.items("a"),
+        lambda: two.item("msg_a_in"),
+        lambda: two.conversation("conv"),
+        lambda: two.delete_conversation("conv"),
+    ):
+        with pytest.raises(ServerError):
+            attempt()
+    save(two, "a", padding=3)
+    assert one.response("a").response["output"][0]["content"] == ""
+
+
+def test_items_are_found_by_their_id() -> None:
+    history = ResponseStore().for_owner(None)
+    save(history, "a")
+    assert history.item("msg_a_in")["content"] == "a"
+    assert history.item("msg_a_out")["role"] == "assistant"
+    with pytest.raises(ServerError):
+        history.item("msg_b_in")
+
+
+def test_a_conversation_takes_what_is_new() -> None:
+    history = ResponseStore().for_owner(None)
+    history.save_conversation(StoredConversation(id="conv", created_at=1, items=[{"id": "1"}]))
+    history.add_to_conversation("conv", [{"id": "1"}, {"id": "2"}])
+    assert history.conversation("conv") == [{"id": "1"}, {"id": "2"}]
+    history.add_to_conversation("gone", [{"id": "1"}])
+    with pytest.raises(ServerError):
+        history.conversation("gone")
+
+
+def test_a_response_is_no_conversation() -> None:
+    history = ResponseStore().for_owner(None)
+    save(history, "a")
+    with pytest.raises(ServerError):
+        history.conversation("a")
+    with pytest.raises(ServerError):
+        history.delete_conversation("a")
+
+
+def test_a_file_survives(tmp_path: Path) -> None:
+    path = str(tmp_path / "new" / "store.db")
+    first = ResponseStore(path)
+    save(first.for_owner("one"), "a")
+    size = first.total_bytes
+    first.close()
+    second = ResponseStore(path)
+    assert (second.total_entries, second.total_bytes) == (1, size)
+    assert knows(second.for_owner("one"), "a")
+    second.close()
+
+
+def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"no database" * 100)
+    store = ResponseStore(str(path))
+    save(store.for_owner(None), "a")
+    store.close()
+    assert (tmp_path / "store.db.unreadable").exists()
+
+
+def test_nothing_is_kept_where_nothing_may_be() -> None:
+    history = ResponseStore(entries=0).for_owner(None)
+    save(history, "a")
+    assert not knows(history, "a")
+
+
+names = st.sampled_from("abcdef")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["save", "read", "delete"]), names, st.integers(0, 600)), max_size=40)
+)
+def test_the_figures_are_those_of_the_entries(steps: list[tuple[str, str, int]]) -> None:
+    store = ResponseStore(entries=4, megabytes=0.002, clock=Clock())
+    history = store.for_owner(None)
+    for verb, name, padding in steps:
+        if verb == "save":
+            save(history, name, padding=padding)
+        elif knows(history, name) and verb == "delete":
+            history.delete_response(name)
+        rows = store._database.execute("SELECT bytes, LENGTH(body) FROM entries").fetchall()
+        assert store.total_entries == len(rows) <= 4
+        assert store.total_bytes == sum(size for size, _ in rows) == sum(length for _, length in rows)
+        assert store.total_bytes <= 0.002 * 2**20
+        orphans = "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)"
+        assert store._database.execute(orphans).fetchone() == (0,)
+    store.close()

@@ -1,0 +1,23 @@
+"""`/v1/letters`."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.context import Api, both, json_reply
+from pippin.api.kinds import letters
+from pippin.core.events import LettersCounted
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    async def count(request: Request) -> Response:
+        """How often a model's letters stand in a text"""
+        fields, unknown = await api.handler.json_of(request, letters.CONTRACT.decode)
+        api.handler.note_unknown("letters", unknown)
+        [*_, found] = await api.handler.perform(
+            request, letters.task_of(fields), model=fields.model, operation="letters", admitted=True
+        )
+        assert isinstance(found, LettersCounted)
+        return json_reply(letters.reply_of((await api.service.find(fields.model)).id, found))
+
+    return [*both("/letters", count, "POST", body=letters.LettersRequest, answer=letters.LettersReply)]

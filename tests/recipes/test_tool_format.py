@@ -1,0 +1,78 @@
+"""A tool-call format is added as one file of the folder that its recipe names."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.recipes.overlay import Overlay, files_of_recipe
+
+FOLDER = "src/pippin/output/tool_parsers/"
+FORMAT = '''"""`<<call>>[{"name": "f", "arguments": {...}}]<</call>>`: of no model at all."""
+
+from pippin.output.notations.json_envelopes import JsonEnvelope
+
+FORMAT = JsonEnvelope(
+    name="throw_away",
+    aliases=("nobody",),
+    openers=("<<call>>",),
+    closers=("<</call>>",),
+    signs=(("<<call>>",),),
+    priority=99,
+)
+'''
+ANSWER = 'Let me look.<<call>>[{"name": "look", "arguments": {"at": ["a", {"b": 1}]}}]<</call>>Done.'
+READ = f"""
+import json
+from pippin.core.completion import collect
+from pippin.core.conversation import Tool, ToolChoice
+from pippin.output.formats import detect, tool_format
+from pippin.output.reader import OutputReader
+
+ANSWER = {ANSWER!r}
+TOOLS = (Tool("look", parameters={{"type": "object"}}),)
+
+def read(pieces):
+    reader = OutputReader(
+        choice=0, tool_format=tool_format("nobody"), reasoning_format=None, tools=TOOLS,
+        tool_choice=ToolChoice(), parallel_tool_calls=True,
+    )
+    events = [event for piece in pieces for event in reader.feed(piece)] + reader.finish()
+    return [[part.kind, part.name, part.text] for part in collect(events).choices[0].parts]
+
+detected = detect("{{{{ '<<call>>' }}}}").tool
+print(json.dumps({{
+    "detected": detected and detected.name,
+    "read": [read([ANSWER[:cut], ANSWER[cut:]]) for cut in range(len(ANSWER) + 1)] + [read(ANSWER)],
+    "grammar": detected.grammar(TOOLS, required=True, parallel=True, special=lambda text: None),
+}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def overlay(tmp_path_factory: pytest.TempPathFactory) -> Overlay:
+    overlay = Overlay(tmp_path_factory.mktemp("recipe"))
+    overlay.write(FOLDER + "throw_away.py", FORMAT)
+    return overlay
+
+
+@pytest.fixture(scope="module")
+def used(overlay: Overlay) -> dict[str, Any]:
+    found: dict[str, Any] = overlay.run(READ)
+    return found
+
+
+def test_the_recipe_names_the_folder_of_the_file() -> None:
+    assert files_of_recipe("a tool-call format") == {FOLDER}
+
+
+def test_the_format_is_known_by_name_and_by_template(used: dict[str, Any]) -> None:
+    assert used["detected"] == "throw_away"
+    assert "look" in used["grammar"]
+
+
+def test_a_stream_cut_anywhere_gives_the_same_parts(used: dict[str, Any]) -> None:
+    for text, call, rest in used["read"]:
+        assert (text[0], text[2]) == ("text", "Let me look.")
+        assert (call[:2], json.loads(call[2])) == (["tool_call", "look"], {"at": ["a", {"b": 1}]})
+        assert (rest[0], rest[2]) == ("text", "Done.")
