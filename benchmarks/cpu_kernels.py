@@ -2,7 +2,7 @@
 
 python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--rounds 5] [--threads 2]
 
-FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each way has a turn in each round;
+FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round;
 the best and the median of the rounds are told. llama.cpp's figures are its server's own, of which those of 16 streams
 are summed; its sampler is in them, and argmax in the others'.
 """

@@ -165,6 +165,6 @@ def test_the_demo_model_says_the_same_as_in_float32(demo_model: Path, on_a_cpu: 
     for plan in (on_a_cpu, decide(find_facts(), ModelOptions(cpu_kernels="off"))):
         bench = Bench(demo_model, ModelOptions(), plan)
         assert runs_on_kernels(bench.model) == plan.kernels
-        prompts = {f"r{place}": (tuple(bench.tokenizer.encode(text)), 24) for place, text in enumerate(texts)}
+        prompts = {f"r{place}": (tuple(bench.tokenizer.encode(text)), 12) for place, text in enumerate(texts)}
         answers.append(run_all(bench, prompts)[0])
     assert answers[0] == answers[1]
