@@ -133,7 +133,7 @@ class Handler:
         tasks = [
             Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
-        run = await run_info(self._service, decoded.requests[0].model, exchange)
+        run = await self._run_info(decoded.requests[0].model, exchange)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
@@ -279,7 +279,7 @@ class Handler:
     async def _open_task(
         self, request: Request, task: Task, model: str, kind: str, *, stream: bool
     ) -> Answer:
-        run = await run_info(self._service, model, exchange_of(request.scope))
+        run = await self._run_info(model, exchange_of(request.scope))
         presence = Presence(request.receive)
         return self.answers.open(
             exchange_of(request.scope),
@@ -291,6 +291,14 @@ class Handler:
             presence=presence,
             starter=self._service,
         )
+
+    async def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
+        """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""
+        run = await run_info(self._service, model, exchange)
+        is_user = exchange.key is not None and not exchange.manages
+        if not run.known and is_user and self._options.allow_downloads is None:
+            await self._service.find(model)  # says what is wrong; to start it would download it
+        return run
 
     async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
         allowed = exchange_of(request.scope).may_use_tools
