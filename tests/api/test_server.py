@@ -1,6 +1,7 @@
 """The running server: signals, ports, drains, bounds on what comes before a request, a light start."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,6 @@ from typing import IO
 import httpx
 import pytest
 
-from pippin.api.http import lingering
 from pippin.api.http import protocol as bounded_http
 from pippin.api.server import AddressError, listen
 from tests.api.live_server import MODEL, live_server
@@ -23,7 +23,6 @@ from tests.api.live_server import MODEL, live_server
 PROGRAM = """
 import asyncio, json, logging, sys
 from pathlib import Path
-from pippin.api.http import protocol as bounded_http
 from pippin.api.server import Server, listen
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.settings import Settings
@@ -168,7 +167,30 @@ def test_trailers_without_an_end_are_not_taken(address: str) -> None:
     head = GREEDY + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-a: "
     began = time.monotonic()
     assert b"HTTP/1.1 200" not in talk(address, head, *[b"y" * 50_000] * 20)
-    assert time.monotonic() - began < lingering.LINGER_SECONDS + 1
+    assert time.monotonic() - began < bounded_http.LINGER_SECONDS + 1
+
+
+def test_a_chunk_extension_without_an_end_is_not_taken(address: str) -> None:
+    head = GREEDY + b"transfer-encoding: chunked\r\n\r\n2;a="
+    began = time.monotonic()
+    assert b"HTTP/1.1 200" not in talk(address, head, *[b"y" * 50_000] * 20)
+    assert time.monotonic() - began < bounded_http.LINGER_SECONDS + 1
+
+
+def test_a_refusal_never_stands_in_the_middle_of_an_answer(tmp_path: Path) -> None:
+    body = json.dumps({"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "slow"}]})
+    asked = GREEDY + b"content-length: %d\r\n\r\n%b" % (len(body), body.encode())
+    with live_server(tmp_path, SLOW) as slow:
+        host, port = slow.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(asked)
+            answer = connection.recv(65536)
+            connection.sendall(b"GET / HTTP/1.1\r\nx-a: " + b"y" * 200_000)
+            with contextlib.suppress(ConnectionResetError):
+                while data := connection.recv(65536):
+                    answer += data
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_a_great_many_headers_are_431(address: str) -> None:
@@ -199,7 +221,7 @@ def test_who_still_sends_hears_the_answer(address: str, head: bytes, status: byt
 
 
 def test_who_never_stops_sending_is_cut_off(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(bounded_http, "LINGER_SECONDS", 0.2)
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(b"hello\r\n\r\n")

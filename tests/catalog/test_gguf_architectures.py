@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pippin.catalog.gguf import import_gguf
-from pippin.catalog.gguf.rope_factors import llama3_factors, llama3_scaling
+from pippin.catalog.gguf.architectures import llama3_factors, llama3_scaling
 from tests.catalog.gguf_files import HEAD, GgufFileBuilder
 from tests.catalog.gguf_golden import ROOT, mlx_forward
 

@@ -235,7 +235,7 @@ def test_room_on_the_disk_is_checked_first(
     path = tmp_path / "good.gguf"
     path.write_bytes(whole)
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("pippin.catalog.gguf.conversion.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("pippin.catalog.gguf.importer.shutil.disk_usage", lambda _: usage)
     with pytest.raises(ServerError) as caught:
         import_gguf(path, tmp_path / "models", "m")
     assert caught.value.report.kind == "too_large"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from pippin.catalog.gguf import import_gguf
-from pippin.catalog.gguf.rope_factors import llama3_factors
+from pippin.catalog.gguf.architectures import llama3_factors
 from pippin.catalog.gguf.safetensors_writer import SafetensorsWriter
 from pippin.catalog.gguf.weights import StoredArray
 from pippin.core.errors import ServerError

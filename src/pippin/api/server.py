@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -18,7 +17,7 @@ import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
-from pippin.api.http.protocol import BoundedHttp
+from pippin.api.http.protocol import BoundedConnection, InTurn
 from pippin.api.http.turns import Turns, accept_queue
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
@@ -102,10 +101,11 @@ class Server:
         self._tool_servers = open_tool_servers(options)
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
+        app = create_app(service, settings, self._live, self._tool_servers)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                create_app(service, settings, self._live, self._tool_servers),
-                http=partial(BoundedHttp, turns=Turns(accept_queue(listener)), prompt=OPEN_PATHS),  # type: ignore[arg-type]
+                InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
+                http=BoundedConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

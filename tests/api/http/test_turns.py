@@ -8,7 +8,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pippin.api.http.protocol import BoundedHttp
+from pippin.api.http.protocol import BoundedConnection, InTurn
 from pippin.api.http.turns import ACCEPT_SECONDS, IN_A_TURN, Turns, accept_queue
 
 
@@ -78,9 +78,8 @@ class Crowd:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self._turns, self._state = Turns(), ServerState()
-        self._config = uvicorn.Config(
-            self._app, interface="asgi3", ws="none", lifespan="off", log_config=None
-        )
+        app = InTurn(self._app, self._turns, frozenset({"/health"}))
+        self._config = uvicorn.Config(app, interface="asgi3", ws="none", lifespan="off", log_config=None)
         self._config.load()
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,17 +87,11 @@ class Crowd:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    def comes(self, path: str) -> BoundedHttp:
-        http = BoundedHttp(
-            config=self._config,
-            server_state=self._state,
-            app_state={},
-            turns=self._turns,
-            prompt=frozenset({"/health"}),
-        )
-        http.connection_made(Transport())
-        http.data_received(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
-        return http
+    def comes(self, path: str) -> BoundedConnection:
+        connection = BoundedConnection(config=self._config, server_state=self._state, app_state={})
+        connection.connection_made(Transport())
+        connection.data_received(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        return connection
 
     async def ended(self) -> None:
         while self._turns or self._state.tasks:  # noqa: ASYNC110 - turns of the loop are what is looked at

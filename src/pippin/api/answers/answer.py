@@ -398,7 +398,7 @@ class RunningAnswers:
         exchange: Exchange,
         tasks: list[Any],
         run: RunInfo,
-        kind: str,
+        operation: str,
         *,
         stream: bool,
         timeout: float | None,
@@ -422,7 +422,7 @@ class RunningAnswers:
             owner=exchange.owner,
             client=exchange.caller or None,
             presence=presence,
-            observer=self._observer.request(kind, run.model if run.known else UNKNOWN, stream=stream),
+            observer=self._observer.request(operation, run.model if run.known else UNKNOWN, stream=stream),
             timeout=limit,
             on_close=partial(self._forget, exchange, run),
         )

@@ -1,9 +1,13 @@
 """What Pippin knows of each GGUF architecture: how its tensors are called in MLX, and its config.json."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pippin.catalog.gguf.metadata import Metadata
 from pippin.core.errors import ServerError
@@ -38,6 +42,9 @@ GEMMA_NORMS: Final = {
 }
 TENSOR_NAME: Final = re.compile(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)")
 ROPE_FACTORS: Final = "rope_freqs.weight"
+"""The tensor in which llama.cpp's converter keeps what Llama 3's rope scaling divides each frequency by."""
+LOW_FACTOR, HIGH_FACTOR, ORIGINAL_CONTEXT = 1.0, 4.0, 8192  # of every Llama 3.1, 3.2 and 3.3
+FACTOR_TOLERANCE: Final = 1e-4
 
 
 @dataclass(frozen=True)
@@ -119,28 +126,27 @@ def _check(metadata: Metadata, config: Config) -> None:
 
 
 def _rope_scaling(metadata: Metadata, config: Config) -> Config | None:
-    kind = metadata.find_text("{arch}.rope.scaling.type")
+    method = metadata.find_text("{arch}.rope.scaling.type")
     # Files older than the type's key say linear by this one alone.
     factor = metadata.find_real("{arch}.rope.scaling.factor") or metadata.find_real(
         "{arch}.rope.scale_linear"
     )
-    if kind in (None, "linear") and factor not in (None, 0.0, 1.0):
+    if method in (None, "linear") and factor not in (None, 0.0, 1.0):
         return {"rope_type": "linear", "factor": factor}
-    if kind == "yarn" and factor is not None:
+    if method == "yarn" and factor is not None:
         original = metadata.find_count("{arch}.rope.scaling.original_context_length")
         return {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": original or round(config["max_position_embeddings"] / factor),
         }
-    if kind in (None, "none", "linear"):
+    if method in (None, "none", "linear"):
         return None
-    raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {kind!r}")
+    raise metadata.unsupported(f"its rotary positions are scaled by the unknown method {method!r}")
 
 
 def _llama(metadata: Metadata) -> Config:
-    window = metadata.find_count("{arch}.attention.sliding_window")
-    if window:
+    if metadata.find_count("{arch}.attention.sliding_window"):
         raise metadata.unsupported("a llama model with sliding-window attention is not understood")
     return {
         "model_type": "llama",
@@ -213,3 +219,36 @@ def architecture(metadata: Metadata) -> Architecture:
             "path",
         )
     return known
+
+
+def llama3_scaling(factors: NDArray[np.float32], theta: float) -> dict[str, Any] | None:
+    """`rope_scaling` for config.json, or None if the factors do not come from Llama 3's formula.
+
+    llama.cpp's converter writes the factor of each frequency, [head_dim / 2], and drops the parameters that they were
+    computed from; MLX wants the parameters.
+    """
+    factor = float(f"{float(factors.max()):.6g}")
+    if not math.isfinite(factor) or factor < 1:
+        return None
+    scaling = {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": LOW_FACTOR,
+        "high_freq_factor": HIGH_FACTOR,
+        "original_max_position_embeddings": ORIGINAL_CONTEXT,
+    }
+    expected = llama3_factors(2 * factors.size, theta, factor)
+    return scaling if np.allclose(factors, expected, rtol=FACTOR_TOLERANCE) else None
+
+
+def llama3_factors(dimensions: int, theta: float, factor: float) -> NDArray[np.float64]:
+    """What each frequency is divided by, [dimensions / 2].
+
+    Formula: transformers, modeling_rope_utils.py, `_compute_llama3_parameters`.
+    """
+    frequencies = theta ** -(np.arange(0, dimensions, 2) / dimensions)
+    wavelengths = 2 * math.pi / frequencies
+    smooth = (ORIGINAL_CONTEXT / wavelengths - LOW_FACTOR) / (HIGH_FACTOR - LOW_FACTOR)
+    between = 1 / ((1 - smooth) / factor + smooth)
+    long, short = wavelengths > ORIGINAL_CONTEXT / LOW_FACTOR, wavelengths < ORIGINAL_CONTEXT / HIGH_FACTOR
+    return np.where(short, 1.0, np.where(long, factor, between))

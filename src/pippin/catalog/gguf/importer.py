@@ -1,18 +1,43 @@
-"""Imports a GGUF file as an MLX model folder, whole or not at all."""
+"""Imports a GGUF file as an MLX model folder: planned before anything is written, and written whole or not at all."""
 
+import json
+import math
 import re
 import shutil
 import tempfile
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pippin.catalog.gguf.conversion import Conversion, Progress
-from pippin.catalog.gguf.reader import GgufFile
-from pippin.catalog.gguf.weights import DenseType
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.catalog.gguf.architectures import ROPE_FACTORS, Architecture, Config, architecture, llama3_scaling
+from pippin.catalog.gguf.metadata import Metadata
+from pippin.catalog.gguf.reader import GgufFile, Tensor, malformed
+from pippin.catalog.gguf.safetensors_writer import SafetensorsWriter
+from pippin.catalog.gguf.tokenizer import TokenizerFiles, convert_tokenizer
+from pippin.catalog.gguf.weights import (
+    GROUP,
+    QUANTIZED_BITS,
+    STORED,
+    WIDTH,
+    DenseType,
+    StoredArray,
+    dense,
+    floats,
+    lossless,
+    quantized,
+)
 from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 
+Progress = Callable[[int, int, str], None]
+"""Told of `done` of `total` bytes of the file, and the module at hand."""
+
+PROVENANCE: Final = "pippin.json"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -54,3 +79,188 @@ def import_gguf(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return read_info(folder)
+
+
+class Conversion:
+    """A GGUF file that has been found fit for import: its plan, and all documents beside the weights."""
+
+    def __init__(self, file: GgufFile, dense_type: DenseType | None) -> None:
+        self._file = file
+        self._metadata = Metadata(file.path.name, file.metadata)
+        self._architecture: Architecture = architecture(self._metadata)
+        self._config: Config = self._architecture.config(self._metadata)
+        is_gemma = self._architecture.model_type.startswith("gemma")
+        self._dense: DenseType = dense_type or ("bfloat16" if is_gemma else "float16")
+        self._tokenizer: TokenizerFiles = convert_tokenizer(self._metadata)
+        self._plan = self._assign()
+        self._complete_config()
+
+    def check_room(self, root: Path) -> None:
+        """Raise if the disk cannot take the model. The estimate is above what will be written."""
+        needed = 16 * 1024**2 + sum(
+            tensor.size * 10 // 8
+            if tensor.type in QUANTIZED_BITS
+            else max(tensor.size, _values(tensor) * WIDTH[STORED[self._dense]])
+            for tensor in self._plan.values()
+        )
+        free = shutil.disk_usage(root).free
+        if needed > free:
+            message = f"The model needs {needed / 1e9:.1f} GB of disk in {root}, where {free / 1e9:.1f} GB are free."
+            raise ServerError("too_large", message)
+
+    def write(self, folder: Path, progress: Progress) -> None:
+        writer = SafetensorsWriter(folder)
+        total = sum(tensor.size for tensor in self._plan.values())
+        done = 0
+        try:
+            for (module, leaf), tensor in self._plan.items():
+                for suffix, array in self._convert(module, leaf, tensor).items():
+                    writer.add(f"{module}.{suffix}", array)
+                done += tensor.size
+                progress(done, total, module)
+            writer.finish()
+        finally:
+            writer.close()
+        for name, document in (
+            ("config.json", self._config),
+            ("tokenizer.json", self._tokenizer.tokenizer),
+            ("tokenizer_config.json", self._tokenizer.config),
+            ("generation_config.json", self._tokenizer.generation),
+            (PROVENANCE, self._provenance()),
+        ):
+            (folder / name).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
+
+    def _assign(self) -> dict[tuple[str, str], Tensor]:
+        """Which tensor fills which array, in the order of the file."""
+        plan: dict[tuple[str, str], Tensor] = {}
+        for name, tensor in self._file.tensors.items():
+            if name == ROPE_FACTORS:
+                continue
+            target = self._architecture.target(name, self._config["num_hidden_layers"])
+            if target is None:
+                raise self._metadata.unsupported(
+                    f"it holds the tensor {name}, which a plain {self._metadata.architecture} model does not have"
+                )
+            plan[target] = tensor
+        missing = sorted(self._architecture.modules(self._config) - {module for module, _ in plan})
+        if missing:
+            raise malformed(
+                self._file.path, f"it lacks the weights of {missing[0]} and {len(missing) - 1} others"
+            )
+        self._check_shapes(plan)
+        return plan
+
+    def _check_shapes(self, plan: dict[tuple[str, str], Tensor]) -> None:
+        config = self._config
+        head, hidden = config["head_dim"], config["hidden_size"]
+        queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+        words = plan["model.embed_tokens", "weight"].shape[0]
+        wide = config["intermediate_size"]
+        shapes = {
+            "embed_tokens": (words, hidden),
+            "lm_head": (words, hidden),
+            "q_proj": (queries, hidden),
+            "k_proj": (keys, hidden),
+            "v_proj": (keys, hidden),
+            "o_proj": (hidden, queries),
+            "gate_proj": (wide, hidden),
+            "up_proj": (wide, hidden),
+            "down_proj": (hidden, wide),
+            "q_norm": (head,),
+            "k_norm": (head,),
+        }
+        for (module, leaf), tensor in plan.items():
+            shape = shapes.get(module.rpartition(".")[2], (hidden,))
+            expected = shape if leaf == "weight" else shape[:1]
+            if tensor.shape != expected:
+                reason = (
+                    f"the tensor {tensor.name} has the shape {list(tensor.shape)} instead of {list(expected)}"
+                )
+                raise malformed(self._file.path, reason)
+        if self._tokenizer.tokens > words:
+            raise malformed(
+                self._file.path, f"it has {self._tokenizer.tokens} tokens, but embeds only {words}"
+            )
+
+    def _complete_config(self) -> None:
+        """What the tensors and the tokenizer say about the model."""
+        config = self._config
+        config["vocab_size"] = self._plan["model.embed_tokens", "weight"].shape[0]
+        config["tie_word_embeddings"] = ("lm_head", "weight") not in self._plan
+        if self._architecture.model_type == "llama":
+            biased = {module.rpartition(".")[2] for module, leaf in self._plan if leaf == "bias"}
+            if biased and biased != {"q_proj", "k_proj", "v_proj", "o_proj"}:
+                raise self._metadata.unsupported(f"only {', '.join(sorted(biased))} have a bias")
+            config["attention_bias"] = bool(biased)
+        if ROPE_FACTORS in self._file.tensors:
+            config["rope_scaling"] = self._factors(self._file.tensors[ROPE_FACTORS])
+        config |= self._tokenizer.generation
+        config["torch_dtype"] = self._dense
+        quantization = self._quantization()
+        if quantization is not None:
+            config["quantization"] = quantization
+            config["quantization_config"] = quantization
+
+    def _factors(self, tensor: Tensor) -> dict[str, Any]:
+        factors = floats(self._file.read(tensor), tensor.type, tensor.shape).reshape(-1)
+        scaling = llama3_scaling(factors, self._config["rope_theta"])
+        if scaling is None or 2 * factors.size != self._config["head_dim"]:
+            raise self._metadata.unsupported("its table of rotary factors is not made as Llama 3's is")
+        return scaling
+
+    def _quantization(self) -> dict[str, Any] | None:
+        """As mlx-lm reads it: the most common form, and by name the modules that differ."""
+        bits = {
+            module: QUANTIZED_BITS[tensor.type]
+            for (module, _), tensor in self._plan.items()
+            if tensor.type in QUANTIZED_BITS
+        }
+        if not bits:
+            return None
+        common = Counter(bits.values()).most_common(1)[0][0]
+        different = {
+            module: {"group_size": GROUP, "bits": count} for module, count in bits.items() if count != common
+        }
+        return {"group_size": GROUP, "bits": common, "mode": "affine", **different}
+
+    def _convert(self, module: str, leaf: str, tensor: Tensor) -> dict[str, StoredArray]:
+        raw = self._file.read(tensor)
+        match self._architecture.treatment(module):
+            case "plus_one":
+                values = floats(raw, tensor.type, tensor.shape)
+                return {leaf: lossless(values, self._dense, stored_plus_one=True)}
+            case "rotary_q":
+                raw = _uninterleaved(raw, tensor.shape, self._config["num_attention_heads"])
+            case "rotary_k":
+                raw = _uninterleaved(raw, tensor.shape, self._config["num_key_value_heads"])
+            case "as_it_is":
+                pass
+        if tensor.type in QUANTIZED_BITS and leaf == "weight" and len(tensor.shape) == 2:
+            return quantized(raw, tensor.type, tensor.shape)
+        return {leaf: dense(raw, tensor.type, tensor.shape, self._dense)}
+
+    def _provenance(self) -> dict[str, Any]:
+        return {
+            "imported_from": self._file.path.name,
+            "format": "gguf",
+            "name": self._metadata.find_text("general.name"),
+            "license": self._metadata.find_text("general.license"),
+            "tensor_types": dict(Counter(tensor.type.name for tensor in self._plan.values())),
+        }
+
+
+def _values(tensor: Tensor) -> int:
+    return math.prod(tensor.shape)
+
+
+def _uninterleaved(raw: NDArray[np.uint8], shape: tuple[int, ...], heads: int) -> NDArray[np.uint8]:
+    """The rows as transformers and MLX order them. A row's bytes move whole, packed or not.
+
+    Undoes `permute` of llama.cpp's convert_hf_to_gguf.py: there, row 2i + j of a head was row j * half + i.
+    """
+    if len(shape) == 1:  # a bias: its values are the rows
+        raw = raw.reshape(shape[0], -1)
+    half = shape[0] // heads // 2
+    order = np.arange(shape[0]).reshape(heads, half, 2).swapaxes(1, 2).reshape(-1)
+    ordered: NDArray[np.uint8] = np.ascontiguousarray(raw[order])
+    return ordered.reshape(1, -1) if len(shape) == 1 else ordered

@@ -1,7 +1,9 @@
 """Reads a GGUF file's header and finds its tensors, trusting nothing that the file says.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little-endian). Every count,
-length and offset is held against the size of the file before anything is allocated for it.
+length and offset is held against the size of the file before anything is allocated for it. The codes of value types and
+tensor types, and the sizes of blocks, are the `gguf` library's; its own reader believes what a file claims
+(docs/architecture.md, "Libraries that were tried").
 """
 
 import math
@@ -13,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import numpy as np
+from gguf import GGML_QUANT_SIZES, GGUFValueType
+from gguf import GGMLQuantizationType as TensorType
 from numpy.typing import NDArray
 
-from pippin.catalog.gguf.types import TENSOR_TYPES, TensorType
 from pippin.core.errors import ServerError
 
 Scalar = str | int | float | bool
@@ -30,19 +33,37 @@ MOST_ELEMENTS: Final = 4_194_304  # of one metadata array; the largest vocabular
 LONGEST_STRING: Final = 8 * 1024 * 1024
 LONGEST_NAME: Final = 256
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-SCALARS: Final = {
-    0: ("<B", 1),
-    1: ("<b", 1),
-    2: ("<H", 2),
-    3: ("<h", 2),
-    4: ("<I", 4),
-    5: ("<i", 4),
-    6: ("<f", 4),
-    10: ("<Q", 8),
-    11: ("<q", 8),
-    12: ("<d", 8),
+NUMBERS: Final = {
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT64: "d",
 }
-BOOL, STRING, ARRAY = 7, 8, 9
+"""How `struct` writes each type of number."""
+TENSOR_TYPES: Final = frozenset(
+    {
+        TensorType.F32,
+        TensorType.F16,
+        TensorType.BF16,
+        TensorType.Q4_0,
+        TensorType.Q4_1,
+        TensorType.Q5_0,
+        TensorType.Q5_1,
+        TensorType.Q8_0,
+        TensorType.Q2_K,
+        TensorType.Q3_K,
+        TensorType.Q4_K,
+        TensorType.Q5_K,
+        TensorType.Q6_K,
+    }
+)
+"""The types whose tensors can be imported."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +106,7 @@ class GgufFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._map.close()
 
@@ -103,7 +124,7 @@ def malformed(path: Path, reason: str) -> ServerError:
 
 
 class _Header:
-    """A cursor over the header."""
+    """A cursor over the header: what it reads is checked before it moves on."""
 
     def __init__(self, path: Path, data: mmap.mmap, size: int) -> None:
         self._path = path
@@ -115,7 +136,7 @@ class _Header:
         if self._data[:4] != b"GGUF":
             raise self._malformed("it does not begin with the GGUF magic")
         self._at = 4
-        version = self._number("<I", 4)
+        version = self._integer("I")
         if version not in (2, 3):
             reason = (
                 f"it is of GGUF version {version}; versions 2 and 3 of little-endian files are understood"
@@ -143,18 +164,18 @@ class _Header:
         self._at = end
         return taken
 
-    def _number(self, code: str, size: int) -> int:
-        number: int = struct.unpack(code, self._take(size))[0]
+    def _integer(self, code: Literal["I", "Q"]) -> int:
+        number: int = struct.unpack(f"<{code}", self._take(struct.calcsize(f"<{code}")))[0]
         return number
 
     def _count(self, most: int, least_bytes: int, what: str) -> int:
-        count = self._number("<Q", 8)
+        count = self._integer("Q")
         if count > most or count * least_bytes > self._size - self._at:
             raise self._malformed(f"it claims to hold {count} {what}, which cannot be true")
         return count
 
     def _string(self, longest: int, what: str) -> str:
-        length = self._number("<Q", 8)
+        length = self._integer("Q")
         if length > longest:
             raise self._malformed(f"{what} is {length} bytes long; at most {longest} are accepted")
         try:
@@ -163,55 +184,57 @@ class _Header:
             raise self._malformed(f"{what} is not UTF-8") from None
 
     def _value(self, key: str) -> Value:
-        code = self._number("<I", 4)
-        if code != ARRAY:
+        code = self._integer("I")
+        if code != GGUFValueType.ARRAY:
             return self._scalar(code, key)
-        code = self._number("<I", 4)
-        if code in SCALARS:
-            letter, size = SCALARS[code]
+        code = self._integer("I")
+        if code in NUMBERS:
+            letter = NUMBERS[code]
+            size = struct.calcsize(f"<{letter}")
             count = self._count(MOST_ELEMENTS, size, f"values of {key!r}")
-            return struct.unpack(f"<{count}{letter[1]}", self._take(count * size))
-        least = {BOOL: 1, STRING: 8}.get(code)
-        if least is None:
+            return struct.unpack(f"<{count}{letter}", self._take(count * size))
+        least_bytes = {GGUFValueType.BOOL: 1, GGUFValueType.STRING: 8}.get(code)
+        if least_bytes is None:
             raise self._malformed(f"{key!r} is an array of the unknown type {code}")
-        count = self._count(MOST_ELEMENTS, least, f"values of {key!r}")
+        count = self._count(MOST_ELEMENTS, least_bytes, f"values of {key!r}")
         return [self._scalar(code, key) for _ in range(count)]
 
     def _scalar(self, code: int, key: str) -> Scalar:
-        if code == STRING:
+        if code == GGUFValueType.STRING:
             return self._string(LONGEST_STRING, f"the value of {key!r}")
-        if code == BOOL:
+        if code == GGUFValueType.BOOL:
             return self._take(1) != b"\0"
-        if code not in SCALARS:
+        if code not in NUMBERS:
             raise self._malformed(f"{key!r} has the unknown type {code}")
-        letter, size = SCALARS[code]
-        value: Scalar = struct.unpack(letter, self._take(size))[0]
+        letter = NUMBERS[code]
+        value: Scalar = struct.unpack(f"<{letter}", self._take(struct.calcsize(f"<{letter}")))[0]
         return value
 
     def _describe(self) -> tuple[str, tuple[int, ...], TensorType, int]:
         name = self._string(LONGEST_NAME, "a tensor's name")
         if NAME.fullmatch(name) is None:
             raise self._malformed(f"the tensor name {name!r} holds characters that no tensor name has")
-        dimensions = self._number("<I", 4)
+        dimensions = self._integer("I")
         if not 1 <= dimensions <= 4:
             raise self._malformed(f"the tensor {name} has {dimensions} dimensions")
-        shape = tuple(reversed([self._number("<Q", 8) for _ in range(dimensions)]))
-        code = self._number("<I", 4)
-        offset = self._number("<Q", 8)
-        kind = TENSOR_TYPES.get(code)
-        if kind is None:
+        shape = tuple(reversed([self._integer("Q") for _ in range(dimensions)]))
+        code = self._integer("I")
+        offset = self._integer("Q")
+        if code not in TENSOR_TYPES:
             raise ServerError(
                 "unsupported",
                 f"{self._path.name} cannot be imported: the tensor {name} has the type number {code}, which is "
                 "unknown here. Files of the types F32, F16, BF16, Q4_0, Q4_1, Q8_0 and the K-quants can be imported.",
                 "path",
             )
+        tensor_type = TensorType(code)
         # In Python's integers, so nothing overflows; what does not fit the file is refused in `_place`.
-        if min(shape) < 1 or shape[-1] % kind.block:
+        block, _ = GGML_QUANT_SIZES[tensor_type]
+        if min(shape) < 1 or shape[-1] % block:
             raise self._malformed(
-                f"the tensor {name} of type {kind.name} has the impossible shape {list(shape)}"
+                f"the tensor {name} of type {tensor_type.name} has the impossible shape {list(shape)}"
             )
-        return name, shape, kind, offset
+        return name, shape, tensor_type, offset
 
     def _alignment(self, metadata: dict[str, Value]) -> int:
         alignment = metadata.get("general.alignment", 32)
@@ -224,8 +247,9 @@ class _Header:
     ) -> dict[str, Tensor]:
         begin = -(-self._at // alignment) * alignment
         tensors: dict[str, Tensor] = {}
-        for name, shape, kind, offset in described:
-            size = math.prod(shape) // kind.block * kind.bytes
+        for name, shape, tensor_type, offset in described:
+            block, block_bytes = GGML_QUANT_SIZES[tensor_type]
+            size = math.prod(shape) // block * block_bytes
             if name in tensors:
                 raise self._malformed(f"the tensor {name} stands in it twice")
             if offset % alignment:
@@ -234,7 +258,7 @@ class _Header:
                 )
             if begin + offset + size > self._size:
                 raise self._malformed(f"it ends before the tensor {name} does (an incomplete download?)")
-            tensors[name] = Tensor(name, shape, kind, begin + offset, size)
+            tensors[name] = Tensor(name, shape, tensor_type, begin + offset, size)
         end = 0
         for tensor in sorted(tensors.values(), key=lambda tensor: tensor.start):
             if tensor.start < end:

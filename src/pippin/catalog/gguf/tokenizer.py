@@ -1,18 +1,76 @@
 """Makes tokenizer.json, tokenizer_config.json and generation_config.json from a GGUF file's metadata."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from gguf import TokenType
+
 from pippin.catalog.gguf.metadata import Metadata
-from pippin.catalog.gguf.pre_tokenizers import PRE_TOKENIZERS
-from pippin.catalog.gguf.score_merges import merges_from_scores
 from pippin.core.errors import ServerError
 
 Json = dict[str, Any]
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type
 SPACE: Final = "▁"  # what SentencePiece writes for a space
 TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+LONGEST_MERGED: Final = 256
+"""Characters of a token that merges are looked for; the work grows with the square."""
+
+CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+TAIL: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    steps: tuple[Json, ...]
+    nfc: bool = False
+    """Text is brought to Unicode's form NFC first."""
+    ignore_merges: bool = False
+    """A word that is a token is taken whole, whatever the merges say."""
+    bos: bool = False
+    """A text begins with the BOS token where the file does not say."""
+
+
+def _byte_step(cut: bool) -> Json:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut}
+
+
+def _split(pattern: str) -> tuple[Json, ...]:
+    cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return cut, _byte_step(False)
+
+
+_GPT2 = PreTokenizer((_byte_step(True),))
+_SINGLE_DIGITS = PreTokenizer(({"type": "Digits", "individual_digits": True}, _byte_step(True)))
+_LLAMA3 = PreTokenizer(_split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{TAIL}"), ignore_merges=True, bos=True)
+_QWEN2_STEPS = _split(rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{TAIL}")
+
+PRE_TOKENIZERS: Final = {
+    "gpt-2": _GPT2,
+    "olmo": _GPT2,
+    "smollm": _SINGLE_DIGITS,
+    "starcoder": _SINGLE_DIGITS,
+    "refact": _SINGLE_DIGITS,
+    "codeshell": _SINGLE_DIGITS,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "qwen2": PreTokenizer(_QWEN2_STEPS, nfc=True),
+    "stablelm2": PreTokenizer(_QWEN2_STEPS, nfc=True),
+    "deepseek-r1-qwen": PreTokenizer(_QWEN2_STEPS, bos=True),
+    "tekken": PreTokenizer(_split(TEKKEN), ignore_merges=True, bos=True),
+}
+"""How a byte-level tokenizer cuts text before merging, for each name that `tokenizer.ggml.pre` may have.
+
+The values are `normalizer` and `pre_tokenizer` of tokenizer.json as the models' own publishers ship them.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,10 +115,10 @@ class _Vocabulary:
         self.ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self.ids) != len(self.tokens):
             raise metadata.unsupported("a token stands in its vocabulary twice")
-        kinds = metadata.find_reals("tokenizer.ggml.token_type") or [NORMAL] * len(self.tokens)
-        if len(kinds) != len(self.tokens):
+        types = metadata.find_reals("tokenizer.ggml.token_type") or [TokenType.NORMAL] * len(self.tokens)
+        if len(types) != len(self.tokens):
             raise metadata.unsupported("its vocabulary and the list of token types differ in length")
-        self.kinds = [int(kind) for kind in kinds]
+        self.types = [int(number) for number in types]
 
     def find(self, role: str) -> int | None:
         number = self.metadata.find_count(f"tokenizer.ggml.{role}_token_id")
@@ -82,10 +140,11 @@ class _Vocabulary:
                 "lstrip": False,
                 "rstrip": False,
                 "normalized": False,
-                "special": kind != USER_DEFINED,
+                "special": token_type != TokenType.USER_DEFINED,
             }
-            for number, kind in enumerate(self.kinds)
-            if kind in (UNKNOWN, CONTROL, USER_DEFINED) and self.tokens[number]
+            for number, token_type in enumerate(self.types)
+            if token_type in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
+            and self.tokens[number]
         ]
 
 
@@ -134,7 +193,7 @@ def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, b
     if scores is None or len(scores) != len(vocabulary.tokens):
         raise metadata.unsupported("its tokenizer has no score for each token")
     unknown = vocabulary.special("unknown")
-    merges = merges_from_scores(vocabulary.ids, scores)
+    merges = _merges_from_scores(vocabulary.ids, scores)
     document = _document(
         vocabulary, merges, ignore_merges=False, byte_fallback=True, unknown=unknown[0] if unknown else None
     )
@@ -152,6 +211,25 @@ def _sentencepiece(metadata: Metadata, vocabulary: _Vocabulary) -> tuple[Json, b
         steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     document["decoder"] = {"type": "Sequence", "decoders": steps}
     return document, True
+
+
+def _merges_from_scores(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """All pairs of tokens whose union is a token: best score first, equal scores in order of ids.
+
+    SentencePiece joins, at each moment, the neighbours whose union has the highest score. A list of merges in order of
+    those scores makes a rank-based BPE do the same.
+    """
+    found: list[tuple[float, int, int, int, str, str]] = []
+    for token, number in ids.items():
+        if not 1 < len(token) <= LONGEST_MERGED:
+            continue
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            first, second = ids.get(left), ids.get(right)
+            if first is not None and second is not None:
+                found.append((-scores[number], number, first, second, left, right))
+    found.sort(key=lambda merge: merge[:4])
+    return [(left, right) for *_, left, right in found]
 
 
 def _document(

@@ -10,14 +10,13 @@ from typing import Final, Literal
 
 import gguf
 import numpy as np
+from gguf import GGMLQuantizationType as TensorType
 from numpy.typing import NDArray
-
-from pippin.catalog.gguf.types import TensorType
 
 Dtype = Literal["F32", "F16", "BF16", "U32"]
 DenseType = Literal["float32", "float16", "bfloat16"]
 GROUP: Final = 32
-QUANTIZED_BITS: Final = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
+QUANTIZED_BITS: Final = {TensorType.Q4_0: 4, TensorType.Q4_1: 4, TensorType.Q8_0: 8}
 STORED: Final[dict[DenseType, Dtype]] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 WIDTH: Final[dict[Dtype, int]] = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 
@@ -31,24 +30,28 @@ class StoredArray:
     shape: tuple[int, ...]
 
 
-def quantized(raw: NDArray[np.uint8], kind: TensorType, shape: tuple[int, ...]) -> dict[str, StoredArray]:
+def quantized(
+    raw: NDArray[np.uint8], tensor_type: TensorType, shape: tuple[int, ...]
+) -> dict[str, StoredArray]:
     """`weight`, `scales` and `biases` of a Q4_0, Q4_1 or Q8_0 tensor, from its bytes row by row."""
-    blocks = raw.reshape(-1, kind.bytes)
+    _, block_bytes = gguf.GGML_QUANT_SIZES[tensor_type]
+    blocks = raw.reshape(-1, block_bytes)
     scales = blocks[:, :2].copy().view(np.float16)
-    match kind.name:
-        case "Q4_1":
+    match tensor_type:
+        case TensorType.Q4_1:
             biases = blocks[:, 2:4].copy().view(np.float16)
             packed = _pack_nibbles(blocks[:, 4:])
-        case "Q4_0":
+        case TensorType.Q4_0:
             biases = _times(scales, -8.0)
             packed = _pack_nibbles(blocks[:, 2:])
-        case _:  # Q8_0: signed values, and MLX's are unsigned
+        case _:
+            # Q8_0, whose values are signed; MLX's are unsigned.
             biases = _times(scales, -128.0)
             packed = blocks[:, 2:] ^ np.uint8(0x80)
     if biases.dtype != scales.dtype:
         scales = scales.astype(biases.dtype)
     rows, columns = shape[:-1], shape[-1]
-    bits = QUANTIZED_BITS[kind.name]
+    bits = QUANTIZED_BITS[tensor_type]
     words = np.ascontiguousarray(packed).view("<u4")
     dtype: Dtype = "F16" if scales.dtype == np.float16 else "F32"
     groups = (*rows, columns // GROUP)
@@ -74,23 +77,25 @@ def _pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return packed
 
 
-def floats(raw: NDArray[np.uint8], kind: TensorType, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def floats(raw: NDArray[np.uint8], tensor_type: TensorType, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The values of a tensor of any type, in float32."""
-    values: NDArray[np.float32] = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind.code))
+    values: NDArray[np.float32] = gguf.quants.dequantize(raw, tensor_type)
     return values.reshape(shape)
 
 
-def dense(raw: NDArray[np.uint8], kind: TensorType, shape: tuple[int, ...], target: DenseType) -> StoredArray:
+def dense(
+    raw: NDArray[np.uint8], tensor_type: TensorType, shape: tuple[int, ...], target: DenseType
+) -> StoredArray:
     """A tensor that is not kept quantised."""
-    match kind.name:
-        case "F16":
+    match tensor_type:
+        case TensorType.F16:
             return StoredArray(raw.view("<f2"), "F16", shape)
-        case "BF16":
+        case TensorType.BF16:
             return StoredArray(raw.view("<u2"), "BF16", shape)
-        case "F32":
+        case TensorType.F32:
             return lossless(raw.view("<f4").reshape(shape), target)
         case _:
-            return rounded(floats(raw, kind, shape), target)
+            return rounded(floats(raw, tensor_type, shape), target)
 
 
 def rounded(values: NDArray[np.float32], target: DenseType) -> StoredArray:
