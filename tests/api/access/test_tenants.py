@@ -166,7 +166,8 @@ def test_a_key_opens_its_endpoints_alone(keys: str) -> None:
     assert ask(app, "GET", "/models", "erin").status_code == 200
     assert ask(app, "GET", f"/v1/models/{MODEL.id}", "erin").status_code == 200
     assert ask(app, "POST", "/v1/chat/completions", "erin", json=CHAT).status_code == 200
-    assert ask(app, "GET", "/health", "erin").status_code == 200
+    for path in ("/", "/health", "/metrics"):
+        assert ask(app, "GET", path, "erin").status_code != 403, path
     for path in ("/v1/status", "/v1/modelsx", "/docs", "/v1/responses/x", "/v1/chat"):
         assert ask(app, "GET", path, "erin").status_code == 403, path
 
@@ -399,6 +400,9 @@ def test_a_key_may_be_given_tools_although_it_may_not_manage(keys: str) -> None:
 FOREIGN = [
     {"origin": "https://evil.example"},
     {"origin": "null"},
+    {"origin": ""},
+    {"origin": "http://["},
+    {"origin": "://127.0.0.1:8000.evil.example"},
     {"origin": "http://localhost:3000"},
     {"sec-fetch-site": "cross-site"},
 ]

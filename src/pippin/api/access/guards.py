@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -187,7 +186,7 @@ class Guard:
         if origin is None:
             foreign = headers.get("sec-fetch-site") == "cross-site"
         else:
-            own = self._policy.hosts is not None and urlsplit(origin).netloc == headers.get("host")
+            own = self._policy.hosts is not None and origin.partition("://")[2] == headers.get("host")
             foreign = not own and origin not in self._policy.origins
         if foreign and "*" not in self._policy.origins:
             raise ServerError(
@@ -200,7 +199,8 @@ class Guard:
             key = self._policy.keyring.find(shown)
             if key is not None:
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
-                _check_endpoint(key, exchange.path)
+                if not is_open:
+                    _check_endpoint(key, exchange.path)
                 return
         if not is_open:
             raise ServerError(
@@ -220,8 +220,8 @@ class Guard:
 
 
 def _check_endpoint(key: Key, path: str) -> None:
-    """Refuse addresses that a key does not open; it still opens what is open to all. Raises `ServerError`."""
-    if path not in OPEN_PATHS and not key.rights.allows_endpoint(bare(path)):
+    """Refuse an address that a key does not open. Raises `ServerError`."""
+    if not key.rights.allows_endpoint(bare(path)):
         raise ServerError(
             "permission", f"This API key does not open {bare(path)!r}; its operator says what it opens."
         )
