@@ -165,4 +165,4 @@ def _salts(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding
     elif not keyring and not is_loopback(options.host):
         yield warning("All callers share a prefix cache: answer times tell what others asked. Set keys.")
     else:
-        yield ok("One caller has the prefix cache.")
+        yield ok("The prefix cache is that of one person: nobody is told apart in it.")
