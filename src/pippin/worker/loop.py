@@ -81,6 +81,10 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
         return _bounded(answer) if isinstance(answer, tuple) else answer
     except ServerError as error:
         return (Failed(error.report),)
+    except MemoryError:
+        log.warning("Preparing a request took more memory than this worker may have.")
+        message = "The request takes more memory than its model may have. Send a smaller one."
+        return (Failed(ErrorReport(kind="too_large", message=message)),)
     except Exception as error:
         log.error("Preparing the request failed.\n%s", trace_of(error))
         log.debug("Preparing the request failed.", exc_info=True)
