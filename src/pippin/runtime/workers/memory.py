@@ -1,7 +1,7 @@
 """The hard limit of a worker's memory: what it may take at most, and what ends it beyond.
 
 A worker plans its own memory (weights, KV cache and prefix cache together). The limit stands well above that plan:
-nothing that works as it should meets it, and a fault that takes memory without end costs one worker and not the machine.
+nothing that works as it should meets it, and a fault that takes memory without end costs one worker, not the machine.
 On Linux, where arrays lie in the host's memory, the kernel holds it (`RLIMIT_DATA`: an allocation beyond it fails).
 Everywhere the resident memory is looked at several times a second, because Metal and CUDA reserve address space that
 no limit of the kernel tells from memory; a worker above its limit is killed.
