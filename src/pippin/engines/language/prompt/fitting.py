@@ -8,6 +8,7 @@ from pippin.core.conversation import Message, Tool, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.prompt.rendering import Prompt, PromptRenderer
+from pippin.engines.language.text.length import TooLong
 
 MOST_PINS = 8
 
@@ -20,21 +21,28 @@ def fitted(
     reserve: int,
 ) -> Prompt:
     """The prompt with at least `reserve` tokens of `window` left; raises `context_length_exceeded` otherwise."""
-    whole, truncates = renderer.prompt(request, tools), request.overflow == "truncate"
-    if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= window:
-        return replace(whole, pins=_pins(renderer, request, tools, whole))
+    truncates = request.overflow == "truncate"
+    try:
+        whole = renderer.prompt(request, tools, most=window)
+    except TooLong as error:
+        length = f"{error.least} tokens or more"
+    else:
+        if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= window:
+            return replace(whole, pins=_pins(renderer, request, tools, whole))
+        length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, window - reserve)
         if shorter is not None:
             return shorter
-    raise overflow(len(whole.tokens), window, request)
+    raise overflow(length, window, request)
 
 
-def overflow(tokens: int, window: int, request: GenerationRequest) -> ServerError:
+def overflow(length: str, window: int, request: GenerationRequest) -> ServerError:
+    """The refusal of a prompt of this length, such as "9000 tokens", which clients read."""
     field = "prompt" if request.messages is None else "messages"
     return ServerError(
         "context_length_exceeded",
-        f"This model's maximum context length is {window} tokens. However, your {field} resulted in {tokens} tokens. "
+        f"This model's maximum context length is {window} tokens. However, your {field} resulted in {length}. "
         f"Please reduce the length of the {field}.",
         field,
     )
@@ -70,8 +78,11 @@ def _truncated(
         middle = (low + high) // 2
         cut = turns[middle]
         kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
-        prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools)
-        if len(prompt.tokens) <= most:
+        try:
+            prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools, most=most)
+        except TooLong:
+            prompt = None
+        if prompt is not None and len(prompt.tokens) <= most:
             found = replace(prompt, dropped=len(messages) - len(kept))
             high = middle - 1
         else:

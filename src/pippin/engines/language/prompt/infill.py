@@ -47,8 +47,11 @@ def family(tokenizer: Tokenizer) -> Family | None:
     )
 
 
-def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
-    """The tokens of a prompt that asks for what stands between; markers in the texts are read as text."""
+def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | None = None) -> list[int]:
+    """The tokens of a prompt that asks for what stands between; markers in the texts are read as text.
+
+    Raises `TooLong` for long texts of more than `most` tokens.
+    """
     found = family(tokenizer)
     if found is None:
         raise ServerError(
@@ -61,7 +64,7 @@ def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
     )
     shield = tokenizer.literals.shield
     return begin + tokenizer.literals.encode(
-        found.layout.format(prefix=shield(prefix), suffix=shield(suffix))
+        found.layout.format(prefix=shield(prefix), suffix=shield(suffix)), most
     )
 
 

@@ -24,7 +24,8 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill, limits
 from pippin.engines.language.prompt.fitting import fitted, overflow
 from pippin.engines.language.prompt.reasoning import ReasoningPlan, marked, plan_reasoning
-from pippin.engines.language.prompt.rendering import PromptRenderer
+from pippin.engines.language.prompt.rendering import Prompt, PromptRenderer
+from pippin.engines.language.text.length import TooLong
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium
 from pippin.engines.language.vision.opening import open_media
@@ -40,6 +41,7 @@ UNKNOWN_WINDOW = 1 << 20
 RESERVED_FOR_ANSWER = 4  # with the policy `truncate`, this fraction of the window at most is kept free
 DEFAULT_TOOL_FORMAT = "json_tools"  # for templates that know nothing of tools
 MOST_DETOKENIZED = 1 << 20
+MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 
 
 class LanguagePreparer:
@@ -83,16 +85,23 @@ class LanguagePreparer:
         self.info: ModelInfo = self._described(spec.info)
 
     def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
+        try:
+            return self._prepared(id, task)
+        except TooLong as error:
+            message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
+            raise ServerError("too_large", message) from None
+
+    def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
             case Generate(request):
                 return self._job(id, request)
             case CountTokens(request):
-                return (Counted(len(self._renderer.prompt(request, self._offered(request)).tokens)),)
+                return (Counted(len(self._counted(request).tokens)),)
             case RenderTemplate(request):
-                prompt = self._renderer.prompt(request, self._offered(request))
+                prompt = self._counted(request)
                 return (Rendered(prompt.text, prompt.tokens),)
             case Tokenize(text, add_special_tokens, with_pieces):
-                tokens = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+                tokens = self.tokenizer.encode(text, add_special_tokens=add_special_tokens, most=MOST_COUNTED)
                 pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
                 return (Tokenized(tuple(tokens), pieces),)
             case Detokenize(tokens):
@@ -119,6 +128,9 @@ class LanguagePreparer:
                 self._media.refused.add(kind)
         self.info = self._described(self.info)
 
+    def _counted(self, request: GenerationRequest) -> Prompt:
+        return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
+
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         limits.check(request, self.tokenizer)
         offered = self._offered(request)
@@ -127,7 +139,7 @@ class LanguagePreparer:
         prompt = fitted(self._renderer, request, offered, self.window, reserve)
         room = self.window - len(prompt.tokens)
         if room < 1 and asked != 0:
-            raise overflow(len(prompt.tokens), self.window, request)
+            raise overflow(f"{len(prompt.tokens)} tokens", self.window, request)
         tool_format = self._tool_format(request) if not prompt.raw else None
         reasoning = plan_reasoning(self._reasoning, prompt, request, self.tokenizer)
         ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())

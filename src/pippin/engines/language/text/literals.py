@@ -14,6 +14,8 @@ from typing import Any
 
 import tokenizers
 
+from pippin.engines.language.text.length import check_length
+
 BREAK = "\ufdee"
 NAME = "\ufdef"  # U+FDEF: with a token's number between two of them, a marker's name in the twin
 _RESERVED = str.maketrans({BREAK: "\ufffd", NAME: "\ufffd"})
@@ -61,8 +63,9 @@ class Literals:
             case _:
                 return value
 
-    def encode(self, rendered: str) -> list[int]:
-        """The tokens of a rendered prompt."""
+    def encode(self, rendered: str, most: int | None = None) -> list[int]:
+        """The tokens of a rendered prompt. Raises `TooLong` for a long one of more than `most`."""
+        check_length(self._backend, rendered, most)
         if BREAK not in rendered or self._any is None:
             return encode_text(self._backend, rendered.replace(BREAK, ""))
         named = self._any.sub(lambda found: self._names[found.group()], rendered)
