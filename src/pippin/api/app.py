@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from pippin.api import routes
 from pippin.api.access.errors import Errors, LastCatcher
-from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame
+from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame, exchange_of
 from pippin.api.access.guards import Guard, policy_of
 from pippin.api.access.keys import Allowance, load_keyring
 from pippin.api.access.limits import REPORTED, Limits
@@ -79,7 +79,8 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    app = BodyMemory(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
+    largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
+    app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:

@@ -245,3 +245,31 @@ def test_a_file_of_the_first_version_keeps_named_owners_and_locks_places(
     again = ResponseStore(str(path))
     assert knows(again.for_owner("name:alice"), "of alice")
     again.close()
+
+
+def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = ResponseStore().for_owner("me")
+    items = [{"id": str(number), "type": "message", "text": "x" * 1000} for number in range(2000)]
+    metadata = {"items": '","items":[', "quote": '"\\'}
+    history.save_conversation(StoredConversation(id="large", created_at=7, metadata=metadata, items=items))
+    history.save_conversation(StoredConversation(id="empty", created_at=8))
+    with monkeypatch.context() as watched:
+        watched.setattr(ResponseStore, "get", lambda *_: pytest.fail("all of it was read"))
+        head = history.conversation_head("large")
+    assert (head.id, head.created_at, head.metadata, head.items) == ("large", 7, metadata, [])
+    assert history.conversation_head("empty").created_at == 8
+    with pytest.raises(ServerError, match="never stored"):
+        history.conversation_head("none")
+    with pytest.raises(ServerError, match="never stored"):
+        ResponseStore().for_owner("you").conversation_head("large")
+
+
+def test_what_is_deleted_from_memory_leaves_it() -> None:
+    store = ResponseStore()
+    history = store.for_owner("me")
+    history.save_conversation(
+        StoredConversation(id="large", created_at=1, items=[{"id": "1", "text": "x" * (20 << 20)}])
+    )
+    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+    history.delete_conversation("large")
+    assert store._database.execute("PRAGMA page_count").fetchone()[0] < pages // 100

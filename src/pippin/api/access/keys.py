@@ -144,6 +144,8 @@ def read_key_file(path: Path) -> list[KeyEntry]:
     import yaml  # slow to import, and only needed here
 
     try:
+        if path.stat().st_mode & 0o077:
+            log.warning("Others on this machine can read or write the API keys in %s: chmod 600 it.", path)
         content: Any = yaml.safe_load(path.read_text())
         if isinstance(content, str):  # plain lines
             content = content.split()

@@ -49,6 +49,9 @@ UPDATE {table} SET owner = CASE
     ELSE 'name:' || owner END;
 """
 
+LARGEST_HEAD: Final = 64 << 10  # bytes of a conversation before its items; 16 pairs of metadata take 9 KiB
+BEFORE_ITEMS: Final = b',"items":['
+"""Stands in the JSON of a conversation once: quotes inside of texts are escaped, and metadata hold no lists."""
 LARGEST_PAGE: Final = 100  # items
 
 
@@ -161,6 +164,16 @@ class ResponseStore:
             self._database.execute("UPDATE entries SET used = ? WHERE owner = ? AND id = ?", (now, owner, id))
         return bytes(row[0])
 
+    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None:
+        """The first `size` bytes of an entry's body, without reading the rest."""
+        query = "SELECT rowid FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"
+        with self._lock:
+            row = self._database.execute(query, (owner, id, kind, self._clock() - self._seconds)).fetchone()
+            if row is None:
+                return None
+            with self._database.blobopen("entries", "body", row[0], readonly=True) as blob:
+                return blob.read(size)
+
     def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
         """The entry that holds an item."""
         query = """SELECT entries.id, entries.kind FROM items JOIN entries
@@ -241,6 +254,14 @@ class OwnedHistory:
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
+
+    def conversation_head(self, id: str) -> StoredConversation:
+        """A conversation without its items, which may be many megabytes and stand last in what is stored."""
+        begun = self._store.begin(self._owner, id, "conversation", LARGEST_HEAD)
+        if begun is None:
+            raise not_found("conversation", id)
+        head, found, _ = begun.partition(BEFORE_ITEMS)
+        return from_json(head + b"}", StoredConversation) if found else self.stored_conversation(id)
 
     def delete_conversation(self, id: str) -> None:
         if not self._store.delete(self._owner, id, "conversation"):
@@ -325,7 +346,9 @@ def _connect(path: str | None) -> sqlite3.Connection:
         Path(path).touch(0o600)  # conversations are nobody else's business
     database = sqlite3.connect(path or ":memory:", check_same_thread=False)
     try:
-        if path is not None:
+        if path is None:
+            database.execute("PRAGMA auto_vacuum = FULL")  # what is deleted leaves the memory
+        else:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
         version = database.execute("PRAGMA user_version").fetchone()[0]

@@ -147,7 +147,11 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Media from outside
     media_fetch: Annotated[bool, Meta(description="Fetch media from http(s) addresses.")] = True
     media_hosts: Annotated[
-        tuple[str, ...], Meta(description="Fetch media from these hosts alone.", extra=flag("--media-host"))
+        tuple[str, ...],
+        Meta(
+            description="Fetch media from these hosts alone, also on a private network; `*` is any public host.",
+            extra=flag("--media-host"),
+        ),
     ] = ()
     media_path: Annotated[str | None, Meta(description="Folder that file paths may point into.")] = None
     media_max_mb: Annotated[float, Meta(gt=0, description="Largest fetched file, in MiB.")] = 64.0
