@@ -6,7 +6,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, share_memory
+from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, hold_wired_limit, share_memory
 
 GIB = 2**30
 MAC = DeviceFacts(
@@ -34,12 +34,33 @@ def test_the_operator_decides_otherwise() -> None:
     assert decide(MAC, ModelOptions(dtype="float16")).run_type == "float16"
 
 
-def test_memory_is_wired_on_a_mac_alone_and_never_all_of_it() -> None:
-    plan = decide(MAC, ModelOptions())
-    assert plan.wired_limit is not None
-    assert plan.wired_limit < MAC.working_set
-    assert plan.memory_limit < MAC.working_set
-    assert decide(CUDA, ModelOptions()).wired_limit is None
+def test_no_memory_is_wired_unless_the_operator_says_so() -> None:
+    for facts in (MAC, CUDA, LINUX):
+        assert decide(facts, ModelOptions()).wired_limit is None
+    wanted = ModelOptions(wired_limit_gb=8)
+    assert decide(MAC, wanted, 20 * GIB).wired_limit == 8 * 10**9
+    for facts in (CUDA, LINUX):
+        assert decide(facts, wanted, 20 * GIB).wired_limit is None
+
+
+def test_a_worker_wires_no_more_than_its_share() -> None:
+    wanted = ModelOptions(wired_limit_gb=1000)
+    assert decide(MAC, wanted, memory_bytes=5 * GIB).wired_limit == 5 * GIB
+    most = decide(MAC, wanted, memory_bytes=100 * GIB).wired_limit
+    assert most is not None
+    assert most < MAC.working_set
+    assert decide(MAC, wanted).wired_limit is None  # nobody said what this worker's share is
+
+
+def test_libraries_cannot_change_how_much_is_wired(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(mx, "set_wired_limit", told.append)
+    hold_wired_limit(None)
+    assert mx.set_wired_limit(10**9) == 0
+    assert told == []
+    hold_wired_limit(5 * GIB)
+    assert mx.set_wired_limit(10**9) == 5 * GIB
+    assert told == [5 * GIB]
 
 
 def test_the_smallest_of_all_limits_counts() -> None:
@@ -71,7 +92,6 @@ def test_kernels_are_compiled_on_the_way_only_where_that_pays(monkeypatch: pytes
         "set_cache_limit",
         "set_cache_limit",
         "set_cache_limit",
-        "set_wired_limit",
     ]
 
 

@@ -4,6 +4,7 @@
 measured on Metal or CUDA yet but the CPU of Linux (`docs/performance.md` says what was).
 """
 
+import functools
 import os
 import platform
 from typing import Literal
@@ -38,7 +39,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     run_type: RunType | None
     dequantize: bool
     prefill_chunk: int  # tokens
-    wired_limit: int | None  # bytes kept resident (Metal)
+    wired_limit: int | None  # bytes kept resident (Metal), where the operator wants it
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # bytes for weights, rows and prefix cache together
     overlaps: bool = True  # what is handed to the device is computed while the host goes on
@@ -68,7 +69,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         run_type=run_type,
         dequantize=on_cpu and options.dtype in ("auto", "float32"),
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
-        wired_limit=int(facts.working_set * (1 - HEADROOM)) if facts.accelerator == "metal" else None,
+        wired_limit=_wired_limit(facts, options, memory_bytes),
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
@@ -78,6 +79,13 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         slow_functions=on_cpu and facts.system == "Linux",
         sorts_slowly=on_cpu,
     )
+
+
+def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -> int | None:
+    """Bytes to wire: what the operator asks for within the worker's share, and none where no share is known."""
+    if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
+        return None
+    return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):
@@ -148,5 +156,23 @@ def configure(plan: DevicePlan) -> None:
 
         functions.install()
     mx.set_cache_limit(plan.allocator_cache)
-    if plan.wired_limit is not None:
-        mx.set_wired_limit(plan.wired_limit)
+    hold_wired_limit(plan.wired_limit)
+
+
+def hold_wired_limit(limit: int | None) -> None:
+    """Wire at most `limit` bytes of memory, or leave MLX's own limit (none) as it is, for the life of this process.
+
+    Servers that wired most of the memory made macOS panic (mlx issue 3186; mlx-lm pull request 1252), and models of
+    mlx-lm, mlx-vlm and mlx-audio do so while they generate. From here on `mx.set_wired_limit` changes nothing.
+    """
+    import mlx.core as mx
+
+    set_limit = getattr(mx.set_wired_limit, "__wrapped__", mx.set_wired_limit)
+    if limit is not None:
+        set_limit(limit)
+
+    @functools.wraps(set_limit)
+    def keep_limit(_: int) -> int:
+        return limit or 0
+
+    mx.set_wired_limit = keep_limit  # type: ignore[assignment]
