@@ -59,16 +59,16 @@ class UnknownFields:
     def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
 
-    def note(self, kind: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+    def note(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
         """Log those of `names` that were not logged before; `known` are names that may have been meant."""
         for given in names:
             place, dot, last = given.rpartition(".")
             name = place + dot + (last if FIELD.fullmatch(last) else "?")
-            if (kind, name) in self._named or len(self._named) >= REMEMBERED:
+            if (operation, name) in self._named or len(self._named) >= REMEMBERED:
                 continue
-            self._named.add((kind, name))
+            self._named.add((operation, name))
             hint = "" if "." in name else nearest(name, known)
-            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, kind, hint)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Prepared:
     decoded: Decoded[Any]
     tasks: list[Generate]
     run: RunInfo
-    kind: str  # of the dialect
+    operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
 
@@ -143,7 +143,7 @@ class Handler:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
         starter = self._tools.starter(self._service, equipped)
         return Prepared(
-            decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
+            decoded=decoded, tasks=tasks, run=run, operation=dialect.name, encoder=encoder, starter=starter
         )
 
     async def respond(
@@ -175,7 +175,7 @@ class Handler:
             exchange_of(request.scope),
             prepared.tasks,
             prepared.run,
-            prepared.kind,
+            prepared.operation,
             stream=prepared.decoded.stream,
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
@@ -188,7 +188,9 @@ class Handler:
         [wanted] = (await self.decode(request, dialect, body, history)).requests
         equipped = await self._tools.equip(wanted, mcp_servers_of(request))
         task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
-        [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
+        [*_, counted] = await self.perform(
+            request, task, model=wanted.model, operation=f"{dialect.name}_count"
+        )
         assert isinstance(counted, Counted)
         return counted.tokens
 
@@ -229,12 +231,12 @@ class Handler:
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     async def perform(
-        self, request: Request, task: Task, *, model: str, kind: str, admitted: bool = False
+        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
     ) -> list[Event]:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         if not admitted:
             self._limits.admit(exchange_of(request.scope))
-        answer = await self._open_task(request, task, model, kind, stream=False)
+        answer = await self._open_task(request, task, model, operation, stream=False)
         try:
             return await answer.events()
         finally:
@@ -247,7 +249,7 @@ class Handler:
         encoder: StreamEncoder,
         *,
         model: str,
-        kind: str,
+        operation: str,
         media: str = EVENTS,
     ) -> Response:
         """The events of such a task as they come. Raises `ServerError` for what fails before the first byte.
@@ -255,7 +257,7 @@ class Handler:
         An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
         until there is something to send; a failure after that cuts the reply short.
         """
-        answer = await self._open_task(request, task, model, kind, stream=True)
+        answer = await self._open_task(request, task, model, operation, stream=True)
         pieces = self._pieces(answer, encoder)
         try:
             first = b""
@@ -270,8 +272,8 @@ class Handler:
             following(first, pieces), answer.close, media=media, cut=lambda: answer.failure is not None
         )
 
-    def note_unknown(self, kind: str, names: tuple[str, ...]) -> None:
-        self._unknown.note(kind, names)
+    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
+        self._unknown.note(operation, names)
 
     def _pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
         def progress() -> bytes:
@@ -280,7 +282,7 @@ class Handler:
         return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
 
     async def _open_task(
-        self, request: Request, task: Task, model: str, kind: str, *, stream: bool
+        self, request: Request, task: Task, model: str, operation: str, *, stream: bool
     ) -> Answer:
         run = await run_info(self._service, model, exchange_of(request.scope))
         presence = Presence(request.receive)
@@ -288,7 +290,7 @@ class Handler:
             exchange_of(request.scope),
             [task],
             run,
-            kind,
+            operation,
             stream=stream,
             timeout=None,
             presence=presence,

@@ -1,13 +1,18 @@
-"""Every decision that depends on the machine: how weights run, limits of memory, sizes of work.
+"""Every decision that depends on the machine: the dtype of weights, limits of memory, sizes of work.
 
-`DeviceFacts` is what was found, `DevicePlan` what follows from it; tests fake the first. Nothing here is
-measured on Metal or CUDA yet but the CPU of Linux (`docs/performance.md` says what was).
+`DeviceFacts` is what was found and `DevicePlan` what follows from it, so that tests can fake the facts. Numbers were
+measured on CPUs of Linux alone, not yet on Metal or CUDA (`docs/performance.md` lists what was measured).
+`python -m pippin.engines.device` prints what MLX runs on as a line of JSON, for `pippin doctor`.
 """
 
 import functools
+import json
 import os
 import platform
-from typing import Literal
+import sys
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 from msgspec import Struct
@@ -15,42 +20,53 @@ from msgspec import Struct
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 
+if TYPE_CHECKING:
+    import mlx.core as mx
+
 Accelerator = Literal["metal", "cuda", "cpu"]
 RunType = Literal["float32", "float16", "bfloat16"]
 
-HEADROOM = 0.10  # of the working set, left to activations and to the system
-CPU_CHUNK = 256  # products of more rows than this gain nothing on a CPU (measured: full speed from 128)
+HEADROOM = 0.10
+"""The fraction of the working set that is left to activations and to the system."""
+
+CPU_CHUNK = 256
+"""The most tokens of a prefill chunk on a CPU, where matrix products reach their full speed at 128 rows (measured)."""
+
+REPORT_PRODUCT = (128, 576, 1536)
+"""Rows, inner size and columns of the float32 product that the report times: one of a prompt in SmolLM2-135M."""
+
+REPORT_TRIES = 5
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
-    """What the machine is. Sizes in bytes."""
+    """What the machine is; sizes are in bytes."""
 
     system: str  # platform.system(): "Linux", "Darwin"
     accelerator: Accelerator
-    memory: int  # of the device: what arrays live in
-    free: int  # of it, now
-    working_set: int  # the most that Metal wants to keep resident; `memory` elsewhere
+    memory: int  # of the device, in which arrays lie
+    free: int  # of that memory, now
+    working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     cores: int = 1
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True):
-    """What follows. `run_type` None: weights run as stored."""
+    """How an engine runs on this machine; sizes are in bytes but for `prefill_chunk`."""
 
-    run_type: RunType | None
+    run_type: RunType | None  # the dtype of weights; None leaves them as stored
     dequantize: bool
     prefill_chunk: int  # tokens
     wired_limit: int | None  # bytes kept resident (Metal), where the operator wants it
     allocator_cache: int  # bytes that MLX keeps of freed buffers
-    memory_limit: int  # bytes for weights, rows and prefix cache together
-    overlaps: bool = True  # what is handed to the device is computed while the host goes on
-    writes_in_place: bool = False  # arrays lie in the host's memory, where it can write into them
-    compiles: bool = True  # let MLX compile kernels as it goes
-    slow_functions: bool = False  # exp and its kin are computed one number at a time
-    sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
+    memory_limit: int  # for weights, KV caches and prefix cache together
+    overlaps: bool = True  # the device computes while the host goes on
+    writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
+    compiles: bool = True  # MLX may compile kernels while it runs
+    slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
+    sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
-    """`memory_bytes` is the worker's share, when its parent set one."""
+    """Decide how an engine runs. `memory_bytes` is the share of memory that the pool gives this worker, if it does."""
     on_cpu = facts.accelerator == "cpu"
     run_type: RunType | None
     match options.dtype:
@@ -72,9 +88,10 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         wired_limit=_wired_limit(facts, options, memory_bytes),
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
-        overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
+        # On a CPU, MLX's queue takes a few operations and then lets the caller wait.
+        overlaps=not on_cpu,
         writes_in_place=on_cpu,
-        # On a CPU that means calling g++, for seconds, and loading what lies under /tmp; measured, it gains nothing.
+        # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
         sorts_slowly=on_cpu,
@@ -89,23 +106,23 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):
-    """How the memory beside the weights is shared out, in bytes."""
+    """How the memory beside the weights is divided, in bytes: KV caches of sequences, and the prefix cache."""
 
     rows: int
     prefixes: int
 
 
 def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> MemoryShares:
-    """Raises `ServerError` when the weights leave no room to work."""
-    room = plan.memory_limit - weight_bytes
-    if room <= 0:
+    """Divide the memory that the weights leave. Raises `ServerError("load_failed")` when they leave none."""
+    free = plan.memory_limit - weight_bytes
+    if free <= 0:
         raise weights_too_large(weight_bytes, plan.memory_limit)
     prefixes = 0
     if options.prefix_cache:
         wanted = options.cache_memory_mb
-        prefixes = int(room * options.cache_memory_percent) if wanted is None else wanted * 2**20
-        prefixes = min(prefixes, room // 2) if wanted is None else min(prefixes, room)
-    return MemoryShares(rows=max(room - prefixes, room // 8), prefixes=prefixes)
+        prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
+        prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
+    return MemoryShares(rows=max(free - prefixes, free // 8), prefixes=prefixes)
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
@@ -119,7 +136,7 @@ def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = 
 
 
 def find_facts() -> DeviceFacts:
-    """Ask MLX and the system. Imports mlx, so a BLAS must have been put in front before."""
+    """Ask MLX and the system what the device is. Imports mlx: an accelerated BLAS must have been loaded before."""
     import mlx.core as mx
 
     memory = psutil.virtual_memory()
@@ -146,7 +163,7 @@ def find_facts() -> DeviceFacts:
 
 
 def configure(plan: DevicePlan) -> None:
-    """Tell MLX. Every engine does so before it computes anything."""
+    """Configure MLX of this process. Every engine calls this before it computes anything."""
     import mlx.core as mx
 
     if not plan.compiles:
@@ -176,3 +193,39 @@ def hold_wired_limit(limit: int | None) -> None:
         return limit or 0
 
     mx.set_wired_limit = keep_limit  # type: ignore[assignment]
+
+
+def dtype_of(run_type: RunType) -> "mx.Dtype":
+    """MLX's dtype of this name."""
+    import mlx.core as mx
+
+    return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[run_type]
+
+
+def report() -> dict[str, object]:
+    """MLX's version, its device, its BLAS and the speed of a product, as a worker would find them here."""
+    from pippin.engines.cpu.blas import accelerate_blas
+
+    # The BLAS must be loaded before mlx is imported.
+    blas = accelerate_blas(ModelOptions(), None)
+    import mlx.core as mx
+
+    rows, inner, columns = REPORT_PRODUCT
+    left = mx.random.normal((rows, inner))
+    right = mx.random.normal((inner, columns))
+    mx.eval(left, right)
+    seconds = float("inf")
+    for _ in range(REPORT_TRIES):
+        started = time.perf_counter()
+        mx.eval(left @ right)
+        seconds = min(seconds, time.perf_counter() - started)
+    return {
+        "version": version("mlx"),
+        "device": str(mx.default_device()),
+        "blas": blas,
+        "gigaflops": 2 * rows * inner * columns / seconds / 1e9,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(report()) + "\n")

@@ -383,7 +383,7 @@ class RunningAnswers:
         exchange: Exchange,
         tasks: list[Any],
         run: RunInfo,
-        kind: str,
+        operation: str,
         *,
         stream: bool,
         timeout: float | None,
@@ -404,7 +404,7 @@ class RunningAnswers:
             served=run.model,
             client=exchange.caller or None,
             presence=presence,
-            observer=self._observer.request(kind, run.model if run.known else UNKNOWN, stream=stream),
+            observer=self._observer.request(operation, run.model if run.known else UNKNOWN, stream=stream),
             timeout=limit,
             on_close=partial(self._forget, exchange, run),
         )

@@ -52,7 +52,7 @@ def check_python() -> Iterator[Finding]:
 
 def check_arrays() -> Iterator[Finding]:
     """MLX is imported in a process of its own: a broken one may end its process."""
-    command = [sys.executable, "-m", "pippin.engines.device_report"]
+    command = [sys.executable, "-m", "pippin.engines.device"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ import mlx.nn as nn
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.cpu.in_place import opened
+from pippin.engines.cpu.in_place import writable_memory
 from pippin.engines.language.kv_cache.attention import BatchShape
 from pippin.engines.language.kv_cache.kinds import RowCache, arrays_of, measure_rows, new_row_cache
 from pippin.engines.language.kv_cache.probe import probe_row
@@ -131,7 +131,7 @@ class Eager:
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         logits: mx.array = self._model(tokens, cache=cache)
-        opened(logits)
+        writable_memory(logits)
         return logits
 
 

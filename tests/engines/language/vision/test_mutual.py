@@ -51,7 +51,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
 
 def spans(bench: VisionBench, job: LanguageJob) -> tuple[Span, ...]:
     assert job.media is not None
-    return job.media.spans(bench.model.mutual)
+    return job.media.spans(bench.model.bidirectional)
 
 
 def test_a_picture_larger_than_a_chunk_is_computed_in_one(bench: VisionBench, chunks: Chunks) -> None:

@@ -21,8 +21,8 @@ from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.vision.clips import Clip
 from pippin.engines.language.vision.trial import is_faithful
+from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
 

@@ -285,7 +285,7 @@ class Prompts:
             medium = request.viewing.missing(ticket.computed, ticket.computed + count)
             if medium is not None:
                 request.viewing.compute(medium, wait=wait)
-                return max(len(medium.places), 1), []
+                return max(len(medium.placeholders), 1), []
         prompts, counts = self._together(prompt, count, most)
         self._adapters.choose([each.request.adapter for each in prompts])
         if _scores(prompt):

@@ -1,4 +1,4 @@
-"""A model of mlx-vlm as the engine runs language models: tokens in, logits out, all state in the caches."""
+"""A model of mlx-vlm as the engine calls language models: tokens in, logits out, and all state in the caches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from mlx_lm.models import cache as kinds
 from pippin.engines.language.kv_cache.attention import AttentionArena
 from pippin.engines.language.kv_cache.kinds import RowCache, leaves
 from pippin.engines.language.kv_cache.state import StateArena
-from pippin.engines.language.vision.media import MediaKind, Medium, PromptMedia, Span
+from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """What a chunk of a prompt with media gives to the model beside its tokens."""
+class ChunkInputs:
+    """The arguments of the model, beside tokens and caches, for a chunk of a prompt with media."""
 
     embeddings: mx.array  # [1, tokens, hidden]
     positions: mx.array | None  # [3, 1, tokens]
     extra: dict[str, Any]
-    spans: tuple[Span, ...] = ()  # of tokens that see each other, in both directions
+    spans: tuple[Span, ...] = ()  # tokens with bidirectional attention among each other
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
-    """What takes the place of a medium's tokens, a row for each."""
+class MediaFeatures:
+    """The features of one medium, for each of its n placeholder tokens."""
 
-    embeddings: mx.array  # [places, hidden]
-    layered: mx.array | None  # [layers, places, hidden], added after the first layers
-    per_layer: mx.array | None  # [places, ...], as `embeddings`, for every layer of its own
+    embeddings: mx.array  # [n, hidden], in place of the embeddings of the tokens
+    layered: mx.array | None  # [layers, n, hidden], added after the first layers (Qwen3-VL's DeepStack)
+    per_layer: mx.array | None  # [n, ...], the per-layer inputs of Gemma 3n and its like
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -43,13 +43,17 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Positions:
-    """Rotary positions of a prompt with media, and by how much those of the tokens after it differ from their index."""
+class RotaryPositions:
+    """Rotary positions of a prompt with media (mlx-vlm's `get_rope_index`).
 
-    table: mx.array | None  # [3, 1, tokens]; None where positions are indexes
+    `shift` is by how much the positions of later tokens differ from their indices (its `rope_deltas`).
+    """
+
+    table: mx.array | None  # [3, 1, tokens]; None for a model whose positions are the indices of tokens
     shift: int = 0
 
     def of(self, start: int, stop: int) -> mx.array | None:
+        """The positions [3, 1, stop - start] of these tokens, of which some may come after the prompt."""
         if self.table is None:
             return None
         known = self.table.shape[-1]
@@ -125,16 +129,18 @@ def for_library(cache: RowCache, spans: tuple[Span, ...] = ()) -> list[Any]:
 
 
 class VisionModel(nn.Module):  # type: ignore[misc]
-    """Families with rotary positions in three axes keep the last prompt's on their module; they are always told the
-    positions here, so that rows of different requests can run together."""
+    """A model of mlx-vlm with the interface of mlx-lm's models, and the functions that media need.
+
+    Families with rotary positions in three axes keep those of the last prompt on their module. Here each call is given
+    its positions, so that sequences of different requests can run in one batch.
+    """
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
         self._three_axes = hasattr(inner.language_model, "get_rope_index")
-        self.mutual: frozenset[MediaKind] = (
-            frozenset()
-        )  # kinds whose tokens see each other; the trial finds them
+        # The modalities whose tokens have bidirectional attention among each other, as the trial found.
+        self.bidirectional: frozenset[Modality] = frozenset()
 
     @property
     def layers(self) -> Any:
@@ -151,9 +157,9 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return [_known_kind(layer) for layer in language.make_cache()]
 
     def __call__(
-        self, tokens: mx.array, cache: RowCache, *, inputs: Inputs | None = None, shift: int = 0
+        self, tokens: mx.array, cache: RowCache, *, inputs: ChunkInputs | None = None, shift: int = 0
     ) -> mx.array:
-        """Logits [rows, tokens, vocabulary]. `shift` is of a row with caches of its own, as in `Positions`."""
+        """Logits [batch, tokens, vocabulary]. `shift` is as in `RotaryPositions`."""
         given: dict[str, Any] = {}
         if inputs is not None:
             given = {"inputs_embeds": inputs.embeddings, **inputs.extra}
@@ -165,7 +171,10 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return logits
 
     def without_head(self) -> Callable[[mx.array], mx.array]:
-        """From texts to states after the last norm, [rows, tokens, hidden]. It may leave the model without logits."""
+        """A function of tokens [batch, length] that gives states after the last norm [batch, length, hidden].
+
+        The model may be without a head afterwards, and give states in place of logits.
+        """
         language = self.inner.language_model
         if "model" not in language:
             language.lm_head = nn.Identity()
@@ -182,20 +191,20 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         return states
 
     def _following(self, cache: RowCache, tokens: mx.array, shift: int) -> mx.array:
-        """Positions of tokens that come after what the caches hold."""
+        """The positions [3, batch, tokens] of tokens that come after those in the caches."""
         layer = next(layer for layer in leaves(cache) if not isinstance(layer, kinds.ArraysCache))
         if isinstance(layer, (AttentionArena, StateArena)):
             positions = layer.window.shifted_positions()
         else:
-            starts = mx.array(layer.offset).reshape(
-                -1, 1
-            )  # of one row, or of several prompts computed together
+            # One offset, or that of each of several prompts that are computed together.
+            starts = mx.array(layer.offset).reshape(-1, 1)
             positions = mx.arange(tokens.shape[1]) + starts + shift
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
-    def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> Positions:
+    def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> RotaryPositions:
+        """The rotary positions of a whole prompt."""
         if not self._three_axes:
-            return Positions(table=None)
+            return RotaryPositions(table=None)
         images, videos = media.gathered("image_grid_thw"), media.gathered("video_grid_thw")
         table, deltas = self.inner.language_model.get_rope_index(
             mx.array([tokens]), *(None if grid is None else mx.array(grid) for grid in (images, videos))
@@ -203,56 +212,60 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if table.ndim == 2:
             table = mx.broadcast_to(table, (3, *table.shape))
         mx.eval(table)
-        return Positions(table=table, shift=int(np.array(deltas).reshape(-1)[0]))
+        return RotaryPositions(table=table, shift=int(np.array(deltas).reshape(-1)[0]))
 
-    def encode(self, medium: Medium) -> Features:
-        """Run a medium through its tower, by itself."""
+    def encode(self, medium: Medium) -> MediaFeatures:
+        """Run one medium through the model's encoder for it."""
         tokens = mx.array([medium.tokens])
         arrays = {name: on_device(value) for name, value in medium.arrays.items()}
         found = self.inner.get_input_embeddings(
             tokens, arrays.pop("pixel_values", None), mask=mx.ones_like(tokens), **arrays
         )
-        places = mx.array(medium.places)
+        placeholders = mx.array(medium.placeholders)
         layered = found.deepstack_visual_embeds
         if layered is not None and not isinstance(layered, mx.array):
             layered = mx.stack(list(layered))
-        return Features(
-            embeddings=found.inputs_embeds[0, places],
+        return MediaFeatures(
+            embeddings=found.inputs_embeds[0, placeholders],
             layered=layered,
-            per_layer=None if found.per_layer_inputs is None else found.per_layer_inputs[0, places],
+            per_layer=None if found.per_layer_inputs is None else found.per_layer_inputs[0, placeholders],
         )
 
     def assemble(
         self,
         tokens: tuple[int, ...],
-        placed: list[tuple[list[int], list[int], Features]],
+        placed: list[tuple[list[int], list[int], MediaFeatures]],
         positions: mx.array | None,
         spans: tuple[Span, ...] = (),
-    ) -> Inputs:
-        """Of a chunk: its tokens, and for each medium in it the places, the rows of its features, and these."""
+    ) -> ChunkInputs:
+        """Embed a chunk of a prompt, with features in place of the placeholder tokens of media.
+
+        `placed` has for each medium in the chunk the indices of its tokens in the chunk, the indices of their features,
+        and the features of the whole medium.
+        """
         found = self.inner.get_input_embeddings(mx.array([tokens]), None)
         embeddings, per_layer = found.inputs_embeds, found.per_layer_inputs
-        seen = np.zeros((1, len(tokens)), np.bool_)
+        with_layers = np.zeros((1, len(tokens)), np.bool_)
         layered = []
-        for places, rows, features in placed:
-            picked = mx.array(rows)
-            embeddings[:, mx.array(places)] = features.embeddings[picked].astype(embeddings.dtype)
+        for indices, chosen, features in placed:
+            picked = mx.array(chosen)
+            embeddings[:, mx.array(indices)] = features.embeddings[picked].astype(embeddings.dtype)
             if per_layer is not None and features.per_layer is not None:
-                per_layer[:, mx.array(places)] = features.per_layer[picked].astype(per_layer.dtype)
+                per_layer[:, mx.array(indices)] = features.per_layer[picked].astype(per_layer.dtype)
             if features.layered is not None:
                 layered.append(features.layered[:, picked])
-                seen[0, places] = True
+                with_layers[0, indices] = True
         extra: dict[str, Any] = {}
         if per_layer is not None:
             extra["per_layer_inputs"] = per_layer
         if layered:
             extra["deepstack_visual_embeds"] = mx.concatenate(layered, axis=1)
-            extra["visual_pos_masks"] = mx.array(seen)
-        return Inputs(embeddings=embeddings, positions=positions, extra=extra, spans=spans)
+            extra["visual_pos_masks"] = mx.array(with_layers)
+        return ChunkInputs(embeddings=embeddings, positions=positions, extra=extra, spans=spans)
 
 
 def on_device(value: Any) -> Any:
-    """A processor's array, or list of such, as MLX's."""
+    """A numpy array of a processor, or a list of them, as MLX arrays."""
     match value:
         case np.ndarray():
             return mx.array(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from pippin.engines.language.vision.media import Medium, PromptMedia, Span
-from pippin.engines.language.vision.model import Features, Inputs, Positions, VisionModel
+from pippin.engines.language.vision.model import ChunkInputs, MediaFeatures, RotaryPositions, VisionModel
 
 
 class FeatureCache:
@@ -16,14 +16,14 @@ class FeatureCache:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        self._kept: OrderedDict[bytes, Features] = OrderedDict()
+        self._kept: OrderedDict[bytes, MediaFeatures] = OrderedDict()
 
-    def get(self, digest: bytes) -> Features | None:
+    def get(self, digest: bytes) -> MediaFeatures | None:
         if digest in self._kept:
             self._kept.move_to_end(digest)
         return self._kept.get(digest)
 
-    def put(self, digest: bytes, features: Features) -> None:
+    def put(self, digest: bytes, features: MediaFeatures) -> None:
         self._kept[digest] = features
         self._bytes += features.bytes
         while len(self._kept) > self._limit or (self._bytes > self._limit_bytes and self._kept):
@@ -46,7 +46,9 @@ class Sight:
 
     def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "Viewing":
         """For a prompt of these tokens, the last one too."""
-        return Viewing(self, media, self.model.positions(tokens, media), media.spans(self.model.mutual))
+        return Viewing(
+            self, media, self.model.positions(tokens, media), media.spans(self.model.bidirectional)
+        )
 
 
 @dataclass(eq=False)
@@ -55,9 +57,9 @@ class Viewing:
 
     sight: Sight
     media: PromptMedia
-    positions: Positions
+    positions: RotaryPositions
     spans: tuple[Span, ...]  # of tokens that see each other
-    _features: dict[bytes, Features] = field(default_factory=dict)
+    _features: dict[bytes, MediaFeatures] = field(default_factory=dict)
 
     @property
     def shift(self) -> int:
@@ -93,7 +95,7 @@ class Viewing:
         self._features[medium.digest] = features
         self.sight.cache.put(medium.digest, features)
 
-    def inputs(self, tokens: tuple[int, ...], start: int) -> Inputs:
+    def inputs(self, tokens: tuple[int, ...], start: int) -> ChunkInputs:
         """For the tokens of the prompt from `start` on; none of their media may be missing."""
         stop = start + len(tokens)
         placed = []

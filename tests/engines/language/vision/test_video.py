@@ -8,8 +8,8 @@ import pytest
 
 from pippin.core.conversation import Inline, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.vision import clips
-from pippin.engines.language.vision.clips import FrameRate, read_clip
+from pippin.engines.language.vision import video as video_module
+from pippin.engines.language.vision.video import FrameRate, read_clip
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
 
@@ -53,12 +53,12 @@ def test_what_is_no_video_is_refused_by_name(data: bytes) -> None:
 
 def test_videos_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     film = video(20)
-    monkeypatch.setattr(clips, "MOST_CLIP_PIXELS", 4 * 32 * 24)
+    monkeypatch.setattr(video_module, "MOST_CLIP_PIXELS", 4 * 32 * 24)
     assert read_clip(film, RATE, "x").frames.shape == (4, 3, 24, 32)
-    monkeypatch.setattr(clips, "MOST_SOURCE_FRAMES", 19)
+    monkeypatch.setattr(video_module, "MOST_SOURCE_FRAMES", 19)
     with pytest.raises(ServerError, match="more than 19 frames"):
         read_clip(film, RATE, "x")
-    monkeypatch.setattr(clips, "MOST_FRAME_PIXELS", 64 * 47)
+    monkeypatch.setattr(video_module, "MOST_FRAME_PIXELS", 64 * 47)
     with pytest.raises(ServerError, match="64 x 48 pixels"):
         read_clip(film, RATE, "x")
 

@@ -1,6 +1,5 @@
-"""Speech to text: the models of mlx-audio, fed with audio that was decoded beside them."""
+"""The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
-import importlib.util
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,20 @@ from pippin.core.tasks import Task, Transcribe
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
-from pippin.engines.encoding import for_this_device
+from pippin.engines.encoding import cast_weights
 
 RATE = 16000
-WINDOW_SECONDS = 30.0
+"""Samples a second that the models of mlx-audio take."""
+
+SEGMENT_SECONDS = 30.0
+"""Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
 
 
 class TranscriptionPreparer:
-    """Decodes audio within limits, beside the model."""
+    """Decodes the audio of a request within limits, beside the step loop."""
 
     def __init__(self, info: ModelInfo) -> None:
-        if importlib.util.find_spec("mlx_audio") is None:
-            raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
-        sound.require_av()
+        sound.require_extra()
         self.info = info
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
@@ -56,17 +56,19 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
         progress(0, spec.info.size_bytes, "weights")
         model = load_model(folder, strict=True)
-        for_this_device(model, options)
+        cast_weights(model, options)
         if is_whisper(model):
-            _settle_whisper(model, spec.info.id)
+            _prepare_whisper(model, spec.info.id)
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)
 
 
-def _settle_whisper(model: nn.Module, name: str) -> None:
-    model.dtype = model.encoder.conv1.weight.dtype  # it casts its input to this
+def _prepare_whisper(model: nn.Module, name: str) -> None:
+    """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
+    # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
+    model.dtype = model.encoder.conv1.weight.dtype
     tokenizer = model.get_tokenizer()
     if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
         raise ServerError(
@@ -83,12 +85,12 @@ def is_whisper(model: nn.Module) -> bool:
 
 
 def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module, Call], None]:
-    """The whole call on one request, on the model's thread."""
+    """The call that a job runs on the model's thread: it emits segments as they come, then the whole transcript."""
     duration = samples.size / RATE
 
     def run(model: nn.Module, call: Call) -> None:
         arguments = _arguments(model, task, call, duration)
-        pieces = windows(samples) if task.stream else [samples]
+        pieces = split_at_silence(samples) if task.stream else [samples]
         texts: list[str] = []
         count, begin, tokens = 0, 0.0, 0
         for piece in pieces:
@@ -101,7 +103,8 @@ def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module
             texts.append(result.text.strip())
             begin += piece.size / RATE
             if "language" in arguments and arguments["language"] is None:
-                arguments["language"] = result.language  # heard once, it holds for the rest
+                # The language that was detected in the first piece holds for the others.
+                arguments["language"] = result.language
         usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
         language = arguments.get("language") or result.language
         text = " ".join(filter(None, texts))
@@ -111,16 +114,16 @@ def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module
 
 
 def audio_tokens(duration: float) -> int:
-    """OpenAI counts audio in tokens of a tenth of a second; nothing else about them is public."""
+    """The tokens that `duration` seconds of audio count for: ten a second, as in OpenAI's usage figures."""
     return max(1, round(duration * 10))
 
 
-def windows(samples: sound.Samples) -> list[sound.Samples]:
-    """Pieces of at most 30 seconds, cut where it is quietest in the last third: what a stream hears one by one."""
+def split_at_silence(samples: sound.Samples) -> list[sound.Samples]:
+    """Cut into pieces of at most `SEGMENT_SECONDS`, each at the quietest tenth of a second of its last third."""
     frame = RATE // 10
     pieces = []
-    while samples.size > WINDOW_SECONDS * RATE:
-        first, last = int(WINDOW_SECONDS * 2 / 3 * 10), int(WINDOW_SECONDS * 10)
+    while samples.size > SEGMENT_SECONDS * RATE:
+        first, last = int(SEGMENT_SECONDS * 2 / 3 * 10), int(SEGMENT_SECONDS * 10)
         loudness = np.square(samples[first * frame : last * frame]).reshape(-1, frame).mean(axis=1)
         cut = (first + int(loudness.argmin())) * frame + frame // 2
         pieces.append(samples[:cut])
@@ -129,7 +132,7 @@ def windows(samples: sound.Samples) -> list[sound.Samples]:
 
 
 def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) -> dict[str, Any]:
-    """Keywords of mlx-audio's `generate`. Raises `ServerError` where a model lacks what was asked for."""
+    """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
     arguments: dict[str, Any] = {"verbose": None}
     if not is_whisper(model):
         for name, asked in (("translate", task.translate), ("words", task.words), ("prompt", task.prompt)):
@@ -140,7 +143,7 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) 
         if task.temperature is not None:
             arguments["temperature"] = task.temperature
         return arguments
-    _watch(model, call, duration)
+    _report_progress(model, call, duration)
     arguments["language"] = _language(model, task.language)
     if task.max_tokens is not None:
         raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
@@ -148,7 +151,8 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) 
     arguments["task"] = "translate" if task.translate else "transcribe"
     arguments["word_timestamps"] = task.words
     arguments["initial_prompt"] = task.prompt
-    if task.temperature:  # 0 begins there and rises where decoding fails, as OpenAI has it
+    # As in OpenAI's API, 0 is the default: the temperature begins at 0 and rises where decoding fails.
+    if task.temperature:
         arguments["temperature"] = task.temperature
     if task.translate and not model.is_multilingual:
         raise ServerError("unsupported", "This model knows English only; it can't translate.", "model")
@@ -156,6 +160,7 @@ def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) 
 
 
 def _language(model: nn.Module, language: str | None) -> str | None:
+    """Whisper's code for a language tag such as `en-GB`. Raises `ServerError` for a language that it does not know."""
     if language is None:
         return None
     known: tuple[str, ...] = model.get_tokenizer().all_language_codes
@@ -169,25 +174,25 @@ def _language(model: nn.Module, language: str | None) -> str | None:
     return code
 
 
-def _watch(model: nn.Module, call: Call, duration: float) -> None:
-    """Have whisper report after every window that it decodes, and stop when nobody listens any more."""
+def _report_progress(model: nn.Module, call: Call, duration: float) -> None:
+    """Have Whisper emit `Progress` before each segment that it decodes, and stop there if the request is cancelled."""
     decode = type(model).decode
-    total = max(1, int(np.ceil(duration / WINDOW_SECONDS)))
+    total = max(1, int(np.ceil(duration / SEGMENT_SECONDS)))
     done = 0
 
-    def watched(mel: mx.array, options: Any) -> Any:
+    def reporting(mel: mx.array, options: Any) -> Any:
         nonlocal done
         call.emit(Progress(min(done, total), total))
         done += 1
         return decode(model, mel, options)
 
-    model.decode = watched
+    model.decode = reporting
 
 
 def _segments(
     found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
 ) -> Iterable[Segment]:
-    """Numbered from `first`, their times counted from `begin` seconds."""
+    """The segments that mlx-audio found, numbered from `first` on, with `begin` seconds added to their times."""
     for number, segment in enumerate(found, first):
         words = tuple(
             Word(

@@ -1,4 +1,4 @@
-"""Media in rendered prompts: how messages speak of them to a chat template, and what takes their place in its text."""
+"""Placeholders of media: how messages name media to a chat template, and the text that replaces them in its output."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,29 +7,31 @@ from typing import Any
 
 from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.template.limits import TemplateRefusal
+from pippin.engines.language.template.sandbox import TemplateRefusal
 from pippin.engines.language.template.template import ChatTemplate
-from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, kind_of
+from pippin.engines.language.vision.media import MediaPart, Medium, Modality, modality_of
 
 
 @dataclass(frozen=True)
 class MediaStyle:
-    """What a chat template makes of media. Kinds that it does not know are written into the text."""
+    """How a chat template takes media: as parts of these modalities, or else as placeholders in the text."""
 
-    placeholders: dict[MediaKind, str]
-    known: frozenset[MediaKind]
+    placeholders: dict[Modality, str]
+    known: frozenset[Modality]
 
     def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
-        """The content of a message that holds media."""
+        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
         listed: list[dict[str, Any]] = []
         for part in parts:
             match part:
                 case Text(text):
                     listed.append({"type": "text", "text": shield(text)})
-                case Image() | Audio() | Video() if (kind := kind_of(part)) in self.known:
-                    listed.append({"type": kind})
+                case Image() | Audio() | Video() if (modality := modality_of(part)) in self.known:
+                    listed.append({"type": modality})
                 case Image() | Audio() | Video():
-                    listed.append({"type": "text", "text": self.placeholders.get(kind_of(part), "") + "\n"})
+                    listed.append(
+                        {"type": "text", "text": self.placeholders.get(modality_of(part), "") + "\n"}
+                    )
                 case _:
                     pass
         if self.known:
@@ -37,10 +39,11 @@ class MediaStyle:
         return "".join(item["text"] for item in listed)
 
 
-def style_of(template: ChatTemplate, placeholders: dict[MediaKind, str]) -> MediaStyle:
+def style_of(template: ChatTemplate, placeholders: dict[Modality, str]) -> MediaStyle:
+    """Find out, by rendering a message for each modality, which ones the template writes a placeholder for."""
     known = set()
-    for kind, placeholder in placeholders.items():
-        content = [{"type": kind}, {"type": "text", "text": "QXA"}]
+    for modality, placeholder in placeholders.items():
+        content = [{"type": modality}, {"type": "text", "text": "QXA"}]
         try:
             rendered = template.render(
                 [{"role": "user", "content": content}], {"add_generation_prompt": False}
@@ -48,7 +51,7 @@ def style_of(template: ChatTemplate, placeholders: dict[MediaKind, str]) -> Medi
         except TemplateRefusal:
             continue
         if rendered.count(placeholder) == 1 and "QXA" in rendered:
-            known.add(kind)
+            known.add(modality)
     return MediaStyle(placeholders, frozenset(known))
 
 
@@ -57,9 +60,9 @@ def holds_media(parts: tuple[Part, ...]) -> bool:
 
 
 def media_parts(messages: tuple[Message, ...]) -> Iterator[tuple[str, MediaPart]]:
-    """All media in the order in which the converted messages speak of them, with the paths of their fields."""
-    for place, message in enumerate(messages):
-        where = f"messages[{place}]"
+    """Yield the field path and part of each medium, in the order in which the converted messages name them."""
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolResult):
                 yield from _of(part.parts, f"{where}.content[{number}]")
@@ -72,12 +75,15 @@ def _of(parts: tuple[Part, ...], where: str) -> Iterator[tuple[str, MediaPart]]:
             yield f"{where}.content[{number}]", part
 
 
-def written_out(rendered: str, media: list[Medium], placeholders: dict[MediaKind, str]) -> str:
-    """The rendered prompt with each medium's own text. Raises `ServerError` if the template has left some out."""
-    kinds = {name: kind for kind, name in placeholders.items()}
-    pattern = "|".join(map(re.escape, sorted(kinds, key=len, reverse=True)))
+def expand_placeholders(rendered: str, media: list[Medium], placeholders: dict[Modality, str]) -> str:
+    """Replace each placeholder in a rendered prompt by its medium's own text.
+
+    Raises `ServerError` if the template wrote other placeholders than those of `media`, in this order.
+    """
+    modalities = {name: modality for modality, name in placeholders.items()}
+    pattern = "|".join(map(re.escape, sorted(modalities, key=len, reverse=True)))
     found = list(re.finditer(pattern, rendered))
-    if [kinds[match.group()] for match in found] != [medium.kind for medium in media]:
+    if [modalities[match.group()] for match in found] != [medium.modality for medium in media]:
         raise ServerError(
             "invalid_request",
             f"The chat template of this model makes {len(found)} of the {len(media)} media in 'messages': send them in "

@@ -1,4 +1,4 @@
-"""Video from bytes that strangers send: frames at a rate, within limits, through PyAV."""
+"""Video as bytes: that of clients is decoded within limits to frames at a rate, through PyAV."""
 
 import io
 import math
@@ -11,18 +11,18 @@ import numpy.typing as npt
 from pippin.core.errors import ServerError
 
 MOST_SOURCE_FRAMES = 36_000
-"""Most frames of a file, taken or not: 20 minutes at 30 in a second."""
+"""The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
 
 MOST_FRAME_PIXELS = 4096 * 2304
 MOST_CLIP_PIXELS = 64_000_000
-"""Of all frames that are taken; larger ones are made smaller while they are read."""
+"""The most pixels of all sampled frames together; larger frames are scaled down while they are decoded."""
 
 MOST_RATE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameRate:
-    """How many frames are taken: `fps` of them in a second, `least` to `most` in all, in groups of `group`."""
+    """How many frames are sampled: `fps` in a second, from `least` to `most` in all, a multiple of `group`."""
 
     fps: float
     least: int
@@ -32,18 +32,21 @@ class FrameRate:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clip:
+    """The sampled frames of a video, and what the model is told of the file that they come from."""
+
     frames: npt.NDArray[np.uint8]  # [frames, channels, height, width]
-    indices: list[int]  # of the frames in the file
+    indices: list[int]  # which frames of the file they are
     source_frames: int
     source_fps: float
 
     @property
     def fps(self) -> float:
+        """The sampled frames in a second."""
         return len(self.indices) / self.source_frames * self.source_fps
 
 
 def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
-    """Raises `ServerError` naming `param`."""
+    """Decode the sampled frames of a video. Raises `ServerError` naming `param` if it is unreadable or too large."""
     try:
         import av
     except ImportError as error:
@@ -54,9 +57,9 @@ def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
         raise ServerError("invalid_request", f"{param} is an empty file; send a video.", param)
     try:
         total, fps = _measure(data, param)
-        wanted = _chosen(total, fps, rate)
+        wanted = _sampled(total, fps, rate)
         with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
-            frames = _taken(container, wanted, param)
+            frames = _decode(container, wanted, param)
     except av.FFmpegError as error:
         raise _unreadable(param) from error
     if not frames:
@@ -65,7 +68,7 @@ def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
 
 
 def _measure(data: bytes, param: str) -> tuple[int, float]:
-    """Frames of a file, and how many it shows in a second."""
+    """The count of frames of a file, and how many it shows in a second."""
     import av
 
     with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
@@ -90,14 +93,16 @@ def _measure(data: bytes, param: str) -> tuple[int, float]:
     return total, fps if math.isfinite(fps) and fps > 0 else 1.0
 
 
-def _chosen(total: int, fps: float, rate: FrameRate) -> list[int]:
+def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:
+    """The indices of the sampled frames, evenly spread over the file."""
     wanted = total / fps * min(rate.fps, MOST_RATE)
     wanted = min(max(wanted, rate.least), rate.most, total)
     count = max(math.floor(wanted / rate.group) * rate.group, 1)
     return [int(index) for index in np.linspace(0, total - 1, count).round()]
 
 
-def _taken(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
+def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
+    """The frames of these indices, each uint8 [channels, height, width] and of the first one's size."""
     frames: list[npt.NDArray[np.uint8]] = []
     size: tuple[int, int] | None = None
     for index, frame in enumerate(container.decode(video=0)):

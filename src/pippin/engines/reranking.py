@@ -1,4 +1,7 @@
-"""Rerankers: cross-encoders of mlx-vlm with one label, and language models that answer yes or no."""
+"""The engine of rerankers: a score for each pair of query and document, across requests in padded batches.
+
+A reranker is a cross-encoder of mlx-vlm with one label, or a language model that was trained to answer yes or no.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,13 +19,14 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.encoding import (
+    EncoderInput,
     EncodingEngine,
     EncodingJob,
     EncodingTokenizer,
     Floats,
-    TokenRow,
+    Forward,
+    cast_weights,
     floats,
-    for_this_device,
     padded,
 )
 
@@ -37,7 +41,7 @@ SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 class RerankingPreparer:
-    """Tokenizes pairs of query and document and checks their lengths."""
+    """Tokenizes pairs of query and document and checks their lengths against the model's limit."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.folder = Path(spec.info.path or "")
@@ -58,39 +62,41 @@ class RerankingPreparer:
         if not task.documents:
             raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
         build = self._pair if self.is_classifier else self._question
-        rows = tuple(
+        sequences = tuple(
             build(
                 task, document.query or task.query, plain_text(document, f"documents[{i}]"), f"documents[{i}]"
             )
             for i, document in enumerate(task.documents)
         )
-        tokens = sum(len(row.tokens) for row in rows)
+        tokens = sum(len(sequence.tokens) for sequence in sequences)
 
         def answer(logits: Floats) -> Event:
             scores = logits[:, 0] if task.raw_scores else 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
             return Ranked(tuple(float(score) for score in scores), tokens)
 
-        return EncodingJob(id, Accepted(tokens), rows, answer)
+        return EncodingJob(id, Accepted(tokens), sequences, answer)
 
-    def _pair(self, task: Rerank, query: str, document: str, param: str) -> TokenRow:
-        row = self.tokenizer.encode(query, document)
-        excess = len(row.tokens) - self.tokenizer.limit
+    def _pair(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
+        sequence = self.tokenizer.encode(query, document)
+        excess = len(sequence.tokens) - self.tokenizer.limit
         if excess <= 0:
-            return row
-        self._refuse_unless_truncating(task, len(row.tokens), param)
-        segments = None if row.segments is None else (*row.segments[: -excess - 1], row.segments[-1])
-        return TokenRow((*row.tokens[: -excess - 1], row.tokens[-1]), segments)
+            return sequence
+        self._refuse_unless_truncating(task, len(sequence.tokens), param)
+        segments = (
+            None if sequence.segments is None else (*sequence.segments[: -excess - 1], sequence.segments[-1])
+        )
+        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments)
 
-    def _question(self, task: Rerank, query: str, document: str, param: str) -> TokenRow:
+    def _question(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
         head = f"{PREFIX}<Instruct>: {task.instruction or INSTRUCTION}\n<Query>: "
         start = self.tokenizer.template(head)
         middle = self.tokenizer.plain(f"{query}\n<Document>: {document}")
         end = self.tokenizer.template(SUFFIX)
-        room = self.tokenizer.limit - len(start) - len(end)
-        if len(middle) > room:
+        available = self.tokenizer.limit - len(start) - len(end)
+        if len(middle) > available:
             self._refuse_unless_truncating(task, len(start) + len(middle) + len(end), param)
-            middle = middle[:room]
-        return TokenRow((*start, *middle, *end))
+            middle = middle[:available]
+        return EncoderInput((*start, *middle, *end))
 
     def _refuse_unless_truncating(self, task: Rerank, length: int, param: str) -> None:
         if (task.overflow or self.options.embedding_overflow) == "error":
@@ -103,6 +109,7 @@ class RerankingPreparer:
 
 
 def plain_text(document: RerankDocument, param: str) -> str:
+    """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
     if not all(isinstance(part, Text) for part in document.parts):
         raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
     return "".join(part.text for part in document.parts if isinstance(part, Text))
@@ -117,12 +124,9 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     progress(0, spec.info.size_bytes, "weights")
     load = _classifier if preparer.is_classifier else _language_model
     forward = load(preparer)
-    forward([TokenRow((preparer.tokenizer.pad,))])
+    forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
-
-
-Forward = Callable[[Sequence[TokenRow]], Floats]
 
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
@@ -136,10 +140,10 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
         raise ServerError(
             "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
         ) from error
-    for_this_device(model, preparer.options)
+    cast_weights(model, preparer.options)
     pad = preparer.tokenizer.pad
 
-    def forward(batch: Sequence[TokenRow]) -> Floats:
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, segments = padded(batch, pad)
         extra = {} if segments is None else {"token_type_ids": segments}
         return floats(model(tokens, attention_mask=mask, **extra).logits)
@@ -148,7 +152,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
 
 
 def _language_model(preparer: RerankingPreparer) -> Forward:
-    """Qwen3-Reranker and its like: how much likelier is `yes` than `no` as the next word?"""
+    """The score of Qwen3-Reranker and its like: the logit of `yes` as the next token less that of `no`."""
     from mlx_lm.utils import load_model
 
     yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
@@ -158,13 +162,13 @@ def _language_model(preparer: RerankingPreparer) -> Forward:
             f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
         )
     model, _ = load_model(preparer.folder, trust_remote_code=False)
-    for_this_device(model, preparer.options)
+    cast_weights(model, preparer.options)
     pad = preparer.tokenizer.pad
     head: Callable[[mx.array], Any] = (
         model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
     )
 
-    def forward(batch: Sequence[TokenRow]) -> Floats:
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
         last = model.model(tokens)[mx.arange(len(batch)), mask.sum(axis=1) - 1]
         logits = head(last)

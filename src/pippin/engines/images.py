@@ -1,4 +1,4 @@
-"""Image generation and editing: mflux's pipelines, one picture after the other, stopped between steps."""
+"""The engine of image models: mflux's pipelines generate and edit pictures, one after the other."""
 
 import importlib
 import importlib.util
@@ -25,7 +25,7 @@ from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.images.presets import MFLUX, Preset, preset_of
+from pippin.engines.image_presets import MFLUX, Preset, preset_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,15 +33,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SIDE_STEP = 16
-OWN_PIXELS = 1024 * 1024
-"""Area of a picture whose size nobody names."""
+"""Width and height are multiples of this many pixels, the side of a token's patch."""
 
-EFFORT = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
+DEFAULT_PIXELS = 1024 * 1024
+"""The area of a picture when the request names no size."""
+
+STEPS_FACTOR = {"low": 0.5, "medium": 1.0, "high": 1.5, None: 1.0}
+"""By what the preset's number of steps is multiplied for each `quality` of OpenAI's API."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A loaded model of mflux, and what turns its latents into a picture."""
+    """A loaded model of mflux, and the function that decodes its latents to a picture."""
 
     model: Any
     preset: Preset
@@ -49,7 +52,7 @@ class Pipeline:
 
 
 class ImagePreparer:
-    """Checks what a request asks of this model, and decodes pictures to work from."""
+    """Checks the fields of an image request, and decodes the pictures that it starts from."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         options = convert(spec.options, ModelOptions)
@@ -63,14 +66,14 @@ class ImagePreparer:
                 "invalid_request", f"{self.info.id} makes pictures; it does nothing else.", "model"
             )
         self._check(task)
-        given = [pictures.decode(data, param=f"image[{place}]") for place, data in enumerate(task.images)]
+        given = [pictures.decode(data, param=f"image[{index}]") for index, data in enumerate(task.images)]
         width, height = size_of(task, given)
         task = msgspec.structs.replace(task, width=width, height=height)
         words = len(task.prompt.split()) + len((task.negative_prompt or "").split())
         return BlockingJob[Pipeline](id, Accepted(words), painter(task, given, words))
 
     def _check(self, task: GenerateImages) -> None:
-        """Raises `ServerError` for what this model has no way to do."""
+        """Raises `ServerError` naming the field that this model can't honour."""
         name, preset = self.info.id, self.preset
         if preset.edits and not task.images:
             raise ServerError("invalid_request", f"{name} edits pictures: use /v1/images/edits.", "image")
@@ -95,14 +98,14 @@ class ImagePreparer:
 
 
 def size_of(task: GenerateImages, given: "list[Image]") -> tuple[int, int]:
-    """What was asked for, or the shape of the first picture at about a million pixels."""
+    """Width and height that the request names, or the proportions of its first picture at about `DEFAULT_PIXELS`."""
     if task.width is not None and task.height is not None:
         return task.width, task.height
     if not given:
-        side = math.isqrt(OWN_PIXELS)
+        side = math.isqrt(DEFAULT_PIXELS)
         return side, side
     width, height = given[0].size
-    scale = math.sqrt(OWN_PIXELS / (width * height))
+    scale = math.sqrt(DEFAULT_PIXELS / (width * height))
     sides = [max(SIDE_STEP, round(side * scale / SIDE_STEP) * SIDE_STEP) for side in (width, height)]
     return min(sides[0], 4096), min(sides[1], 4096)
 
@@ -130,7 +133,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 
 def load_pipeline(folder: Path, preset: Preset, options: ModelOptions) -> Pipeline:
-    """Raises `ServerError` for LoRA options that don't fit together or the model."""
+    """Load a model. Raises `ServerError` for LoRA options that contradict each other or the model."""
     scales = options.lora_scales or (1.0,) * len(options.lora_paths)
     if len(scales) != len(options.lora_paths):
         raise ServerError("load_failed", "Give as many lora_scales as lora_paths, or none.", "lora_scales")
@@ -150,13 +153,13 @@ def load_pipeline(folder: Path, preset: Preset, options: ModelOptions) -> Pipeli
 
 
 def mflux_named(path: str) -> Any:
-    """What a preset calls `module:Name`."""
+    """The attribute of mflux that a preset names as `module:Name`, below `mflux.models`."""
     module, name = path.split(":")
     return getattr(importlib.import_module(MFLUX + module), name)
 
 
 def previewer(model: Any, latent_creator: Any) -> "Callable[[Any, int, int], Image]":
-    """As mflux's own stepwise handler decodes, but into memory."""
+    """A function of latents, height and width that decodes as mflux's `StepwiseHandler` does, but into memory."""
     from mflux.utils.image_util import ImageUtil
 
     def preview(latents: Any, height: int, width: int) -> "Image":
@@ -170,8 +173,8 @@ def previewer(model: Any, latent_creator: Any) -> "Callable[[Any, int, int], Ima
     return preview
 
 
-class Watcher:
-    """mflux's callback for one picture: reports each step, shows previews, and stops when nobody waits."""
+class StepCallback:
+    """mflux's callback for one picture. After each step it emits progress and previews, and stops a cancelled call."""
 
     def __init__(self, call: Call, pipeline: Pipeline, task: GenerateImages, index: int, seed: int) -> None:
         self._call, self._pipeline, self._task = call, pipeline, task
@@ -192,19 +195,19 @@ class Watcher:
             self._shown += 1
 
     def _due(self, count: int) -> int:
-        """Previews are spread evenly over the steps."""
+        """The step after which the next preview is due: previews are spread evenly over `count` steps."""
         return max(1, round(count * (self._shown + 1) / (self._task.partial_images + 1)))
 
 
 def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[[Pipeline, Call], None]:
-    """The whole call on one request, on the model's thread."""
+    """The call that a job runs on the model's thread: its pictures, one after the other."""
 
     def run(pipeline: Pipeline, call: Call) -> None:
         first = secrets.randbelow(2**32) if task.seed is None else task.seed
         with tempfile.TemporaryDirectory(prefix="pippin-images-") as folder:
             paths = []
-            for place, image in enumerate(given):
-                path = Path(folder) / f"{place}.png"
+            for index, image in enumerate(given):
+                path = Path(folder) / f"{index}.png"
                 image.convert("RGB").save(path, "PNG")
                 paths.append(path)
             arguments = arguments_of(pipeline, task, paths)
@@ -219,13 +222,13 @@ def painter(task: GenerateImages, given: "list[Image]", words: int) -> Callable[
 def _paint(
     pipeline: Pipeline, call: Call, task: GenerateImages, arguments: dict[str, Any], index: int, seed: int
 ) -> None:
-    watcher = Watcher(call, pipeline, task, index, seed)
+    callback = StepCallback(call, pipeline, task, index, seed)
     registered = pipeline.model.callbacks.in_loop
-    registered.append(watcher)
+    registered.append(callback)
     try:
         made = pipeline.model.generate_image(seed=seed, **arguments)
     finally:
-        registered.remove(watcher)
+        registered.remove(callback)
     image = made.image
     data = pictures.encode(image, task.format, task.quality)
     call.emit(Picture(index, data, image.size[0], image.size[1], seed))
@@ -238,7 +241,7 @@ def _tokens(task: GenerateImages) -> int:
 
 
 def as_caption(prompt: str) -> str:
-    """A JSON object as it is; any other text as the short description of one."""
+    """The prompt of a model that reads JSON objects; any other text becomes the object's `short_description`."""
     try:
         found = json.loads(prompt)
     except ValueError:
@@ -247,10 +250,10 @@ def as_caption(prompt: str) -> str:
 
 
 def arguments_of(pipeline: Pipeline, task: GenerateImages, paths: list[Path]) -> dict[str, Any]:
-    """Keywords of this pipeline's `generate_image`, but the seed."""
+    """The arguments of the pipeline's `generate_image`, without the seed."""
     preset = pipeline.preset
     known = inspect.signature(pipeline.model.generate_image).parameters
-    steps = task.steps or max(1, round(preset.steps * EFFORT[task.effort]))
+    steps = task.steps or max(1, round(preset.steps * STEPS_FACTOR[task.effort]))
     arguments: dict[str, Any] = {
         "prompt": as_caption(task.prompt) if preset.captions else task.prompt,
         "num_inference_steps": steps,

@@ -1,6 +1,7 @@
-"""What a chat template may cost: a sandbox whose loops, calls and operations are counted before they are done.
+"""The sandbox of chat templates: a Jinja environment that checks the cost of loops, calls and operations beforehand.
 
-A template comes with a model, from whoever published it; a few characters of one can ask for terabytes or for ever.
+A template comes with a model from whoever published it, and a few characters of one can ask for terabytes of memory or
+never end.
 """
 
 import functools
@@ -15,14 +16,15 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.visitor
 
-MOST_CHARACTERS = 64_000_000
-MOST_SECONDS = 20.0
-MOST_LOOPS = 1_000_000  # numbers that `range` gives in one rendering
-MOST_WIDTH = 100_000  # of what one operation may make out of a number
-MOST_BITS = 4096  # of a whole number
-MOST_ITEMS = 1_000_000  # in lists of lists that are written out
+MOST_CHARACTERS = 64_000_000  # of any text
+MOST_SECONDS = 20.0  # of one rendering
+MOST_LOOPS = 1_000_000  # numbers of all `range` calls in one rendering
+MOST_WIDTH = 100_000  # characters or items that one operation with a number may make
+MOST_BITS = 4096  # of an integer
+MOST_ITEMS = 1_000_000  # of nested lists that are written out
 
-BUDGET: Final = "the budget of this rendering"  # among the variables; no template can say such a name
+BUDGET: Final = "the budget of this rendering"
+"""The template variable that holds the `Budget`; no template can spell a name with spaces."""
 
 _WIDTH = re.compile(r"\d{6,}|%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{")
 _SIZED_FILTERS = frozenset({"center", "indent", "batch", "slice", "tojson", "wordwrap", "format", "round"})
@@ -30,25 +32,27 @@ _WRITING_FILTERS = frozenset({"tojson", "string", "pprint", "join", "escape", "e
 
 
 class TemplateRefusal(Exception):
-    """The template can't render this conversation; the text says why."""
+    """Raised when the template can't render a conversation; the message says why."""
 
 
 class TemplateTooCostly(TemplateRefusal):
-    """The template ran into a limit."""
+    """Raised when the template exceeds a limit of the sandbox; the message says which."""
 
 
 class Budget:
-    """Of one rendering."""
+    """The time and the loop iterations that one rendering has left."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + MOST_SECONDS
         self._loops = MOST_LOOPS
 
     def check(self) -> None:
+        """Raises `TemplateTooCostly` when the time is used up."""
         if time.monotonic() > self._deadline:
             raise TemplateTooCostly("it takes too long")
 
     def range(self, *bounds: int) -> range:
+        """Python's `range`, counted. Raises `TemplateTooCostly` when the iterations are used up."""
         numbers = range(*bounds)
         self._loops -= len(numbers)
         if self._loops < 0:
@@ -57,6 +61,8 @@ class Budget:
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja's immutable sandbox with limits. A rendering needs a `Budget` as the variable `BUDGET`."""
+
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
     def __init__(self, **options: Any) -> None:
@@ -112,7 +118,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Counting(jinja2.visitor.NodeTransformer):
-    """Puts the counting filters where loops begin and texts are joined."""
+    """Rewrites a template so that loops count their iterations and `~` checks the length of its result."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         self._environment = environment
@@ -157,6 +163,8 @@ def _budget(context: jinja2.runtime.Context) -> Budget:
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that checks the size of its result before it computes it."""
+
     @functools.wraps(function)
     def limited(*given: Any, **named: Any) -> Any:
         values = (*given, *named.values())
@@ -185,7 +193,7 @@ def _check_joint(values: tuple[Any, ...]) -> None:
 
 
 def _check_method(name: str, text: str, given: tuple[Any, ...]) -> None:
-    """Before a method of a text is called."""
+    """Check the size of the result of a method of `text`. Raises `TemplateTooCostly`."""
     match name, given:
         case (("center" | "ljust" | "rjust" | "zfill" | "expandtabs" | "format" | "format_map"), _):
             if any(isinstance(each, int) and each > MOST_WIDTH for each in given):
@@ -208,7 +216,10 @@ def _check_length(characters: int) -> None:
 
 
 def _writable(value: Any) -> Any:
-    """The value, unless writing it out would take for ever: lists may hold one another many times over."""
+    """Return the value. Raises `TemplateTooCostly` for nested lists whose text would be too long.
+
+    A list that holds another one many times, which does the same, has a text of exponential length.
+    """
     if not isinstance(value, list | tuple | dict):
         return value
     left, waiting = MOST_ITEMS, [value]

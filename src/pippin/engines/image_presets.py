@@ -1,4 +1,4 @@
-"""The image models that there are presets for, and how mflux runs each."""
+"""How mflux runs each image model: its classes, steps and guidance, and how a model folder is told."""
 
 import json
 from pathlib import Path
@@ -11,20 +11,20 @@ MFLUX = "mflux.models."
 
 
 class Preset(Struct, frozen=True, kw_only=True):
-    """`model` is mflux's class, `config` its `ModelConfig`'s function, `latents` what unpacks its latents."""
+    """One image model of mflux. `model` and `latents` are written `module:Class`, below `mflux.models`."""
 
     name: str
-    model: str  # module:Class, below mflux.models
-    config: str
-    latents: str  # module:Class, below mflux.models
+    model: str
+    config: str  # the method of mflux's `ModelConfig` that describes it
+    latents: str  # the class that unpacks its latents
     steps: int
-    guidance: float | None  # None: the model was distilled to need none, and takes none
-    edits: bool = False  # needs pictures to work from
-    negative: bool = False  # listens to a negative prompt
+    guidance: float | None  # None for a model that was distilled to take none
+    edits: bool = False  # it edits given pictures, and generates none without them
+    negative: bool = False  # it takes a negative prompt
     captions: bool = False  # its prompts are JSON objects that describe the picture
-    pictures: int = 1  # most that it takes
-    pipelines: tuple[str, ...] = ()  # what model_index.json calls it
-    names: tuple[str, ...] = ()  # parts of a repository's name
+    pictures: int = 1  # the most that a request may give it
+    pipelines: tuple[str, ...] = ()  # `_class_name` in the folder's model_index.json
+    names: tuple[str, ...] = ()  # parts of a repository's name that tell it
 
 
 FLUX = "flux.latent_creator.flux_latent_creator:FluxLatentCreator"
@@ -160,11 +160,14 @@ PRESETS = (
         names=("klein-9b",),
     ),
 )
-"""In the order in which names are compared: the more special first."""
+"""All presets, in the order in which a repository's name is compared with `names`: the more specific come first."""
 
 
 def preset_of(folder: Path, name: str, config_name: str | None) -> Preset:
-    """By the option, by what the folder says of itself, or by its name. Raises `ServerError`."""
+    """The preset that `config_name` names, or else that model_index.json or the model's name tells.
+
+    Raises `ServerError("load_failed")` where none does.
+    """
     if config_name is not None:
         for preset in PRESETS:
             if preset.name == config_name:

@@ -1,6 +1,5 @@
-"""Text to speech: the models of mlx-audio, their samples encoded as they come."""
+"""The engine of speech models: text to encoded audio, by the models of mlx-audio."""
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,16 +18,16 @@ from pippin.core.tasks import ListVoices, Speak, Task
 from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
-from pippin.engines.encoding import for_this_device
+from pippin.engines.encoding import cast_weights
 
 REFERENCE_SECONDS = 60.0
-"""Longest recording of a voice to imitate."""
+"""The longest recording of a voice to imitate."""
 
 VOICE_SUFFIXES = (".safetensors", ".npz", ".wav", ".json")
 
 
 def voices_of(folder: Path) -> tuple[str, ...]:
-    """The voices that a model folder brings, one file each in `voices/`."""
+    """The names of the voices that a model folder has, one file for each in `voices/`."""
     found = folder / "voices"
     if not found.is_dir():
         return ()
@@ -36,12 +35,10 @@ def voices_of(folder: Path) -> tuple[str, ...]:
 
 
 class SpeechPreparer:
-    """Checks what a request asks of the voice, and decodes a reference recording."""
+    """Checks the fields of a speech request, and decodes its reference recording."""
 
     def __init__(self, info: ModelInfo) -> None:
-        if importlib.util.find_spec("mlx_audio") is None:
-            raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
-        sound.require_av()
+        sound.require_extra()
         self.info = info
         self._voices = voices_of(Path(info.path or ""))
 
@@ -85,7 +82,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
         progress(0, spec.info.size_bytes, "weights")
         model = load_model(folder)
-        for_this_device(model, options)
+        cast_weights(model, options)
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
@@ -93,7 +90,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 
 def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module, Call], None]:
-    """The whole call on one request, on the model's thread."""
+    """The call that a job runs on the model's thread: samples from the model, encoded piece by piece as they come."""
 
     def run(model: nn.Module, call: Call) -> None:
         encoder: sound.SpeechEncoder | None = None
@@ -120,7 +117,7 @@ def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module
 def _pieces(
     model: nn.Module, task: Speak, reference: sound.Samples | None
 ) -> Iterator[tuple[sound.Samples, int, int]]:
-    """Samples, their rate and the tokens that they took, as the model makes them."""
+    """Yield samples, their rate per second and the count of their tokens, as the model generates them."""
     if task.seed is not None:
         mx.random.seed(task.seed)
     arguments = _arguments(model, task, reference)
@@ -128,14 +125,15 @@ def _pieces(
         for result in model.generate(**arguments):
             samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
             yield samples, int(result.sample_rate), int(result.token_count)
-    except ImportError as error:  # a few models turn text into phonemes with packages of their own
+    except ImportError as error:
+        # A few models turn text into phonemes with packages that mlx-audio does not require.
         raise ServerError(
             "load_failed", f"This voice needs a Python package that is not installed: {error.name}.", "voice"
         ) from error
 
 
 def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -> dict[str, Any]:
-    """Keywords of the model's `generate`. Raises `ServerError` for what this model has no word for."""
+    """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
     known = inspect.signature(model.generate).parameters
     asked: dict[str, tuple[str, Any]] = {
         "voice": ("voice", task.voice),
