@@ -77,8 +77,8 @@ def test_a_video_is_answered_as_mlx_vlm_does(family: str, tmp_path: Path) -> Non
     together, _ = bench.run(job, bench.job("c", "Hello"), shown, engine=engine)
     assert together["a"] == expected
     assert together["b"] == bench.alone(shown)
-    assert engine._sight is not None
-    assert engine._sight.encoded == 2
+    assert engine.vision is not None
+    assert engine.vision.encoded == 2
     fewer = bench.job("d", Video(Inline(film), max_frames=2), "What happens?")
     assert fewer.media is not None
     arrays = fewer.media.placed[0].medium.arrays

@@ -65,7 +65,7 @@ class VisionBench:
     ) -> tuple[Tokens, dict[str, Finished]]:
         """Submit all at once and run to the end: every request's tokens, and how it ended."""
         engine = engine or self.engine
-        accept = engine._requests.accept
+        accept = engine.lifecycle.accept
         watched, ends = watch(engine), {}
         for job in jobs:
             engine.submit(job)
@@ -74,7 +74,7 @@ class VisionBench:
                 assert not isinstance(event, Failed), event
                 if isinstance(event, Finished):
                     ends[name] = event
-        engine._requests.accept = accept  # type: ignore[method-assign]
+        engine.lifecycle.accept = accept  # type: ignore[method-assign]
         return {name: tokens for (name, _), tokens in watched.items()}, ends
 
     def alone(self, job: LanguageJob) -> list[int]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.kinds import new_row_cache
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import tolerance
 
 HEAD = "lm_head"
@@ -48,9 +48,9 @@ class Head:
     def _try(self, model: nn.Module) -> bool:
         """Whether the logits of one position are, within rounding, those of a whole forward pass."""
         tokens = mx.array([[1, 2, 3]])
-        whole = model(tokens, cache=new_row_cache(model))[:, 1]
+        whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
         with self.only([1]):
-            narrowed = model(tokens, cache=new_row_cache(model))
+            narrowed = model(tokens, cache=new_prompt_cache(model))
         if narrowed.shape[1] != 1:
             return False
         difference = mx.abs(narrowed[:, 0] - whole).max() / mx.maximum(mx.abs(whole).max(), 1e-6)

@@ -6,7 +6,7 @@ Begin with `media.py`. A medium goes through these files in this order:
 - `processing.py`: the model's processor turns a medium into arrays and placeholder text (`video.py` decodes frames).
 - `placeholders.py`: where messages name media to a chat template, and the text that replaces their placeholders.
 - `media.py`: the media of a prompt, and which of its tokens their features replace.
-- `sight.py`: features of media are computed once, kept, and merged into chunks of the prompt.
+- `encoder.py`: features of media are computed once, kept, and merged into chunks of the prompt.
 - `model.py`: mlx-vlm's model as the engine calls it.
 - `trial.py`: when a model is loaded, what it answers to media is compared with mlx-vlm's own answer.
 """

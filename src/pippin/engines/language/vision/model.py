@@ -7,11 +7,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models import cache as kinds
+from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.attention import AttentionArena
-from pippin.engines.language.kv_cache.kinds import RowCache, leaves
-from pippin.engines.language.kv_cache.state import StateArena
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
+from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
 
 
@@ -64,41 +63,6 @@ class RotaryPositions:
         return mx.concatenate(parts, axis=-1)
 
 
-STATES = (kinds.ArraysCache, StateArena)
-
-
-class _StateView:
-    """A recurrent layer's state with the methods that models of mlx-vlm call on it."""
-
-    left_padding = None
-    lengths = None
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-
-    def __getitem__(self, index: int) -> Any:
-        return self._held[index]
-
-    def __setitem__(self, index: int, value: mx.array) -> None:
-        self._held[index] = value
-
-    def make_mask(self, N: int) -> None:
-        return None
-
-    def advance(self, N: int) -> None:
-        pass
-
-    def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> mx.array:
-        """Keep the last `width` inputs of a convolution."""
-        self._held[index] = state = mx.contiguous(source[:, source.shape[1] - width :])
-        return state
-
-    def update_recurrent(self, index: int, length: int, update: Any) -> tuple[mx.array, mx.array]:
-        output, state = update(self._held[index], None)[:2]
-        self._held[index] = state
-        return output, state
-
-
 class _MutualView:
     """A layer's cache whose mask lets the tokens of each span see each other.
 
@@ -120,12 +84,9 @@ class _MutualView:
         return mask
 
 
-def for_library(cache: RowCache, spans: tuple[Span, ...] = ()) -> list[Any]:
-    """Caches as models of mlx-vlm take them; `spans` are of the next tokens."""
-    views = [_StateView(layer) if isinstance(layer, STATES) else layer for layer in cache]
-    if not spans:
-        return views
-    return [layer if isinstance(layer, _StateView) else _MutualView(layer, spans) for layer in views]
+def _counts_tokens(layer: Any) -> bool:
+    """Whether a layer's cache knows how many tokens are before the next: caches of attention do, states do not."""
+    return hasattr(layer, "offset")
 
 
 class VisionModel(nn.Module):  # type: ignore[misc]
@@ -150,24 +111,30 @@ class VisionModel(nn.Module):  # type: ignore[misc]
     def cast_predicate(self) -> Any:
         return getattr(self.inner, "cast_predicate", lambda _: True)
 
-    def make_cache(self) -> RowCache:
+    def make_cache(self) -> PromptCache:
         language = self.inner.language_model
         if not hasattr(language, "make_cache"):
-            return [kinds.KVCache() for _ in language.layers]
-        return [_known_kind(layer) for layer in language.make_cache()]
+            return [KVCache() for _ in language.layers]
+        return [mlx_lm_twin(layer) for layer in language.make_cache()]
 
     def __call__(
-        self, tokens: mx.array, cache: RowCache, *, inputs: ChunkInputs | None = None, shift: int = 0
+        self,
+        tokens: mx.array,
+        cache: PromptCache,
+        *,
+        inputs: ChunkInputs | None = None,
+        shift: int | mx.array = 0,
     ) -> mx.array:
-        """Logits [batch, tokens, vocabulary]. `shift` is as in `RotaryPositions`."""
+        """Logits [batch, tokens, vocabulary]. `shift`, as in `RotaryPositions`, is one number or [batch, 1]."""
         given: dict[str, Any] = {}
         if inputs is not None:
             given = {"inputs_embeds": inputs.embeddings, **inputs.extra}
         if self._three_axes:
             positions = inputs.positions if inputs is not None else None
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
-        layers = for_library(cache, () if inputs is None else inputs.spans)
-        logits: mx.array = self.inner.language_model(tokens, cache=layers, **given).logits
+        if inputs is not None and inputs.spans:
+            cache = [_MutualView(layer, inputs.spans) if _counts_tokens(layer) else layer for layer in cache]
+        logits: mx.array = self.inner.language_model(tokens, cache=cache, **given).logits
         return logits
 
     def without_head(self) -> Callable[[mx.array], mx.array]:
@@ -190,15 +157,12 @@ class VisionModel(nn.Module):  # type: ignore[misc]
 
         return states
 
-    def _following(self, cache: RowCache, tokens: mx.array, shift: int) -> mx.array:
+    def _following(self, cache: PromptCache, tokens: mx.array, shift: int | mx.array) -> mx.array:
         """The positions [3, batch, tokens] of tokens that come after those in the caches."""
-        layer = next(layer for layer in leaves(cache) if not isinstance(layer, kinds.ArraysCache))
-        if isinstance(layer, (AttentionArena, StateArena)):
-            positions = layer.window.shifted_positions()
-        else:
-            # One offset, or that of each of several prompts that are computed together.
-            starts = mx.array(layer.offset).reshape(-1, 1)
-            positions = mx.arange(tokens.shape[1]) + starts + shift
+        layer = next(layer for layer in leaves(cache) if _counts_tokens(layer))
+        # One offset for the whole batch, or one for each of its sequences.
+        starts = mx.array(layer.offset).reshape(-1, 1)
+        positions = mx.arange(tokens.shape[1]) + starts + shift
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
     def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> RotaryPositions:
@@ -273,18 +237,3 @@ def on_device(value: Any) -> Any:
             return [on_device(item) for item in value]
         case _:
             return value
-
-
-def _known_kind(layer: Any) -> Any:
-    """mlx-vlm has twins of mlx-lm's caches; other kinds stay as they are, and their rows run one at a time."""
-    match type(layer).__name__:
-        case "KVCache":
-            return kinds.KVCache()
-        case "RotatingKVCache":
-            return kinds.RotatingKVCache(max_size=layer.max_size, keep=layer.keep)
-        case "ArraysCache":
-            return kinds.ArraysCache(len(layer.cache))
-        case "CacheList":
-            return kinds.CacheList(*(_known_kind(part) for part in layer.caches))
-        case _:
-            return layer

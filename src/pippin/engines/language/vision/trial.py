@@ -8,9 +8,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.media import Medium, Modality, PlacedMedium, PromptMedia
-from pippin.engines.language.vision.model import VisionModel, for_library, on_device
-from pippin.engines.language.vision.sight import Sight
+from pippin.engines.language.vision.model import VisionModel, on_device
 
 log = logging.getLogger(__name__)
 
@@ -88,21 +88,19 @@ def _by_library(model: VisionModel, tokens: tuple[int, ...], placed: PlacedMediu
         ids, arrays.pop("pixel_values", None), mask=mx.ones_like(ids), **arrays
     )
     given = {name: value for name, value in features.to_dict().items() if value is not None}
-    logits: mx.array = inner.language_model(
-        ids, cache=for_library(model.make_cache()), **{**arrays, **given}
-    ).logits
+    logits: mx.array = inner.language_model(ids, cache=model.make_cache(), **{**arrays, **given}).logits
     return logits[0, -1]
 
 
 def _by_engine(model: VisionModel, tokens: tuple[int, ...], media: PromptMedia) -> mx.array:
     """The last token's logits [vocabulary] as the engine computes them, in chunks."""
-    viewing, cache = Sight(model, 0).open(tokens, media), model.make_cache()
-    while (medium := viewing.missing(0, len(tokens))) is not None:
-        viewing.compute(medium, wait=True)
+    inputs, cache = VisionEncoder(model, 0).open(tokens, media), model.make_cache()
+    while (medium := inputs.missing(0, len(tokens))) is not None:
+        inputs.encode(medium, wait=True)
     start, middle, end = 0, len(tokens) // 2, len(tokens) - 1
     while start < end:
-        stop = viewing.border(middle if start < middle else end, start)
+        stop = inputs.chunk_end(middle if start < middle else end, start)
         chunk = tokens[start:stop]
-        model(mx.array([chunk]), cache, inputs=viewing.inputs(chunk, start))
+        model(mx.array([chunk]), cache, inputs=inputs.inputs(chunk, start))
         start = stop
-    return model(mx.array([tokens[-1:]]), cache, shift=viewing.shift)[0, -1]
+    return model(mx.array([tokens[-1:]]), cache, shift=inputs.shift)[0, -1]

@@ -1,4 +1,4 @@
-"""Features of media on the step thread: computed once, kept for follow-up questions, merged into prompts."""
+"""The vision encoder: features of media are computed once, kept for follow-up questions, and merged into prompts."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -35,8 +35,9 @@ class FeatureCache:
         self._bytes = 0
 
 
-class Sight:
-    """`encoded` counts the media that went through the model's towers, `reused` those whose features were there."""
+class VisionEncoder:
+    """A model's towers, on the step thread. `encoded` counts the media that went through them, `reused` those whose
+    features were kept."""
 
     def __init__(self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30) -> None:
         self.model = model
@@ -44,18 +45,18 @@ class Sight:
         self.encoded = 0
         self.reused = 0
 
-    def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "Viewing":
-        """For a prompt of these tokens, the last one too."""
-        return Viewing(
+    def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "MediaInputs":
+        """The media of a prompt of these tokens, the last one included."""
+        return MediaInputs(
             self, media, self.model.positions(tokens, media), media.spans(self.model.bidirectional)
         )
 
 
 @dataclass(eq=False)
-class Viewing:
-    """The media of one request while its prompt is computed."""
+class MediaInputs:
+    """The media of one request as inputs of the model, while its prompt is computed."""
 
-    sight: Sight
+    encoder: VisionEncoder
     media: PromptMedia
     positions: RotaryPositions
     spans: tuple[Span, ...]  # of tokens that see each other
@@ -65,12 +66,12 @@ class Viewing:
     def shift(self) -> int:
         return self.positions.shift
 
-    def border(self, place: int, least: int = 0) -> int:
-        """Where a chunk ends that was to end at `place`: not within a span, nor up to `least`."""
+    def chunk_end(self, position: int, least: int = 0) -> int:
+        """Where a chunk ends that was to end at `position`: not within a span, nor up to `least`."""
         for start, stop in self.spans:
-            if start < place < stop:
+            if start < position < stop:
                 return start if start > least else stop
-        return place
+        return position
 
     def missing(self, start: int, stop: int) -> Medium | None:
         """The first medium within these tokens of the prompt whose features are still to be computed."""
@@ -78,25 +79,27 @@ class Viewing:
             medium = item.medium
             if item.positions[-1] < start or item.positions[0] >= stop or medium.digest in self._features:
                 continue
-            kept = self.sight.cache.get(medium.digest)
+            kept = self.encoder.cache.get(medium.digest)
             if kept is None:
                 return medium
-            self.sight.reused += 1
+            self.encoder.reused += 1
             self._features[medium.digest] = kept
         return None
 
-    def compute(self, medium: Medium, *, wait: bool) -> None:
-        features = self.sight.model.encode(medium)
+    def encode(self, medium: Medium, *, wait: bool) -> None:
+        """Compute the features of a medium; `wait` until the device has done so."""
+        features = self.encoder.model.encode(medium)
         if wait:
             mx.eval(features.arrays)
         else:
             mx.async_eval(*features.arrays)  # type: ignore[no-untyped-call]
-        self.sight.encoded += 1
+        self.encoder.encoded += 1
         self._features[medium.digest] = features
-        self.sight.cache.put(medium.digest, features)
+        self.encoder.cache.put(medium.digest, features)
 
     def inputs(self, tokens: tuple[int, ...], start: int) -> ChunkInputs:
-        """For the tokens of the prompt from `start` on; none of their media may be missing."""
+        """What the model is given for `tokens` of the prompt, from position `start` on; none of their media may be
+        missing."""
         stop = start + len(tokens)
         placed = []
         for item in self.media.placed:
@@ -108,8 +111,8 @@ class Viewing:
         spans = tuple(
             (max(first, start) - start, last - start) for first, last in self.spans if start < last <= stop
         )
-        return self.sight.model.assemble(tokens, placed, self.positions.of(start, stop), spans)
+        return self.encoder.model.assemble(tokens, placed, self.positions.of(start, stop), spans)
 
     def release(self) -> None:
-        """Let go of the features; the cache may still have them."""
+        """Drop the features; the encoder's cache may still have them."""
         self._features.clear()
