@@ -6,7 +6,17 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, hold_wired_limit, share_memory
+from pippin.engines import device
+from pippin.engines.device import (
+    CPU_CHUNK,
+    DeviceFacts,
+    chunk_within,
+    configure,
+    decide,
+    evaluate_in_pieces,
+    hold_wired_limit,
+    share_memory,
+)
 
 GIB = 2**30
 MAC = DeviceFacts(
@@ -73,6 +83,35 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(LINUX, ModelOptions()).prefill_chunk == CPU_CHUNK
     assert decide(LINUX, ModelOptions(prefill_step_size=64)).prefill_chunk == 64
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
+
+
+def test_chunks_on_a_mac_grow_shorter_with_the_context_so_that_the_watchdog_lets_them_be() -> None:
+    plan = decide(MAC, ModelOptions())
+    contexts = (0, 2048, 32_768, 65_536, 131_072, 1_000_000)
+    chunks = [plan.longest_chunk(context) for context in contexts]
+    assert chunks[:3] == [2048, 2048, 2048]
+    assert chunks[3:] == [1070, 541, 71]
+    assert plan.attention_pairs is not None
+    assert all(
+        chunk * (context + chunk) <= plan.attention_pairs
+        for chunk, context in zip(chunks, contexts, strict=True)
+    )
+    for facts in (LINUX, CUDA):
+        plan = decide(facts, ModelOptions())
+        assert plan.longest_chunk(1_000_000) == plan.prefill_chunk
+
+
+def test_a_chunk_has_a_token_however_long_the_context() -> None:
+    assert chunk_within(100, 10_000) == 1
+
+
+def test_weights_are_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(device, "EVALUATED_BYTES", 1000)
+    monkeypatch.setattr(mx, "eval", lambda arrays: asked.append(sum(array.nbytes for array in arrays)))
+    weights = [mx.zeros(length, dtype=mx.uint8) for length in (400, 400, 400, 5000, 10)]
+    assert list(evaluate_in_pieces(weights)) == [1200, 6200, 6210]
+    assert asked == [1200, 5000, 10]
 
 
 def test_the_host_writes_into_arrays_and_computes_in_turn_with_the_device_on_a_cpu_alone() -> None:

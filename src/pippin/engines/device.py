@@ -7,10 +7,12 @@ measured on CPUs of Linux alone, not yet on Metal or CUDA (`docs/performance.md`
 
 import functools
 import json
+import math
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
@@ -37,6 +39,12 @@ REPORT_PRODUCT = (128, 576, 1536)
 
 REPORT_TRIES = 5
 
+# macOS ends work on the GPU that keeps the display waiting: prompts computed 2,048 tokens at a time were killed from
+# about 90,000 tokens of context on (mlx issue 3267). A chunk stays whole up to 32,768 tokens; not measured by us.
+WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
+
+EVALUATED_BYTES = 256 * 2**20  # of weights that are evaluated at once: one command of 300 GB is killed, too
+
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What the machine is; sizes are in bytes."""
@@ -55,6 +63,8 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     run_type: RunType | None  # the dtype of weights; None leaves them as stored
     dequantize: bool
     prefill_chunk: int  # tokens
+    # The most tokens of a chunk, times tokens that they attend to; None for no bound.
+    attention_pairs: int | None = None
     wired_limit: int | None  # bytes kept resident (Metal), where the operator wants it
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # for weights, KV caches and prefix cache together
@@ -63,6 +73,12 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
+
+    def longest_chunk(self, context: int) -> int:
+        """The most tokens of a prompt to compute at once behind `context` tokens, but for a quarter that ends it."""
+        if self.attention_pairs is None:
+            return self.prefill_chunk
+        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
 
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
@@ -85,6 +101,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         run_type=run_type,
         dequantize=on_cpu and options.dtype in ("auto", "float32"),
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
+        attention_pairs=WATCHDOG_PAIRS if facts.accelerator == "metal" else None,
         wired_limit=_wired_limit(facts, options, memory_bytes),
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
@@ -193,6 +210,30 @@ def hold_wired_limit(limit: int | None) -> None:
         return limit or 0
 
     mx.set_wired_limit = keep_limit  # type: ignore[assignment]
+
+
+def chunk_within(pairs: int, context: int) -> int:
+    """The most tokens, at least one, that may be computed at once behind `context` tokens: each attends to all before
+    it and to the others, and these pairs are to be at most `pairs`."""
+    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
+
+
+def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:
+    """Evaluate weights, a few at a time; gives the bytes done so far after each piece."""
+    import mlx.core as mx
+
+    done, size = 0, 0
+    pending: list[mx.array] = []
+    for array in arrays:
+        pending.append(array)
+        size += array.nbytes
+        if size >= EVALUATED_BYTES:
+            mx.eval(pending)
+            done += size
+            pending, size = [], 0
+            yield done
+    mx.eval(pending)
+    yield done + size
 
 
 def dtype_of(run_type: RunType) -> "mx.Dtype":

@@ -1,4 +1,4 @@
-"""A client that gives up on a long prompt and asks again: what was computed is kept, and the retry goes on from there."""
+"""A client that gives up on a long prompt and asks again: what was computed is kept, and the retry goes on there."""
 
 from pathlib import Path
 

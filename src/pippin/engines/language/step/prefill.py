@@ -139,6 +139,7 @@ class Prefill:
     def _count(self, prompt: Prefilling, most: int) -> int:
         """Tokens of the prompt's next chunk."""
         computed = prompt.computed
+        most = min(most, self._scheduler.limits.longest_chunk(computed))
         ahead = [end - computed for end in prompt.chunk_ends if end > computed]
         remaining = min([prompt.remaining, *ahead])
         # What little would be left costs a whole pass, too.
