@@ -8,12 +8,14 @@ measured on CPUs of Linux alone, not yet on Metal or CUDA (`docs/performance.md`
 import functools
 import json
 import math
+import mmap
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import psutil
@@ -37,7 +39,8 @@ CPU_CHUNK = 256
 REPORT_PRODUCT = (128, 576, 1536)
 """Rows, inner size and columns of the float32 product that the report times: one of a prompt in SmolLM2-135M."""
 
-REPORT_TRIES = 5
+REPORT_TRIES = 20
+REPORT_PAUSE = 0.5  # seconds for which others are watched
 
 # macOS ends work on the GPU that keeps the display waiting: prompts computed 2,048 tokens at a time were killed from
 # about 90,000 tokens of context on (mlx issue 3267). A chunk stays whole up to 32,768 tokens; not measured by us.
@@ -244,7 +247,10 @@ def dtype_of(run_type: RunType) -> "mx.Dtype":
 
 
 def report() -> dict[str, object]:
-    """MLX's version, its device, its BLAS and the speed of a product, as a worker would find them here."""
+    """MLX's version, device and kernels, its BLAS and the speed of a product, as a worker would find them here.
+
+    `busy` is the part of the processors that others use, measured while this process waits.
+    """
     from pippin.engines.cpu.blas import accelerate_blas
 
     # The BLAS must be loaded before mlx is imported.
@@ -255,6 +261,7 @@ def report() -> dict[str, object]:
     left = mx.random.normal((rows, inner))
     right = mx.random.normal((inner, columns))
     mx.eval(left, right)
+    busy = psutil.cpu_percent(interval=REPORT_PAUSE) / 100
     seconds = float("inf")
     for _ in range(REPORT_TRIES):
         started = time.perf_counter()
@@ -265,7 +272,19 @@ def report() -> dict[str, object]:
         "device": str(mx.default_device()),
         "blas": blas,
         "gigaflops": 2 * rows * inner * columns / seconds / 1e9,
+        "system": platform.system(),
+        "busy": busy,
+        "architecture": mx.device_info().get("architecture"),
+        "nax_kernels": _has_nax_kernels(Path(mx.__file__).parent),
     }
+
+
+def _has_nax_kernels(folder: Path) -> bool | None:
+    """Whether the Metal library below MLX's folder has kernels of neural accelerators; None where there is none."""
+    for path in folder.rglob("*.metallib"):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as kernels:
+            return kernels.find(b"_nax") >= 0
+    return None
 
 
 if __name__ == "__main__":
