@@ -85,6 +85,10 @@ bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1
 chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check their answers
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: soak
+soak: $(TO_TEST) ## Serve mixed work for MINUTES=60 and show that nothing grows
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the environments and what was fetched
 	rm -rf .venv .venv-oracle .venv-images .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -104,6 +104,8 @@ class ExchangeFrame:
                 headers = MutableHeaders(scope=message)
                 headers["server"] = f"pippin/{__version__}"
                 headers["x-request-id"] = exchange.id
+                # Anthropic's name of it, which its client gives as `_request_id`.
+                headers["request-id"] = exchange.id
                 headers["x-process-time"] = f"{exchange.elapsed:.6f}"
                 headers.setdefault("x-content-type-options", "nosniff")
                 for name, value in exchange.headers.items():

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
+from pippin.cli import machine_findings as findings
 from pippin.cli.bench_table import bench_table
 from pippin.cli.local import open_catalog, roots
+from pippin.cli.machine_findings import Finding
 from pippin.cli.running import address, ask, client_parser, is_there, running_servers
 from pippin.cli.terminal import size
 from pippin.config import environment
@@ -28,12 +30,6 @@ FOREIGN: Final = "https://pippin-doctor.invalid"
 """The origin of a web page that no operator allows."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    state: Literal["ok", "warning", "problem"]
-    text: str
-
-
 def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin doctor", "Check that this machine can run models.")
     parser.add_argument(
@@ -45,18 +41,18 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="default", help="the model to measure")
     parsed = parser.parse(arguments)
     if parsed.security:
-        findings = [*check_security(), *check_running_security(parsed)]
+        found = [*check_security(), *check_running_security(parsed)]
     else:
-        findings = [finding for check in CHECKS for finding in check()]
+        found = [finding for check in CHECKS for finding in check()]
     if parsed.json:
-        print(json.dumps([{"state": finding.state, "text": finding.text} for finding in findings], indent=2))
+        print(json.dumps([{"state": finding.state, "text": finding.text} for finding in found], indent=2))
     else:
-        for finding in findings:
+        for finding in found:
             print(f"{finding.state:<9}{finding.text}")
     if parsed.bench:
         for line in bench_table(parsed, parsed.model):
             print(line, flush=True)
-    return 1 if any(finding.state == "problem" for finding in findings) else 0
+    return 1 if any(finding.state == "problem" for finding in found) else 0
 
 
 def check_python() -> Iterator[Finding]:
@@ -77,10 +73,31 @@ def check_arrays() -> Iterator[Finding]:
         return
     report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
-    state: Literal["ok", "warning"] = "ok" if report["gigaflops"] > 10 else "warning"
-    hint = "" if state == "ok" else ": no accelerated BLAS; pip install 'pippin[cpu]'"
-    by = f" with {report['blas']}" if report["blas"] else ""
-    yield Finding(state, f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}{hint}")
+    yield findings.products(report)
+    yield from findings.kernels(report)
+
+
+def check_mac() -> Iterator[Finding]:
+    """What only a Mac has: panics, power and heat, wired memory and the GPU's watchdog."""
+    if platform.system() != "Darwin":
+        return
+    yield from findings.panics(
+        Path(place).expanduser() / "DiagnosticReports" for place in ("/Library/Logs", "~/Library/Logs")
+    )
+    yield from findings.power(_said("pmset", "-g"), _said("pmset", "-g", "therm"))
+    server = _settings().server
+    options = [entry.options for entry in server.models] or [server.model_defaults]
+    wanted = [each.wired_limit_gb for each in options if each.wired_limit_gb is not None]
+    yield findings.wired_memory(wanted, _said("sysctl", "-n", "iogpu.wired_limit_mb"))
+    yield findings.watchdog(environment.variables().get("AGX_RELAX_CDM_CTXSTORE_TIMEOUT"))
+
+
+def _said(*command: str) -> str:
+    """What a program of the system prints; nothing where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def check_memory() -> Iterator[Finding]:
@@ -196,6 +213,7 @@ def _settings() -> Settings:
 CHECKS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
     check_python,
     check_arrays,
+    check_mac,
     check_memory,
     check_disk,
     check_models,
