@@ -74,7 +74,8 @@ def check_arrays() -> Iterator[Finding]:
     report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
     yield findings.products(report)
-    yield from findings.kernels(report)
+    yield from findings.metal_kernels(report)
+    yield from findings.cpu_kernels(report)
 
 
 def check_mac() -> Iterator[Finding]:
