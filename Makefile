@@ -39,7 +39,7 @@ help: ## Show this
 # Serving
 
 .PHONY: serve
-serve: $(TO_SERVE) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
+serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
 	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO)) --host $(HOST) --port $(PORT) $(ARGS)
 
 .PHONY: demo
