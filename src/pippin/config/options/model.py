@@ -129,6 +129,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Positive | None, Meta(description="Most bytes for weights and caches of this model.")
     ] = None
 
+    wired_limit_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="Memory that a language model wires on Metal, in GB, within its share. "
+            "Not set wires none: servers that did made macOS panic."
+        ),
+    ] = None
+
     # Prefix cache
     prefix_cache: Annotated[bool, Meta(description="Keep computed prompts for later requests.")] = True
     cache_block_tokens: Annotated[Positive, Meta(description="Tokens in a block of the cache.")] = 16

@@ -127,6 +127,7 @@ def _limits(
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
+        longest_chunk=plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),

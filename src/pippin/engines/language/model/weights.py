@@ -16,13 +16,10 @@ from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
-from pippin.engines.device import DevicePlan, dtype_of, weights_too_large
+from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
 
 log = logging.getLogger(__name__)
-
-EVALUATED_BYTES = 256 * 2**20
-"""The bytes of weights that are evaluated at once, after which progress is reported."""
 
 
 def load_weights(
@@ -36,8 +33,8 @@ def load_weights(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
-    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
-    kernels for CPUs compute the model if they know it, with so many threads.
+    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads`
+    the kernels for CPUs compute the model if they know it, with so many threads.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
@@ -199,24 +196,9 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
     total = sum(array.nbytes for array in arrays)
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
-    done = 0
     progress(0, total, "weights")
-    pending: list[mx.array] = []
-    for array in arrays:
-        pending.append(array)
-        if sum(each.nbytes for each in pending) >= EVALUATED_BYTES:
-            done += _read(pending)
-            progress(done, total, "weights")
-    _read(pending)
-    progress(total, total, "weights")
-
-
-def _read(pending: list[mx.array]) -> int:
-    """Evaluate and forget these arrays, and return their size in bytes."""
-    mx.eval(pending)
-    size = sum(array.nbytes for array in pending)
-    pending.clear()
-    return size
+    for done in evaluate_in_pieces(arrays):
+        progress(done, total, "weights")
 
 
 def weight_bytes(model: nn.Module) -> int:

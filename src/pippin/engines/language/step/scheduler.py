@@ -1,5 +1,6 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
+import sys
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ class StepLimits:
     sequence_bytes: Callable[[int], int]  # of one sequence with capacity for so many tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
     memory: int  # bytes for running sequences and prompts under way
+    longest_chunk: Callable[[int], int] = lambda context: (
+        sys.maxsize
+    )  # tokens that may be computed behind so many
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot
