@@ -20,7 +20,7 @@ def held_bytes(engine: Any) -> int:
     """The sizes of all arrays in the tree, summed up."""
     from pippin.engines.language.prefix_cache.blocks import bytes_of, snapshot_arrays  # imports mlx
 
-    nodes = list(engine._prefixes.tree._nodes)
+    nodes = list(engine.prefixes.tree._nodes)
     states = [node.snapshot for node in nodes if node.snapshot is not None]
     return sum(bytes_of(node.block or ()) for node in nodes) + sum(
         bytes_of(snapshot_arrays(state)) for state in states
@@ -39,7 +39,7 @@ def share(asker: Asker, streams: int, tokens: int) -> None:
         stats = asker.engine.stats()
         together = max(together, stats, key=lambda each: each.batch_size)
     after = asker.engine.stats().cache
-    per_token = alone.bytes / (alone.entries * asker.engine._prefixes.tree.block_tokens)
+    per_token = alone.bytes / (alone.entries * asker.engine.prefixes.tree.block_tokens)
     print(f"a prefix of {tokens} tokens, {per_token:.0f} bytes each, shared by {streams} streams,")
     print(f"of which {together.batch_size} ran at once:")
     print(f"  tree with one stream    {alone.bytes:>12} bytes in {alone.entries} blocks")
@@ -53,7 +53,7 @@ def share(asker: Asker, streams: int, tokens: int) -> None:
 
 
 def fill(asker: Asker, tokens: int) -> None:
-    tree = asker.engine._prefixes.tree
+    tree = asker.engine.prefixes.tree
     asker.first_token(prompt_of(tokens))
     one = most = tree.bytes
     prompts = 1 + 3 * tree.limit // one

@@ -51,7 +51,7 @@ def main() -> None:
     mx.disable_compile()
     model, _ = load_model(options.model)
     core, fast = vars(mx), vars(mx.fast)
-    quick = cpu_in_place.QUICK
+    quick = cpu_in_place.HAS_VECTOR_EXP
     variants = [(dict(core), dict(fast), quick)]
     install()
     variants += [(dict(core), dict(fast), False), (dict(core), dict(fast), quick)]
@@ -62,7 +62,7 @@ def main() -> None:
         logits = []
         for turn in range(len(variants) * (options.rounds + 1)):
             which = turn % len(variants)
-            names, fast_names, cpu_in_place.QUICK = variants[which]  # type: ignore[misc]
+            names, fast_names, cpu_in_place.HAS_VECTOR_EXP = variants[which]  # type: ignore[misc]
             core.update(names)
             fast.update(fast_names)
             cache = past(model, rows, earlier)

@@ -23,8 +23,8 @@ def run(asker: Asker, rows: int, tokens: int, memory: int) -> tuple[float, int, 
     """Seconds, preemptions, prompt tokens computed, answers."""
     engine = asker.engine
     asker.forget()
-    engine._preemption.resize(memory)
-    before = engine.counters.preemptions, engine.counters.prompt_tokens
+    engine.lifecycle.resize(memory)
+    before = engine.stats()
     answers: dict[str, str] = {}
     started = time.perf_counter()
     for row in range(rows):
@@ -34,8 +34,9 @@ def run(asker: Asker, rows: int, tokens: int, memory: int) -> tuple[float, int, 
             if isinstance(event, PartDelta):
                 answers[name] = answers.get(name, "") + event.text
     seconds = time.perf_counter() - started
-    counters = engine.counters
-    return seconds, counters.preemptions - before[0], counters.prompt_tokens - before[1], answers
+    after = engine.stats()
+    preemptions, computed = after.preemptions - before.preemptions, after.prompt_tokens - before.prompt_tokens
+    return seconds, preemptions, computed, answers
 
 
 def main() -> None:
@@ -47,9 +48,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=960, help=f"of each answer; above {GROWTH_CHARGED}")
     options = parser.parse_args()
     asker = Asker(options.model)
-    limits = asker.engine._scheduler.limits
+    limits = asker.engine.scheduler.limits
     plenty = limits.memory
-    tight = options.rows * limits.row_bytes(rounded(PROMPT + GROWTH_CHARGED + limits.slack))
+    tight = options.rows * limits.sequence_bytes(rounded(PROMPT + GROWTH_CHARGED + limits.slack))
     run(asker, options.rows, 2, plenty)  # nobody pays for the first step
     print("| memory for rows | seconds | preemptions | prompt tokens computed |")
     print("|---|---|---|---|")

@@ -49,13 +49,13 @@ def throughput(bench: Any, pictures: list[bytes]) -> float:
     engine = bench.new_engine()
     for number, shown in enumerate(pictures):
         engine.submit(bench.job(str(number), shown, QUESTION, tokens=TOKENS, ignore_eos=True))
-    while len(engine._batch.rows) < len(pictures):
+    while len(engine.batch.running) < len(pictures):
         if any(isinstance(event, Progress) for _, event in engine.step()):
             continue
-    done, started = engine.counters.completion_tokens, time.perf_counter()
-    while len(engine._batch.rows) == len(pictures):
+    done, started = engine.stats().completion_tokens, time.perf_counter()
+    while len(engine.batch.running) == len(pictures):
         engine.step()
-    return float(engine.counters.completion_tokens - done) / (time.perf_counter() - started)
+    return float(engine.stats().completion_tokens - done) / (time.perf_counter() - started)
 
 
 def main() -> None:
@@ -70,10 +70,10 @@ def main() -> None:
         print(f"prompt tokens                           {len(bench.job('a', shown, QUESTION).prompt):6d}")
         print(f"first question, ms to the first token   {first_token(bench, engine, shown, QUESTION):8.1f}")
         print(f"another question on the same picture    {first_token(bench, engine, shown, 'And now?'):8.1f}")
-        before = engine._sight.encoded
+        before = engine.vision.encoded
         changed = first_token(bench, engine, "Read this first.", shown, "And now?")
         print(f"the same picture after other text       {changed:8.1f}")
-        print(f"pictures encoded for the last two       {engine._sight.encoded - before:6d}")
+        print(f"pictures encoded for the last two       {engine.vision.encoded - before:6d}")
         for rows in (1, 4, 8):
             speed = max(
                 throughput(bench, [picture(60 + 8 * n, 60, n) for n in range(rows)]) for _ in range(3)

@@ -13,7 +13,7 @@ from pippin.core.events import Embedded, Event
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Embed, Rerank
 from pippin.engines import embeddings
-from pippin.engines.embeddings.engine import EmbeddingPreparer
+from pippin.engines.embeddings import EmbeddingPreparer
 from pippin.engines.encoding import EncodingEngine
 from tests.engines.driving import no_progress, run
 from tests.oracles.embedding_texts import texts

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.events import Accepted, Embedded
-from pippin.engines.encoding import EncodingEngine, EncodingJob, Floats, TokenRow
+from pippin.engines.encoding import EncoderInput, EncodingEngine, EncodingJob, Floats
 from tests.engines.driving import run
 
 
@@ -14,9 +14,9 @@ class Sums:
     """Each row is the sum of its tokens; remembers the batches."""
 
     def __init__(self) -> None:
-        self.batches: list[list[TokenRow]] = []
+        self.batches: list[list[EncoderInput]] = []
 
-    def __call__(self, batch: list[TokenRow]) -> Floats:
+    def __call__(self, batch: list[EncoderInput]) -> Floats:
         self.batches.append(list(batch))
         return np.array([[sum(row.tokens)] for row in batch], dtype=np.float32)
 
@@ -25,7 +25,7 @@ def job(id: str, *rows: tuple[int, ...]) -> EncodingJob:
     def answer(found: Floats) -> Embedded:
         return Embedded(found.tobytes(), 1, 0)
 
-    return EncodingJob(id, Accepted(0), tuple(TokenRow(row) for row in rows), answer)
+    return EncodingJob(id, Accepted(0), tuple(EncoderInput(row) for row in rows), answer)
 
 
 def values(event: object) -> list[float]:

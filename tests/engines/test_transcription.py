@@ -14,7 +14,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import Speak, Transcribe
 from pippin.engines import sound, transcription
 from pippin.engines.blocking import BlockingEngine
-from pippin.engines.transcription.engine import RATE, TranscriptionPreparer, windows
+from pippin.engines.transcription import RATE, TranscriptionPreparer, split_at_silence
 from tests.engines.driving import no_progress, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -116,7 +116,7 @@ def test_a_stream_is_cut_where_it_is_quiet() -> None:
     noise = np.random.default_rng(1).normal(size=75 * RATE).astype(np.float32)
     noise[25 * RATE : 26 * RATE] = 0
     noise[50 * RATE : 51 * RATE] = 0
-    pieces = windows(noise)
+    pieces = split_at_silence(noise)
     assert [piece.size / RATE for piece in pieces[:2]] == pytest.approx([25.5, 25], abs=0.6)
     assert sum(piece.size for piece in pieces) == noise.size
     assert all(piece.size <= 30 * RATE for piece in pieces)

@@ -30,8 +30,8 @@ from pippin.core.events import Picture, Progress  # noqa: E402
 from pippin.core.models import ModelInfo, WorkerSpec  # noqa: E402
 from pippin.core.tasks import GenerateImages  # noqa: E402
 from pippin.engines import images  # noqa: E402
-from pippin.engines.images.engine import mflux_named  # noqa: E402
-from pippin.engines.images.presets import PRESETS, Preset  # noqa: E402
+from pippin.engines.image_presets import PRESETS, Preset  # noqa: E402
+from pippin.engines.images import mflux_named  # noqa: E402
 
 Ran = dict[str, Any]
 

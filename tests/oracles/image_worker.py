@@ -22,8 +22,8 @@ small_mflux.shrink()
 
 
 def write(folder: Path, name: str) -> None:
-    from pippin.engines.images.engine import mflux_named
-    from pippin.engines.images.presets import PRESETS
+    from pippin.engines.image_presets import PRESETS
+    from pippin.engines.images import mflux_named
 
     preset = next(preset for preset in PRESETS if preset.name == name)
     config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()

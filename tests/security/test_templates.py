@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from pippin.engines.language.template import limits as template_limits
-from pippin.engines.language.template.limits import TemplateRefusal, TemplateTooCostly
+from pippin.engines.language.template import sandbox as template_sandbox
+from pippin.engines.language.template.sandbox import TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.template import ChatTemplate
 
 GROW = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(40) %}{% set ns.x = STEP %}{% endfor %}"
@@ -70,7 +70,7 @@ def test_a_template_that_asks_for_the_whole_machine_is_refused_at_once(name: str
     ids=["loops", "macros"],
 )
 def test_a_template_without_end_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_limits, "MOST_SECONDS", 0.3)
+    monkeypatch.setattr(template_sandbox, "MOST_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(TemplateTooCostly):
         render(source)

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.access.guards import load_keyring
-from pippin.api.access.limits import Allowance, Limits
+from pippin.api.access.keys import Allowance
+from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import (
@@ -39,7 +39,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.run import Starter
-from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.offers import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +59,16 @@ class UnknownFields:
     def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
 
-    def note(self, kind: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
+    def note(self, operation: str, names: tuple[str, ...], known: Collection[str] = ()) -> None:
         """Log those of `names` that were not logged before; `known` are names that may have been meant."""
         for given in names:
             place, dot, last = given.rpartition(".")
             name = place + dot + (last if FIELD.fullmatch(last) else "?")
-            if (kind, name) in self._named or len(self._named) >= REMEMBERED:
+            if (operation, name) in self._named or len(self._named) >= REMEMBERED:
                 continue
-            self._named.add((kind, name))
+            self._named.add((operation, name))
             hint = "" if "." in name else nearest(name, known)
-            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, kind, hint)
+            log.warning("Ignored the unknown field %r of %s; it is named here once.%s", name, operation, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Prepared:
     decoded: Decoded[Any]
     tasks: list[Generate]
     run: RunInfo
-    kind: str  # of the dialect
+    operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
 
@@ -109,10 +109,7 @@ class Handler:
         self._options = options
         self.answers.adopt(options)
         self._media = MediaResolver(options)
-        allowances = load_keyring(options).allowances
-        self._limits.adopt(
-            Allowance(options.rate_limit, options.token_rate_limit), allowances, options.max_concurrent
-        )
+        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
     def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
@@ -132,18 +129,18 @@ class Handler:
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
-        equipped = [await self._tools.equip(wanted, mcp_servers_of(request)) for wanted in decoded.requests]
+        equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
         tasks = [
             Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
-        run = await run_info(self._service, decoded.requests[0].model, exchange)
+        run = await self._run_info(decoded.requests[0].model, exchange)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
         starter = self._tools.starter(self._service, equipped)
         return Prepared(
-            decoded=decoded, tasks=tasks, run=run, kind=dialect.name, encoder=encoder, starter=starter
+            decoded=decoded, tasks=tasks, run=run, operation=dialect.name, encoder=encoder, starter=starter
         )
 
     async def respond(
@@ -175,7 +172,7 @@ class Handler:
             exchange_of(request.scope),
             prepared.tasks,
             prepared.run,
-            prepared.kind,
+            prepared.operation,
             stream=prepared.decoded.stream,
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
@@ -186,9 +183,11 @@ class Handler:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        equipped = await self._tools.equip(wanted, mcp_servers_of(request))
+        equipped = await self._equipped(wanted, request)
         task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
-        [*_, counted] = await self.perform(request, task, model=wanted.model, kind=f"{dialect.name}_count")
+        [*_, counted] = await self.perform(
+            request, task, model=wanted.model, operation=f"{dialect.name}_count"
+        )
         assert isinstance(counted, Counted)
         return counted.tokens
 
@@ -229,12 +228,12 @@ class Handler:
         return await read_form(request, self._options.max_upload_mb, self._options.body_timeout)
 
     async def perform(
-        self, request: Request, task: Task, *, model: str, kind: str, admitted: bool = False
+        self, request: Request, task: Task, *, model: str, operation: str, admitted: bool = False
     ) -> list[Event]:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         if not admitted:
             self._limits.admit(exchange_of(request.scope))
-        answer = await self._open_task(request, task, model, kind, stream=False)
+        answer = await self._open_task(request, task, model, operation, stream=False)
         try:
             return await answer.events()
         finally:
@@ -247,7 +246,7 @@ class Handler:
         encoder: StreamEncoder,
         *,
         model: str,
-        kind: str,
+        operation: str,
         media: str = EVENTS,
     ) -> Response:
         """The events of such a task as they come. Raises `ServerError` for what fails before the first byte.
@@ -255,7 +254,7 @@ class Handler:
         An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
         until there is something to send; a failure after that cuts the reply short.
         """
-        answer = await self._open_task(request, task, model, kind, stream=True)
+        answer = await self._open_task(request, task, model, operation, stream=True)
         pieces = self._pieces(answer, encoder)
         try:
             first = b""
@@ -270,8 +269,8 @@ class Handler:
             following(first, pieces), answer.close, media=media, cut=lambda: answer.failure is not None
         )
 
-    def note_unknown(self, kind: str, names: tuple[str, ...]) -> None:
-        self._unknown.note(kind, names)
+    def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
+        self._unknown.note(operation, names)
 
     def _pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
         def progress() -> bytes:
@@ -280,27 +279,39 @@ class Handler:
         return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
 
     async def _open_task(
-        self, request: Request, task: Task, model: str, kind: str, *, stream: bool
+        self, request: Request, task: Task, model: str, operation: str, *, stream: bool
     ) -> Answer:
-        run = await run_info(self._service, model, exchange_of(request.scope))
+        run = await self._run_info(model, exchange_of(request.scope))
         presence = Presence(request.receive)
         return self.answers.open(
             exchange_of(request.scope),
             [task],
             run,
-            kind,
+            operation,
             stream=stream,
             timeout=None,
             presence=presence,
             starter=self._service,
         )
 
+    async def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
+        """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""
+        run = await run_info(self._service, model, exchange)
+        is_user = exchange.key is not None and not exchange.manages
+        if not run.known and is_user and self._options.allow_downloads is None:
+            await self._service.find(model)  # says what is wrong; to start it would download it
+        return run
+
+    async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
+        allowed = exchange_of(request.scope).may_use_tools
+        return await self._tools.equip(wanted, mcp_servers_of(request), allowed=allowed)
+
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request with a salt that gives its tenant, and on demand its key, a prefix cache of its own."""
+        """The request with a salt that gives its tenant, and its key among several, a prefix cache of its own."""
         headers = request.headers
         salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
-        if self._options.cache_salt_per_key:
-            salts.append(exchange_of(request.scope).caller)
+        if own := exchange_of(request.scope).cache_salt:
+            salts.append(own)
         if not any(salts):
             return wanted
         joined = "\0".join([wanted.cache_salt or "", *salts])

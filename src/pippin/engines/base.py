@@ -18,14 +18,14 @@ from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task
 
 LoadProgress = Callable[[int, int, str], None]
-"""Told of `done` of `total` units, and what they are."""
+"""Called with how many units are done, how many there are in all, and what they are."""
 
 Emission = tuple[str, Event]
 """An event, and the id of the request that it belongs to."""
 
 
 class Job(Protocol):
-    """A prepared request: what `prepare` gives and `submit` takes. Engines add what they need."""
+    """A prepared request: what `prepare` returns and `submit` takes. Each engine adds the fields that it needs."""
 
     @property
     def id(self) -> str: ...
@@ -35,16 +35,17 @@ class Job(Protocol):
 
 
 class Preparer(Protocol):
-    """Turns tasks into jobs beside the step loop: renders, tokenizes, decodes media.
+    """Turns tasks into jobs beside the step loop: it renders templates, tokenizes and decodes media.
 
-    Used from threads of its own, never from the one that steps the engine; touches no array of the model.
+    A preparer is called from threads of its own, never from the one that steps the engine, and uses no array of the
+    model.
     """
 
     @property
     def info(self) -> ModelInfo: ...
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
-        """A job for the engine, or the whole answer where no weights are needed (counts, tokenizer calls).
+        """Return a job for the engine, or the whole answer of a task that needs no weights (as counting tokens).
 
         Raises `ServerError` for whatever the client can mend.
         """
@@ -52,18 +53,18 @@ class Preparer(Protocol):
 
 
 class Engine(Protocol):
-    """Five verbs, all called on the one thread that loaded the weights."""
+    """A loaded model that runs jobs. All methods are called on the one thread that loaded the weights."""
 
     def submit(self, job: Job) -> None:
-        """Take a job. Raises `ServerError` if it can never run (then nothing is held of it)."""
+        """Take a job. Raises `ServerError` for one that can never run, and then holds nothing of it."""
         ...
 
     def cancel(self, id: str) -> None:
-        """Forget a request at once. Unknown ids are ignored. Nothing is emitted for it afterwards."""
+        """Drop a request at once, so that nothing is emitted for it afterwards. Unknown ids are ignored."""
         ...
 
     def step(self) -> list[Emission]:
-        """Do the next piece of work, short enough to answer a cancel soon, and say what came of it."""
+        """Do one piece of work, short enough for a cancel to be answered soon, and return the events of it."""
         ...
 
     @property
@@ -72,7 +73,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish background writes and let go of the weights."""
+        """Finish background writes and release the weights."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -80,18 +81,19 @@ class Engine(Protocol):
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None: ...
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """Take over options that may change while running; others raise `ServerError`."""
+        """Take over options that may change while the engine runs. Raises `ServerError` for any other option."""
         ...
 
 
-class Forgetful:
-    """What engines have in common that keep nothing between requests, and take over nothing while they run."""
+class CachelessEngine:
+    """The methods of engines that keep nothing between requests and have no option that may change while they run."""
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
-        """There is none."""
+        """Do nothing: there is no cache to clear."""
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """The pool tells every model its share of memory, which is no news to one that keeps no caches."""
+        """Raises `ServerError` for every option but `memory_bytes`, which an engine without caches has no use for."""
+        # The pool tells every model its share of memory.
         fixed = sorted(set(options) - {"memory_bytes"})
         if fixed:
             raise ServerError(

@@ -1,7 +1,8 @@
-"""Models whose library makes one long call: it runs on a thread of its own, and the step loop collects what it emits.
+"""The engine of models whose library makes one long call for each request: speech, transcription and images.
 
-MLX arrays belong to the thread that made them, so the same thread loads the model, runs every call and frees it.
-Calls run one after the other; a call is cancelled at the next point where it emits or asks.
+The call runs on a thread of its own, and the step loop collects the events that it emits. MLX arrays belong to the
+thread that made them, so the same thread loads the model, runs every call and frees the model. Calls run one after
+the other, and a call is cancelled at the next point where it emits an event or checks whether it is cancelled.
 """
 
 import logging
@@ -16,22 +17,22 @@ import mlx.core as mx
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Event, Failed
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission, Forgetful, Job
+from pippin.engines.base import CachelessEngine, Emission, Job
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model")
 
 STEP_SECONDS = 0.05
-"""How long a step waits for something to collect: the most that an order to the engine can be late."""
+"""How long a step waits for an event, and so the longest that an order to the engine waits."""
 
 
 class Cancelled(Exception):
-    """Raised inside a call whose request is gone."""
+    """Raised inside a call whose request was cancelled."""
 
 
 class Call:
-    """What a running call may do: emit events, and ask whether anybody still wants them."""
+    """The running call of one request, as the library's callbacks see it: they emit events and learn of a cancel."""
 
     def __init__(self, id: str, outbox: "queue.SimpleQueue[tuple[Call, Event]]") -> None:
         self.id = id
@@ -42,7 +43,7 @@ class Call:
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raises `Cancelled` if the request is gone."""
+        """Raises `Cancelled` if the request was cancelled."""
         if self._cancelled.is_set():
             raise Cancelled
 
@@ -53,15 +54,15 @@ class Call:
 
 @dataclass(frozen=True)
 class BlockingJob(Generic[Model]):
-    """A prepared request: `run` does all the work on the model's thread and emits a terminal event at its end."""
+    """A prepared request. `run` does all the work on the model's thread, and the last event it emits is terminal."""
 
     id: str
     accepted: Accepted
     run: Callable[[Model, Call], None]
 
 
-class BlockingEngine(Forgetful, Generic[Model]):
-    """The five verbs over a loaded model and one thread. Raises what `load` raises."""
+class BlockingEngine(CachelessEngine, Generic[Model]):
+    """An engine around one model and the thread that runs it. The constructor raises what `load` raises."""
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self._inbox: queue.SimpleQueue[tuple[BlockingJob[Model], Call] | None] = queue.SimpleQueue()
@@ -78,7 +79,8 @@ class BlockingEngine(Forgetful, Generic[Model]):
     def _main(self, load: Callable[[], Model]) -> None:
         try:
             model = load()
-        except BaseException as error:  # handed to the thread that waits for the load
+        except BaseException as error:
+            # The constructor waits for this and raises it on its own thread.
             self._loaded.put(error)
             return
         self._loaded.put(None)
@@ -116,7 +118,7 @@ class BlockingEngine(Forgetful, Generic[Model]):
         return bool(self._calls)
 
     def step(self) -> list[Emission]:
-        """Wait a moment for the running call, then take all that it emitted."""
+        """Wait at most `STEP_SECONDS` for an event of the running call, then return all that it has emitted."""
         found: list[tuple[Call, Event]] = []
         try:
             found.append(self._outbox.get(timeout=STEP_SECONDS))
@@ -128,7 +130,8 @@ class BlockingEngine(Forgetful, Generic[Model]):
         while not self._ended.empty() and self._outbox.empty():
             ended = self._ended.get()
             self._finished += 1
-            if self._calls.get(ended.id) is ended:  # an id may have come again after a cancel
+            # After a cancel the same id may belong to a new request.
+            if self._calls.get(ended.id) is ended:
                 del self._calls[ended.id]
         return wanted
 

@@ -1,12 +1,22 @@
-"""Every decision that depends on the machine: how weights run, limits of memory, sizes of work.
+"""Every decision that depends on the machine: the dtype of weights, limits of memory, sizes of work.
 
-`DeviceFacts` is what was found, `DevicePlan` what follows from it; tests fake the first. Nothing here is
-measured on Metal or CUDA yet but the CPU of Linux (`docs/performance.md` says what was).
+`DeviceFacts` is what was found and `DevicePlan` what follows from it, so that tests can fake the facts. Numbers were
+measured on CPUs of Linux alone, not yet on Metal or CUDA (`docs/performance.md` lists what was measured).
+`python -m pippin.engines.device` prints what MLX runs on as a line of JSON, for `pippin doctor`.
 """
 
+import functools
+import json
+import math
+import mmap
 import os
 import platform
-from typing import Literal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 from msgspec import Struct
@@ -14,42 +24,69 @@ from msgspec import Struct
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 
+if TYPE_CHECKING:
+    import mlx.core as mx
+
 Accelerator = Literal["metal", "cuda", "cpu"]
 RunType = Literal["float32", "float16", "bfloat16"]
 
-HEADROOM = 0.10  # of the working set, left to activations and to the system
-CPU_CHUNK = 256  # products of more rows than this gain nothing on a CPU (measured: full speed from 128)
+HEADROOM = 0.10
+"""The fraction of the working set that is left to activations and to the system."""
+
+CPU_CHUNK = 256
+"""The most tokens of a prefill chunk on a CPU, where matrix products reach their full speed at 128 rows (measured)."""
+
+REPORT_PRODUCT = (128, 576, 1536)
+"""Rows, inner size and columns of the float32 product that the report times: one of a prompt in SmolLM2-135M."""
+
+REPORT_TRIES = 20
+REPORT_PAUSE = 0.5  # seconds for which others are watched
+
+# macOS ends work on the GPU that keeps the display waiting: prompts computed 2,048 tokens at a time were killed from
+# about 90,000 tokens of context on (mlx issue 3267). A chunk stays whole up to 32,768 tokens; not measured by us.
+WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
+
+EVALUATED_BYTES = 256 * 2**20  # of weights that are evaluated at once: one command of 300 GB is killed, too
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
-    """What the machine is. Sizes in bytes."""
+    """What the machine is; sizes are in bytes."""
 
     system: str  # platform.system(): "Linux", "Darwin"
     accelerator: Accelerator
-    memory: int  # of the device: what arrays live in
-    free: int  # of it, now
-    working_set: int  # the most that Metal wants to keep resident; `memory` elsewhere
+    memory: int  # of the device, in which arrays lie
+    free: int  # of that memory, now
+    working_set: int  # the most that Metal recommends to keep resident; `memory` elsewhere
     cores: int = 1
 
 
 class DevicePlan(Struct, frozen=True, kw_only=True):
-    """What follows. `run_type` None: weights run as stored."""
+    """How an engine runs on this machine; sizes are in bytes but for `prefill_chunk`."""
 
-    run_type: RunType | None
+    run_type: RunType | None  # the dtype of weights; None leaves them as stored
     dequantize: bool
     prefill_chunk: int  # tokens
-    wired_limit: int | None  # bytes kept resident (Metal)
+    # The most tokens of a chunk, times tokens that they attend to; None for no bound.
+    attention_pairs: int | None = None
+    wired_limit: int | None  # bytes kept resident (Metal), where the operator wants it
     allocator_cache: int  # bytes that MLX keeps of freed buffers
-    memory_limit: int  # bytes for weights, rows and prefix cache together
-    overlaps: bool = True  # what is handed to the device is computed while the host goes on
-    writes_in_place: bool = False  # arrays lie in the host's memory, where it can write into them
-    compiles: bool = True  # let MLX compile kernels as it goes
-    slow_functions: bool = False  # exp and its kin are computed one number at a time
-    sorts_slowly: bool = False  # sorting a vocabulary costs more than waiting for the device to look at it
+    memory_limit: int  # for weights, KV caches and prefix cache together
+    overlaps: bool = True  # the device computes while the host goes on
+    writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
+    compiles: bool = True  # MLX may compile kernels while it runs
+    slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
+    kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
+    sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
+
+    def longest_chunk(self, context: int) -> int:
+        """The most tokens of a prompt to compute at once behind `context` tokens, but for a quarter that ends it."""
+        if self.attention_pairs is None:
+            return self.prefill_chunk
+        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
 
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
-    """`memory_bytes` is the worker's share, when its parent set one."""
+    """Decide how an engine runs. `memory_bytes` is the share of memory that the pool gives this worker, if it does."""
     on_cpu = facts.accelerator == "cpu"
     run_type: RunType | None
     match options.dtype:
@@ -68,36 +105,53 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         run_type=run_type,
         dequantize=on_cpu and options.dtype in ("auto", "float32"),
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
-        wired_limit=int(facts.working_set * (1 - HEADROOM)) if facts.accelerator == "metal" else None,
+        attention_pairs=WATCHDOG_PAIRS if facts.accelerator == "metal" else None,
+        wired_limit=_wired_limit(facts, options, memory_bytes),
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
-        overlaps=not on_cpu,  # on a CPU, MLX takes a few operations at a time and lets the caller wait
+        # On a CPU, MLX's queue takes a few operations and then lets the caller wait.
+        overlaps=not on_cpu,
         writes_in_place=on_cpu,
-        # On a CPU that means calling g++, for seconds, and loading what lies under /tmp; measured, it gains nothing.
+        # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
+        kernels=on_cpu and _wants_kernels(options),
         sorts_slowly=on_cpu,
     )
 
 
+def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -> int | None:
+    """Bytes to wire: what the operator asks for within the worker's share, and none where no share is known."""
+    if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
+        return None
+    return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
+
+
+def _wants_kernels(options: ModelOptions) -> bool:
+    """Whether the options ask for nothing that the kernels lack: these compute in float32, without adapters, and keep
+    keys and values unquantised."""
+    plain = options.kv_bits is None and options.adapter_path is None and not options.adapters
+    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
+
+
 class MemoryShares(Struct, frozen=True, kw_only=True):
-    """How the memory beside the weights is shared out, in bytes."""
+    """How the memory beside the weights is divided, in bytes: KV caches of sequences, and the prefix cache."""
 
     rows: int
     prefixes: int
 
 
 def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> MemoryShares:
-    """Raises `ServerError` when the weights leave no room to work."""
-    room = plan.memory_limit - weight_bytes
-    if room <= 0:
+    """Divide the memory that the weights leave. Raises `ServerError("load_failed")` when they leave none."""
+    free = plan.memory_limit - weight_bytes
+    if free <= 0:
         raise weights_too_large(weight_bytes, plan.memory_limit)
     prefixes = 0
     if options.prefix_cache:
         wanted = options.cache_memory_mb
-        prefixes = int(room * options.cache_memory_percent) if wanted is None else wanted * 2**20
-        prefixes = min(prefixes, room // 2) if wanted is None else min(prefixes, room)
-    return MemoryShares(rows=max(room - prefixes, room // 8), prefixes=prefixes)
+        prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
+        prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
+    return MemoryShares(rows=max(free - prefixes, free // 8), prefixes=prefixes)
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:
@@ -111,7 +165,7 @@ def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = 
 
 
 def find_facts() -> DeviceFacts:
-    """Ask MLX and the system. Imports mlx, so a BLAS must have been put in front before."""
+    """Ask MLX and the system what the device is. Imports mlx: an accelerated BLAS must have been loaded before."""
     import mlx.core as mx
 
     memory = psutil.virtual_memory()
@@ -138,7 +192,7 @@ def find_facts() -> DeviceFacts:
 
 
 def configure(plan: DevicePlan) -> None:
-    """Tell MLX. Every engine does so before it computes anything."""
+    """Configure MLX of this process. Every engine calls this before it computes anything."""
     import mlx.core as mx
 
     if not plan.compiles:
@@ -148,5 +202,103 @@ def configure(plan: DevicePlan) -> None:
 
         functions.install()
     mx.set_cache_limit(plan.allocator_cache)
-    if plan.wired_limit is not None:
-        mx.set_wired_limit(plan.wired_limit)
+    hold_wired_limit(plan.wired_limit)
+
+
+def hold_wired_limit(limit: int | None) -> None:
+    """Wire at most `limit` bytes of memory, or leave MLX's own limit (none) as it is, for the life of this process.
+
+    Servers that wired most of the memory made macOS panic (mlx issue 3186; mlx-lm pull request 1252), and models of
+    mlx-lm, mlx-vlm and mlx-audio do so while they generate. From here on `mx.set_wired_limit` changes nothing.
+    """
+    import mlx.core as mx
+
+    set_limit = getattr(mx.set_wired_limit, "__wrapped__", mx.set_wired_limit)
+    if limit is not None:
+        set_limit(limit)
+
+    @functools.wraps(set_limit)
+    def keep_limit(_: int) -> int:
+        return limit or 0
+
+    mx.set_wired_limit = keep_limit  # type: ignore[assignment]
+
+
+def chunk_within(pairs: int, context: int) -> int:
+    """The most tokens, at least one, that may be computed at once behind `context` tokens: each attends to all before
+    it and to the others, and these pairs are to be at most `pairs`."""
+    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
+
+
+def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:
+    """Evaluate weights, a few at a time; gives the bytes done so far after each piece."""
+    import mlx.core as mx
+
+    done, size = 0, 0
+    pending: list[mx.array] = []
+    for array in arrays:
+        pending.append(array)
+        size += array.nbytes
+        if size >= EVALUATED_BYTES:
+            mx.eval(pending)
+            done += size
+            pending, size = [], 0
+            yield done
+    mx.eval(pending)
+    yield done + size
+
+
+def dtype_of(run_type: RunType) -> "mx.Dtype":
+    """MLX's dtype of this name."""
+    import mlx.core as mx
+
+    return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[run_type]
+
+
+def report() -> dict[str, object]:
+    """MLX's version, device and kernels, its BLAS and the speed of a product, as a worker would find them here.
+
+    `busy` is the part of the processors that others use, measured while this process waits.
+    """
+    from pippin.engines.cpu import kernels
+    from pippin.engines.cpu.blas import accelerate_blas
+
+    # The BLAS must be loaded before mlx is imported.
+    blas = accelerate_blas(ModelOptions(), None)
+    import mlx.core as mx
+
+    rows, inner, columns = REPORT_PRODUCT
+    left = mx.random.normal((rows, inner))
+    right = mx.random.normal((inner, columns))
+    mx.eval(left, right)
+    busy = psutil.cpu_percent(interval=REPORT_PAUSE) / 100
+    seconds = float("inf")
+    for _ in range(REPORT_TRIES):
+        started = time.perf_counter()
+        mx.eval(left @ right)
+        seconds = min(seconds, time.perf_counter() - started)
+    missing = kernels.why_missing()
+    return {
+        "kernels": None if missing else kernels.best_instruction_set(),
+        "kernels_missing": missing,
+        "version": version("mlx"),
+        "device": str(mx.default_device()),
+        "blas": blas,
+        "gigaflops": 2 * rows * inner * columns / seconds / 1e9,
+        "system": platform.system(),
+        "busy": busy,
+        "architecture": mx.device_info().get("architecture"),
+        "nax_kernels": _has_nax_kernels(Path(mx.__file__).parent),
+    }
+
+
+def _has_nax_kernels(folder: Path) -> bool | None:
+    """Whether the Metal library below MLX's folder has kernels of neural accelerators; None where there is none."""
+    for path in folder.rglob("*.metallib"):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as kernels:
+            return kernels.find(b"_nax") >= 0
+    return None
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(report()) + "\n")

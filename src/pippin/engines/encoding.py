@@ -1,10 +1,10 @@
-"""Padded batches of token sequences through an encoder, across requests: what embeddings and reranking share."""
+"""The engine of embedding models and rerankers: padded batches of token sequences, across requests."""
 
 import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
+from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
@@ -19,70 +20,70 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
-from pippin.engines.base import Emission, Forgetful, Job
-from pippin.engines.device import RunType, configure, decide, find_facts
+from pippin.engines.base import CachelessEngine, Emission, Job
+from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 
 Floats = npt.NDArray[np.float32]
 
-RUN_TYPES: dict[RunType, mx.Dtype] = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
-
 BATCH_TOKENS = 4096
-"""Most tokens, padding included, in one forward pass: enough to fill the device, short enough to cancel soon."""
+"""The most tokens, padding included, in one forward pass: enough to fill the device, short enough to cancel soon."""
 
 LENGTH_SPREAD = 1.25
-"""How much longer than the shortest sequence of a batch the longest may be: bounds what padding wastes."""
+"""How many times as long as the shortest sequence of a batch the longest may be, which bounds the padding."""
 
 
 @dataclass(frozen=True)
-class TokenRow:
-    """One row of a batch: token ids, and where the encoder tells two texts apart, their segment ids."""
+class EncoderInput:
+    """One sequence of a batch: its token ids, and the segment ids of a pair of texts (BERT's `token_type_ids`)."""
 
     tokens: tuple[int, ...]
     segments: tuple[int, ...] | None = None
 
 
+Forward = Callable[[Sequence[EncoderInput]], Floats]
+"""A forward pass over a batch of sequences; its output is [batch, n]."""
+
+
 @dataclass(frozen=True)
 class EncodingJob:
-    """A request's sequences, and how their rows become its answer."""
+    """A prepared request: its sequences, and the function that makes its answer of their outputs [sequences, n]."""
 
     id: str
     accepted: Accepted
-    sequences: tuple[TokenRow, ...]
+    sequences: tuple[EncoderInput, ...]
     answer: Callable[[Floats], Event]
 
 
 @dataclass
 class _Running:
     job: EncodingJob
-    rows: list[Floats | None]
-    left: int = field(default=0)
+    outputs: list[Floats | None]
+    pending: int
 
 
-def padded(batch: Sequence[TokenRow], pad: int) -> tuple[mx.array, mx.array, mx.array | None]:
-    """Token ids, attention mask and segment ids, each [rows, longest], padded on the right."""
-    longest = max(len(row.tokens) for row in batch)
+def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array, mx.array | None]:
+    """Token ids, attention mask and segment ids of a batch, each [batch, longest], padded on the right."""
+    longest = max(len(each.tokens) for each in batch)
     tokens = np.full((len(batch), longest), pad, dtype=np.int32)
     mask = np.zeros((len(batch), longest), dtype=np.int32)
     segments = np.zeros((len(batch), longest), dtype=np.int32)
-    for number, row in enumerate(batch):
-        tokens[number, : len(row.tokens)] = row.tokens
-        mask[number, : len(row.tokens)] = 1
-        if row.segments is not None:
-            segments[number, : len(row.tokens)] = row.segments
-    has_segments = any(row.segments is not None for row in batch)
+    for index, each in enumerate(batch):
+        tokens[index, : len(each.tokens)] = each.tokens
+        mask[index, : len(each.tokens)] = 1
+        if each.segments is not None:
+            segments[index, : len(each.tokens)] = each.segments
+    has_segments = any(each.segments is not None for each in batch)
     return mx.array(tokens), mx.array(mask), mx.array(segments) if has_segments else None
 
 
-class EncodingEngine(Forgetful):
-    """The five verbs over a function that maps a batch of sequences to one row of floats each."""
+class EncodingEngine(CachelessEngine):
+    """An engine around a function that maps a batch of sequences to an array of float32 [batch, n]."""
 
-    def __init__(
-        self, forward: Callable[[Sequence[TokenRow]], Floats], *, batch_tokens: int = BATCH_TOKENS
-    ) -> None:
+    def __init__(self, forward: Forward, *, batch_tokens: int = BATCH_TOKENS) -> None:
         self._forward = forward
         self._batch_tokens = batch_tokens
         self._running: dict[str, _Running] = {}
-        self._queue: deque[tuple[str, int]] = deque()  # request id and row number, in order of arrival
+        self._queue: deque[tuple[str, int]] = deque()  # request id and index of its sequence, oldest first
         self._steps = 0
         self._tokens = 0
         self._seconds = 0.0
@@ -90,7 +91,7 @@ class EncodingEngine(Forgetful):
     def submit(self, job: Job) -> None:
         assert isinstance(job, EncodingJob)
         self._running[job.id] = _Running(job, [None] * len(job.sequences), len(job.sequences))
-        self._queue.extend((job.id, row) for row in range(len(job.sequences)))
+        self._queue.extend((job.id, index) for index in range(len(job.sequences)))
 
     def cancel(self, id: str) -> None:
         self._running.pop(id, None)
@@ -100,24 +101,24 @@ class EncodingEngine(Forgetful):
         return bool(self._running)
 
     def step(self) -> list[Emission]:
-        """One forward pass over the oldest row and whatever fits beside it."""
+        """Run one forward pass over the oldest waiting sequence and those that fit beside it."""
         members = self._next_batch()
         if not members:
             return []
         start = time.perf_counter()
-        batch = [self._running[request].job.sequences[row] for request, row in members]
-        rows = self._forward(batch)
+        batch = [self._running[request].job.sequences[index] for request, index in members]
+        outputs = self._forward(batch)
         self._steps += 1
         self._tokens += sum(len(sequence.tokens) for sequence in batch)
         self._seconds += time.perf_counter() - start
         emissions: list[Emission] = []
-        for (request, row), values in zip(members, rows, strict=True):
+        for (request, index), output in zip(members, outputs, strict=True):
             running = self._running[request]
-            running.rows[row] = values
-            running.left -= 1
-            if running.left == 0:
+            running.outputs[index] = output
+            running.pending -= 1
+            if running.pending == 0:
                 del self._running[request]
-                whole = np.stack([values for values in running.rows if values is not None])
+                whole = np.stack([each for each in running.outputs if each is not None])
                 emissions.append((request, running.job.answer(whole)))
         return emissions
 
@@ -125,7 +126,7 @@ class EncodingEngine(Forgetful):
         return len(self._running[member[0]].job.sequences[member[1]].tokens)
 
     def _next_batch(self) -> list[tuple[str, int]]:
-        """The oldest waiting row leads; rows of like length join it while the padded batch stays in bounds."""
+        """The oldest waiting sequence, and others of about its length while the padded batch stays within bounds."""
         waiting = [member for member in self._queue if member[0] in self._running]
         if not waiting:
             self._queue.clear()
@@ -161,7 +162,7 @@ class EncodingEngine(Forgetful):
 
 
 class EncodingTokenizer:
-    """The tokenizer of an encoder folder, with its length limit. Safe to use from several threads."""
+    """The tokenizer of a model folder with the model's length limit in tokens. Several threads may use it at once."""
 
     def __init__(self, folder: Path, limit: int | None) -> None:
         path = folder / "tokenizer.json"
@@ -173,7 +174,8 @@ class EncodingTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._plain = Tokenizer.from_str(self._tokenizer.to_str())
-        self._plain.encode_special_tokens = True  # markers in a text are text
+        # Special tokens that a client's text spells are encoded as text.
+        self._plain.encode_special_tokens = True
         self.config = read_json(folder / "config.json")
         self.vocabulary = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.limit = limit or self._own_limit(folder)
@@ -183,11 +185,12 @@ class EncodingTokenizer:
         self.pad = (self._tokenizer.token_to_id(pad) if isinstance(pad, str) else None) or 0
 
     def _own_limit(self, folder: Path) -> int:
-        """The shortest of the limits that the folder's files name (`max_seq_length` is sentence-transformers')."""
+        """The smallest limit that the folder's files name (`max_seq_length` is sentence-transformers'), or 512."""
         text = self.config.get("text_config") or self.config
         positions = text.get("max_position_embeddings")
         if positions and text.get("model_type") in ("roberta", "xlm-roberta"):
-            positions -= text.get("pad_token_id", 1) + 1  # positions count from there
+            # RoBERTa counts positions from the one after the padding token's id.
+            positions -= text.get("pad_token_id", 1) + 1
         limits = [
             read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
             positions,
@@ -198,22 +201,22 @@ class EncodingTokenizer:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
-    def encode(self, text: str, pair: str | None = None) -> TokenRow:
-        """One text, or two to compare, with the special tokens that the model expects around them."""
+    def encode(self, text: str, pair: str | None = None) -> EncoderInput:
+        """Encode one text, or a pair to compare, with the special tokens that the model expects around them."""
         encoding = self._plain.encode(text, pair)
         segments = tuple(encoding.type_ids) if pair is not None else None
-        return TokenRow(tuple(encoding.ids), segments)
+        return EncoderInput(tuple(encoding.ids), segments)
 
     def template(self, text: str) -> tuple[int, ...]:
-        """A piece of our own prompt, in which markers are markers."""
+        """Encode a piece of Pippin's own prompt, in which special tokens count as such."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def plain(self, text: str) -> tuple[int, ...]:
-        """A client's text, in which markers are text."""
+        """Encode a client's text, in which special tokens are read as text."""
         return tuple(self._plain.encode(text, add_special_tokens=False).ids)
 
-    def checked(self, tokens: tuple[int, ...], param: str) -> TokenRow:
-        """Token ids from a client. Raises `ServerError` where one is no id of this model."""
+    def checked(self, tokens: tuple[int, ...], param: str) -> EncoderInput:
+        """Take token ids from a client. Raises `ServerError` naming `param` for an id that the model does not have."""
         for token in tokens:
             if not 0 <= token < self.vocabulary:
                 raise ServerError(
@@ -221,11 +224,11 @@ class EncodingTokenizer:
                     f"{param} has the token id {token}; this model's ids run from 0 to {self.vocabulary - 1}.",
                     param,
                 )
-        return TokenRow(tokens)
+        return EncoderInput(tokens)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a model folder; empty where there is no such file."""
+    """Read a JSON object of a model folder; a missing file is an empty one. Raises `ServerError("load_failed")`."""
     if not path.exists():
         return {}
     try:
@@ -237,16 +240,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def for_this_device(model: nn.Module, options: ModelOptions) -> None:
-    """Bring weights into the type that this machine runs fast, as `device.py` decides, and into memory."""
+def cast_weights(model: nn.Module, options: ModelOptions) -> None:
+    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
     plan = decide(find_facts(), options)
     configure(plan)
     if plan.dequantize:
         dequantize_model(model)
     if plan.run_type is not None:
-        model.set_dtype(RUN_TYPES[plan.run_type])
-    mx.eval(model.parameters())
+        model.set_dtype(dtype_of(plan.run_type))
+    for _ in evaluate_in_pieces(array for _, array in tree_flatten(model.parameters())):
+        pass
 
 
 def floats(array: mx.array) -> Floats:
+    """The array as numpy's, in float32."""
     return np.array(array.astype(mx.float32), copy=False)

@@ -1,4 +1,4 @@
-"""Decodes pictures from clients within limits, and encodes those that models make, through Pillow."""
+"""Pictures as bytes: those of clients are decoded within limits, those of models encoded, through Pillow."""
 
 import io
 import warnings
@@ -10,18 +10,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST_PIXELS = 64_000_000
-"""Of one picture, before anything of it is decoded."""
+"""The most pixels of one picture, checked before any of them is decoded."""
 
 MOST_SIDE = 65_500
+"""The most pixels of one side; JPEG can hold no more than 65,535."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 PictureFormat = Literal["png", "jpeg", "webp"]
 
 
 def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image":
-    """The (first) picture, upright, as RGBA if it has an alpha channel and RGB otherwise.
+    """Decode the first frame of a picture, turned upright, as RGBA if it has transparency and RGB otherwise.
 
-    Raises `ServerError` for what is no picture, is damaged, or is too large.
+    Raises `ServerError` naming `param` for bytes that are no picture, for a damaged one and for one too large.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -29,7 +30,8 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
         raise _refusal(param, "is an empty file; send a picture.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes, which are checked here
+            # Pillow warns of large sizes, which `check_size` refuses.
+            warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as found:
                 check_size(*found.size, param, most_pixels=most_pixels)
                 found.load()
@@ -43,14 +45,15 @@ def decode(data: bytes, *, param: str, most_pixels: int = MOST_PIXELS) -> "Image
         ) from error
     except Image.DecompressionBombError as error:
         raise _too_large(param, most_pixels) from error
-    except Exception as error:  # Pillow's readers raise whatever a damaged file leads them to
+    except Exception as error:
+        # Pillow's readers have no common error: a damaged file may raise anything.
         raise _refusal(
             param, "is damaged or cut off, and can't be read as a picture; send the whole file."
         ) from error
 
 
 def check_size(width: int, height: int, param: str, *, most_pixels: int = MOST_PIXELS) -> None:
-    """Raises `ServerError` for a picture of more pixels than are worked on."""
+    """Raises `ServerError` naming `param` for a picture with more pixels, or a longer side, than is accepted."""
     if width * height > most_pixels or max(width, height) > MOST_SIDE:
         raise _too_large(param, most_pixels)
 
@@ -66,6 +69,7 @@ def _refusal(param: str, why: str) -> ServerError:
 
 
 def encode(picture: "Image", format: PictureFormat, quality: int | None) -> bytes:
+    """Encode a picture without its alpha channel. `quality` is from 0 to 100, 90 if None; PNG has none."""
     file = io.BytesIO()
     rgb = picture.convert("RGB")
     if format == "png":

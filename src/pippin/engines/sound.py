@@ -1,5 +1,6 @@
-"""Decodes audio and encodes speech: bytes to samples and back, within limits, through PyAV."""
+"""Audio as bytes: that of clients is decoded within limits, that of models encoded, through PyAV."""
 
+import importlib.util
 import io
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal
@@ -16,43 +17,45 @@ Samples = npt.NDArray[np.float32]
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 LONGEST_SECONDS = 4 * 3600.0
-"""Most audio that one request may bring, decoded."""
+"""The most seconds of audio that one request may bring."""
 
 CONTAINERS: dict[str, tuple[str, str, str]] = {
-    # format: container, codec, sample format
     "mp3": ("mp3", "libmp3lame", "fltp"),
     "opus": ("ogg", "libopus", "s16"),
     "aac": ("adts", "aac", "fltp"),
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
 }
+"""FFmpeg's container, codec and sample format for each format of speech."""
 
 OPUS_RATE = 48000
+"""The sample rate of Opus, which takes few others."""
 
 READ_ONLY = {
     "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
     "protocol_whitelist": "none",
 }
-"""Containers that hold sound themselves: playlists would have FFmpeg open other files and addresses."""
+"""FFmpeg's options for reading: only containers that hold audio themselves, because a playlist would have it open other
+files and addresses."""
 
 
 RATES: Final = (1000, 768_000)
-"""Samples a second that are resampled; making one rate of a wilder one takes minutes and says nothing."""
+"""The lowest and highest sample rate that is accepted: resampling from beyond them takes minutes."""
+
 MOST_CHANNELS: Final = 64
 
 
-def require_av() -> None:
-    """Raises `ServerError` where the audio extra is not installed."""
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise ServerError("load_failed", 'Audio needs an extra: pip install "pippin[audio]".') from error
+def require_extra() -> None:
+    """Raises `ServerError("load_failed")` where mlx-audio or PyAV, the packages of the extra `audio`, is missing."""
+    if any(importlib.util.find_spec(package) is None for package in ("mlx_audio", "av")):
+        raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
 
 
 def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECONDS) -> Samples:
-    """Mono samples in [-1, 1] at `rate` per second, from any container and codec that FFmpeg knows.
+    """Decode audio to mono samples in [-1, 1], `rate` in a second.
 
-    Raises `ServerError` for what is no audio, is empty, or lasts longer than `longest` seconds.
+    Raises `ServerError` naming `param` for bytes that are no audio or empty, and for audio longer than `longest`
+    seconds.
     """
     import av
 
@@ -101,7 +104,7 @@ def _read(container: "av.container.InputContainer", rate: int, param: str, longe
 
 
 class SpeechEncoder:
-    """Samples in, encoded bytes out, piece by piece. `pcm` is 16-bit little-endian without a container."""
+    """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
     def __init__(self, format: SpeechFormat, rate: int) -> None:
         self._rate = rate
@@ -122,7 +125,7 @@ class SpeechEncoder:
         )
 
     def feed(self, samples: Samples) -> bytes:
-        """The bytes that are ready after these samples (mono, [-1, 1])."""
+        """Encode mono samples in [-1, 1], and return the bytes that are complete by now."""
         whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
         if self._format == "pcm":
             return whole.tobytes()
@@ -138,7 +141,7 @@ class SpeechEncoder:
         return self._ready() if self._format != "wav" else b""
 
     def finish(self) -> bytes:
-        """The rest. A wav file comes here whole, because its header holds its length."""
+        """End the stream and return the rest of its bytes: all of a wav file, whose header holds its length."""
         if self._format == "pcm":
             return b""
         for resampled in self._resampler.resample(None):

@@ -54,7 +54,7 @@ class ToolServers:
         self.connections = tuple(Connection(server) for server in settings.servers)
         self._high_risk = frozenset(settings.risky_tools)
         self._told: defaultdict[str, set[str]] = defaultdict(set)
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._running_calls = asyncio.Semaphore(AT_ONCE)
 
     def __bool__(self) -> bool:
         return bool(self.connections)
@@ -110,7 +110,7 @@ class ToolServers:
         return await self.call(found[0], arguments)
 
     async def call(self, tool: OfferedTool, arguments: dict[str, Any]) -> CallResult:
-        async with self._places:
+        async with self._running_calls:
             try:
                 text, is_error = await tool.connection.call(tool.remote.name, arguments)
             except CallFailed as error:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from pippin.api.access.guards import Keyring, load_keyring
+from pippin.api.access.keys import Keyring, load_keyring
 from pippin.api.app import create_app
 from pippin.api.live_settings import LiveSettings
 from pippin.config.options.server import ServerOptions

@@ -1,5 +1,6 @@
 """The store of responses: its bounds, its owners, its file."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,52 @@ def test_the_figures_are_those_of_the_entries(steps: list[tuple[str, str, int]])
         orphans = "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)"
         assert store._database.execute(orphans).fetchone() == (0,)
     store.close()
+
+
+def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
+    store = ResponseStore(entries=20, clock=Clock())
+    bob, alice = store.for_owner("bob"), store.for_owner("alice")
+    for number in range(5):
+        save(bob, f"b{number}")
+    for number in range(1030):
+        alice.save_conversation(StoredConversation(id=f"conv_{number}", created_at=1))
+    assert all(knows(bob, f"b{number}") for number in range(5))
+    assert store.total_entries == 20
+    assert alice.conversation("conv_1029") == []
+
+
+def test_bytes_are_shared_by_owner_too() -> None:
+    store = ResponseStore(megabytes=0.02, clock=Clock())
+    bob, alice = store.for_owner("bob"), store.for_owner("alice")
+    save(bob, "b", padding=5000)
+    for number in range(50):
+        save(alice, f"a{number}", padding=2000)
+    assert knows(bob, "b")
+    assert knows(alice, "a49")
+
+
+def test_a_file_of_the_first_version_keeps_named_owners_and_locks_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store.db"
+    old = ResponseStore(str(path))
+    for owner in ("", "alice", "key-1"):
+        save(old.for_owner(owner), f"of {owner}")
+    old.close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 1")
+    store = ResponseStore(str(path))
+    assert "1 stored responses of API keys without a name" in caplog.text
+    assert knows(store.for_owner(None), "of ")
+    assert knows(store.for_owner("name:alice"), "of alice")
+    assert store.for_owner("name:alice").item("msg_of alice_in")["content"] == "of alice"
+    for owner in ("key-1", "name:key-1", "key:1", "alice"):
+        assert not knows(store.for_owner(owner), "of key-1")
+    assert store.total_entries == 3
+    store.close()
+    again = ResponseStore(str(path))
+    assert knows(again.for_owner("name:alice"), "of alice")
+    again.close()
 
 
 def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch: pytest.MonkeyPatch) -> None:

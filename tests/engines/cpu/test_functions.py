@@ -1,6 +1,7 @@
 """exp and its kin: as exact as the library's, for every mask and shape."""
 
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from pippin.engines.cpu import functions as cpu_functions
 from pippin.engines.cpu import in_place as cpu_in_place
 from pippin.engines.cpu.functions import (
-    SMALL,
-    TURNS,
+    LARGE,
+    MOST_ROTATIONS,
     Rope,
     attention,
     erf,
@@ -46,7 +47,7 @@ def originals() -> Iterator[None]:
 @pytest.fixture(params=["operations", "in place"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways, whatever the number of numbers and the machine."""
-    monkeypatch.setattr(cpu_in_place, "pays", lambda numbers: request.param == "in place")
+    monkeypatch.setattr(cpu_in_place, "is_faster", lambda size: request.param == "in place")
     return str(request.param)
 
 
@@ -101,14 +102,14 @@ def test_what_is_given_stays_as_it_is_and_may_lie_in_any_order() -> None:
 
 def test_numbers_that_share_a_place_are_not_written_in_place() -> None:
     shared = mx.broadcast_to(mx.ones((1,)), (4, 4))
-    assert cpu_in_place.opened(shared) is None
-    assert cpu_in_place.opened(mx.ones((4, 4)).T) is None
-    assert cpu_in_place.opened(mx.ones((4, 4))) is not None
+    assert cpu_in_place.writable_memory(shared) is None
+    assert cpu_in_place.writable_memory(mx.ones((4, 4)).T) is None
+    assert cpu_in_place.writable_memory(mx.ones((4, 4))) is not None
 
 
-@pytest.mark.skipif(not cpu_in_place.QUICK, reason="numpy has no exp for this machine's vectors")
+@pytest.mark.skipif(not cpu_in_place.HAS_VECTOR_EXP, reason="numpy has no exp for this machine's vectors")
 def test_many_numbers_are_computed_in_place() -> None:
-    x = mx.random.normal((cpu_in_place.MANY // 64, 64))
+    x = mx.random.normal((cpu_in_place.LARGE // 64, 64))
     found = sigmoid(x)
     np.testing.assert_array_equal(found, cpu_in_place.sigmoid(x))
     np.testing.assert_allclose(found[:8], sigmoid(x[:8]), atol=1e-6)
@@ -116,9 +117,9 @@ def test_many_numbers_are_computed_in_place() -> None:
 
 def test_blocks_of_rows_are_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = np.random.default_rng(3).normal(size=(2, 3, 10, 7)).astype(np.float32) * 20
-    whole = [np.array(each) for each in cpu_in_place.softened(mx.array(scores), "causal", 5)]
+    whole = [np.array(each) for each in cpu_in_place.exp_and_sums(mx.array(scores), "causal", 5)]
     monkeypatch.setattr(cpu_in_place, "BLOCK", 21)
-    for each, expected in zip(cpu_in_place.softened(mx.array(scores), "causal", 5), whole, strict=True):
+    for each, expected in zip(cpu_in_place.exp_and_sums(mx.array(scores), "causal", 5), whole, strict=True):
         np.testing.assert_array_equal(each, expected)
 
 
@@ -167,7 +168,7 @@ def test_attention_is_the_librarys(
     exact = mask.astype(mx.float32) if kind == "half" else mask  # MLX's own takes no narrower one
     expected = getattr(own, "own", own)(queries, keys, values, scale=0.25, mask=exact)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_in_place, "pays", lambda numbers: in_place)
+        patch.setattr(cpu_in_place, "is_faster", lambda size: in_place)
         found = attention(queries, keys, values, 0.25, mask)
     np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-5)
 
@@ -220,12 +221,15 @@ def test_angles_are_taken_once_for_a_step_and_never_of_an_array_that_may_change(
         rope(x, 16, offset=changing, **options), own(x, 16, offset=changing, **options)
     )
     assert len(calls) == 2
+    kept = []
     for place in range(20):
         offset = rope.steady(mx.array([place, place + 7]))
+        kept.append(weakref.ref(offset))
         for _ in range(3):
             rope(x, 16, offset=offset, **options)
+    del offset
     assert len(calls) == 2
-    assert len(rope._turns) == TURNS
+    assert sum(reference() is not None for reference in kept) == MOST_ROTATIONS
 
 
 @pytest.mark.usefixtures("originals")
@@ -239,7 +243,7 @@ def test_models_find_them_for_large_arrays_of_float32_alone(monkeypatch: pytest.
     install()
     install()
     mx.disable_compile()
-    large = mx.random.normal((2, SMALL // 2))
+    large = mx.random.normal((2, LARGE // 2))
     near = {"atol": 1e-6, "rtol": 1e-5}
     np.testing.assert_allclose(nn.silu(large), large * (1 / (1 + mx.exp(-large))), **near)
     np.testing.assert_allclose(nn.softmax(large, axis=-1).sum(-1), mx.ones(2), **near)

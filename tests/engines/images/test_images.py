@@ -20,8 +20,8 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, GenerateImages
 from pippin.engines import pictures
 from pippin.engines.blocking import BlockingEngine
-from pippin.engines.images.engine import ImagePreparer, Pipeline, open_preparer, size_of
-from pippin.engines.images.presets import PRESETS, preset_of
+from pippin.engines.image_presets import PRESETS, preset_of
+from pippin.engines.images import ImagePreparer, Pipeline, open_preparer, size_of
 from tests.engines.driving import run
 
 

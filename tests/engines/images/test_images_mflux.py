@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pippin.engines.images.presets import PRESETS, Preset
+from pippin.engines.image_presets import PRESETS, Preset
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[3]

@@ -32,7 +32,7 @@ TIE = 1e-3  # logits closer than this may come in either order
 class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
-        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
+        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False, kernel_threads=2)
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)
@@ -67,13 +67,14 @@ class Bench:
 def watch(engine: LanguageEngine) -> dict[tuple[str, int], list[int]]:
     """Each row's tokens, noted as the engine accepts them."""
     watched: dict[tuple[str, int], list[int]] = {}
-    accept = engine._requests.accept
+    accept = engine.lifecycle.accept
 
-    def noting(row: Any, choice: Any) -> None:
-        watched.setdefault((row.request.job.id, row.choice), []).append(choice.token)
-        accept(row, choice)
+    def noting(running: Any, sampled: Any) -> None:
+        sequence = running.sequence
+        watched.setdefault((sequence.request.job.id, sequence.choice), []).append(sampled.token)
+        accept(running, sampled)
 
-    engine._requests.accept = noting  # type: ignore[method-assign]
+    engine.lifecycle.accept = noting  # type: ignore[method-assign]
     return watched
 
 
@@ -82,7 +83,7 @@ def run_all(
 ) -> tuple[dict[tuple[str, int], list[int]], dict[tuple[str, int], Finished]]:
     """Submit all at once and run to the end: every row's tokens, and how it ended."""
     engine = bench.engine
-    accept = engine._requests.accept
+    accept = engine.lifecycle.accept
     watched = watch(engine)
     for name, (prompt, tokens) in prompts.items():
         engine.submit(bench.job(name, prompt, tokens, key=key, **request))
@@ -92,5 +93,5 @@ def run_all(
             assert not isinstance(event, Failed), event
             if isinstance(event, Finished):
                 ends[name, event.choice] = event
-    engine._requests.accept = accept  # type: ignore[method-assign]
+    engine.lifecycle.accept = accept  # type: ignore[method-assign]
     return watched, ends

@@ -11,8 +11,8 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from pippin.core.events import Event, Finished, PartDelta
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.sampling.sampler import BatchSampler, Choice, choice_seed
-from pippin.engines.language.step.decoder import RowDecoder
+from pippin.engines.language.sampling.sampler import BatchSampler, SampledToken, choice_seed
+from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 ROUNDING = 1e-3  # by which logits of two ways to compute the same may differ
@@ -23,7 +23,7 @@ NUDGES = 64  # times that a disputed draw is repeated with logits moved by as mu
 class Answer:
     """What came of one choice."""
 
-    chosen: list[Choice] = field(default_factory=list)
+    chosen: list[SampledToken] = field(default_factory=list)
     text: str = ""
     finished: Finished | None = None
 
@@ -64,7 +64,7 @@ class Reference:
         if not answer.chosen:
             return
         logits = self._logits(job.prompt, answer.tokens)
-        decoder = RowDecoder(job, choice, self.tokenizer)
+        decoder = SequenceDecoder(job, choice, self.tokenizer)
         events: list[Event] = []
         masks: dict[int, np.ndarray] = {}
         for place, token in enumerate(answer.tokens):
@@ -165,7 +165,7 @@ class Reference:
             ]
             assert any((np.abs(told - each) < self.tolerance).all() for each in due)
 
-    def _judge_end(self, decoder: RowDecoder, events: list[Event], answer: Answer) -> None:
+    def _judge_end(self, decoder: SequenceDecoder, events: list[Event], answer: Answer) -> None:
         if answer.finished is None:  # cancelled
             assert decoder.finished is None or not answer.text
             return

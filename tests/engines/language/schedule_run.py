@@ -22,13 +22,13 @@ from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache import slot_group as arena_group
+from pippin.engines.language.kv_cache import slot_group
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.blocks import bytes_of, snapshot_arrays
-from pippin.engines.language.step import speculation
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.step.sequences import Row
+from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation import verification
 from pippin.engines.language.text.tokenizer import Tokenizer
 from tests.engines.language.bench import PLAN
 from tests.engines.language.reference import Answer, Quantised, Reference
@@ -48,9 +48,9 @@ def small_steps(world: World) -> Iterator[None]:
         stack.enter_context(
             patch.multiple(sizes, CAPACITY_STEP=16, GROWTH_CHARGED=4, LENGTH_CLASSES=(40, 90))
         )
-        stack.enter_context(patch.multiple(arena_group, HOLLOW_STEPS=1))
+        stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.multiple(speculation, UNPROPOSED=0, PATIENCE=1 << 30))
+            stack.enter_context(patch.multiple(verification, UNPROPOSED=0, PATIENCE=1 << 30))
         yield
 
 
@@ -63,15 +63,25 @@ class Subject:
     adapters: dict[str, str] = field(default_factory=dict)
     references: dict[str | None, Reference] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
+    kernels: bool = False  # the kernels for CPUs compute it, and MLX its reference
 
     def __post_init__(self) -> None:
         self.tokenizer = Tokenizer.load(self.folder)
         self.grammars = GrammarCompiler(self.tokenizer)
         self.model = self.load()
+        if self.kernels:
+            self.references[None] = Reference(self.model, self.tokenizer)
+            self.model = self.load(kernel_threads=2)
 
-    def load(self) -> Any:
+    def load(self, kernel_threads: int | None = None) -> Any:
         info = ModelInfo(id="subject", kind="language", path=str(self.folder))
-        model, _ = load_weights(info, PLAN, lambda *_: None, trust_remote_code=False)
+        model, _ = load_weights(
+            info,
+            msgspec.structs.replace(PLAN, kernels=kernel_threads is not None),
+            lambda *_: None,
+            trust_remote_code=False,
+            kernel_threads=kernel_threads,
+        )
         return model
 
     def open(self, world: World, disk: Path) -> LanguageEngine:
@@ -98,13 +108,13 @@ class Subject:
         )
         engine = build_engine(model, self.tokenizer, options, plan, folder=self.folder)
         if world.proposals == "known":
-            assert engine._speculation is not None
-            engine._speculation.proposer = engine._requests._proposer = Knowing(model)
-        limits = engine._scheduler.limits
+            assert engine.speculation is not None
+            engine.speculation.proposer = Knowing(model)
+        limits = engine.scheduler.limits
         if world.room is not None:
-            limits.memory = world.room * limits.row_bytes(BLOCK)
-        if world.tree is not None and engine._prefixes is not None:
-            engine._prefixes.tree.resize(world.tree * limits.row_bytes(BLOCK))
+            limits.memory = world.room * limits.sequence_bytes(BLOCK)
+        if world.tree is not None and engine.prefixes is not None:
+            engine.prefixes.tree.resize(world.tree * limits.sequence_bytes(BLOCK))
         return engine
 
     def reference(self, world: World, adapter: str | None) -> Reference:
@@ -155,13 +165,15 @@ class Knowing:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._said: dict[Row, list[int]] = {}  # the row's text and how it goes on
+        self._said: dict[Sequence, list[int]] = {}  # its text and how that goes on
 
-    def propose(self, row: Row, most: int) -> list[int]:
-        if row not in self._said:
-            self._said[row] = row.tokens + self._answer(row.tokens, row.ticket.growth)
-        proposed = self._said[row][len(row.tokens) : len(row.tokens) + most]
-        if len(row.tokens) % 3 == 0 and proposed:
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        tokens = sequence.tokens
+        if sequence not in self._said:
+            assert isinstance(sequence.stage, Running)
+            self._said[sequence] = tokens + self._answer(tokens, sequence.stage.growth)
+        proposed = self._said[sequence][len(tokens) : len(tokens) + most]
+        if len(tokens) % 3 == 0 and proposed:
             proposed[-1] = (proposed[-1] + 1) % 256
         return proposed
 
@@ -173,10 +185,10 @@ class Knowing:
             said += np.array(tokens)[0].tolist()
         return said
 
-    def forget(self, row: Row) -> None:
-        self._said.pop(row, None)
+    def forget(self, sequence: Sequence) -> None:
+        self._said.pop(sequence, None)
 
-    def row_bytes(self, places: int) -> int:
+    def sequence_bytes(self, capacity: int) -> int:
         return 0
 
 
@@ -195,13 +207,14 @@ class Run:
 
     def _open(self) -> LanguageEngine:
         engine = self.subject.open(self.world, self.disk)
-        accept = engine._requests.accept
+        accept = engine.lifecycle.accept
 
-        def noting(row: Any, choice: Any) -> None:
-            self.answers[row.request.job.id, row.choice].chosen.append(choice)
-            accept(row, choice)
+        def noting(running: Any, sampled: Any) -> None:
+            sequence = running.sequence
+            self.answers[sequence.request.job.id, sequence.choice].chosen.append(sampled)
+            accept(running, sampled)
 
-        engine._requests.accept = noting  # type: ignore[method-assign]
+        engine.lifecycle.accept = noting  # type: ignore[method-assign]
         return engine
 
     def arrive(self, name: str, ask: Ask) -> None:
@@ -236,13 +249,13 @@ class Run:
             self.left.add(name)
             del self.cancels[name]
         due = world.preempt_every and self.step % world.preempt_every == world.preempt_every - 1
-        if due and self.forced and (rows := engine._batch.rows):
+        if due and self.forced and (rows := engine.batch.running):
             self.forced -= 1
-            engine._preemption.suspend(rows[self.step % len(rows)])
+            engine.lifecycle.suspend(rows[self.step % len(rows)])
         for owner, event in engine.step():
             self._take(owner, event)
-        if engine._prefixes is not None:
-            tree = engine._prefixes.tree
+        if engine.prefixes is not None:
+            tree = engine.prefixes.tree
             assert tree.bytes <= tree.limit
         self.step += 1
         assert self.step < MOST_STEPS, "it comes to no end"
@@ -268,18 +281,18 @@ class Run:
             proposed=stats.draft_tokens,
             accepted=stats.accepted_tokens,
         )
-        self.left |= self.jobs.keys() & engine._requests._live.keys()
+        self.left |= self.jobs.keys() & {request.job.id for request in engine.lifecycle.live}
         engine.close()
 
     def check_nothing_is_left(self) -> None:
         engine = self.engine
-        assert not engine._batch.rows
-        assert not engine._batch.groups._groups
-        assert not engine._scheduler.tickets
-        assert len(engine._prompts) == 0
-        if engine._prefixes is None:
+        assert not engine.batch.running
+        assert engine.batch.groups.bytes == 0
+        scheduler = engine.scheduler
+        assert [] == scheduler.waiting == scheduler.prefilling == scheduler.running
+        if engine.prefixes is None:
             return
-        tree = engine._prefixes.tree
+        tree = engine.prefixes.tree
         held = 0
         for node in tree._nodes:
             held += bytes_of(node.block or ())

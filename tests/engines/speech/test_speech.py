@@ -16,7 +16,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.tasks import ListVoices, Speak, Transcribe
 from pippin.engines import sound
 from pippin.engines.blocking import BlockingEngine
-from pippin.engines.speech.engine import SpeechPreparer
+from pippin.engines.speech import SpeechPreparer
 from tests.engines.driving import run
 
 RATE = 24000

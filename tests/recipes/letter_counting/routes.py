@@ -15,7 +15,7 @@ def routes(api: Api) -> list[BaseRoute]:
         fields, unknown = await api.handler.json_of(request, letters.CONTRACT.decode)
         api.handler.note_unknown("letters", unknown)
         [*_, found] = await api.handler.perform(
-            request, letters.task_of(fields), model=fields.model, kind="letters", admitted=True
+            request, letters.task_of(fields), model=fields.model, operation="letters", admitted=True
         )
         assert isinstance(found, LettersCounted)
         return json_reply(letters.reply_of((await api.service.find(fields.model)).id, found))

@@ -11,6 +11,7 @@ from pippin.api.http.forms import Form
 from pippin.api.http.large_work import drawn_bytes
 from pippin.api.http.reply import EVENTS
 from pippin.api.kinds import speech, transcription
+from pippin.core.errors import ServerError
 from pippin.core.events import Voices
 from pippin.core.tasks import ListVoices
 
@@ -44,18 +45,18 @@ class AudioRoutes:
         fields, unknown = transcription.CONTRACT.decode_form(
             _with_query(form, request), lists=transcription.LISTS
         )
-        kind = "translations" if translate else "transcriptions"
-        handler.note_unknown(kind, tuple(name for name in unknown if name != "file"))
+        operation = "translations" if translate else "transcriptions"
+        handler.note_unknown(operation, tuple(name for name in unknown if name != "file"))
         task = transcription.task_of(fields, form.only_file("file"), translate=translate)
         if fields.response_format == "ndjson":
             lines = transcription.TranscriptionLines(fields, task)
             return await handler.stream(
-                request, task, lines, model=fields.model, kind=kind, media=transcription.LINES
+                request, task, lines, model=fields.model, operation=operation, media=transcription.LINES
             )
         if fields.stream:
             events = transcription.TranscriptionEvents()
-            return await handler.stream(request, task, events, model=fields.model, kind=kind)
-        found = await handler.perform(request, task, model=fields.model, kind=kind, admitted=True)
+            return await handler.stream(request, task, events, model=fields.model, operation=operation)
+        found = await handler.perform(request, task, model=fields.model, operation=operation, admitted=True)
         media = transcription.MEDIA.get(fields.response_format or "json", "application/json")
         drawn = await handler.large.do(drawn_bytes(found), transcription.draw, fields, task, found)
         return Response(drawn, headers={"content-type": media})
@@ -79,16 +80,23 @@ class AudioRoutes:
         if fields.stream_format == "sse":
             events = speech.SpeechEvents()
             return await handler.stream(
-                request, task, events, model=fields.model, kind="speech", media=EVENTS
+                request, task, events, model=fields.model, operation="speech", media=EVENTS
             )
         media = speech.MEDIA[task.format]
         sound = speech.SpeechBytes()
-        return await handler.stream(request, task, sound, model=fields.model, kind="speech", media=media)
+        return await handler.stream(request, task, sound, model=fields.model, operation="speech", media=media)
 
     async def voices(self, request: Request) -> Response:
-        """The voices of a model"""
+        """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
-        [*_, found] = await self.api.handler.perform(request, ListVoices(), model=name, kind="voices")
+        info = await self.api.service.find(name)
+        if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
+            raise ServerError(
+                "conflict",
+                f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
+                "model",
+            )
+        [*_, found] = await self.api.handler.perform(request, ListVoices(), model=name, operation="voices")
         assert isinstance(found, Voices)
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]
         return json_reply({"object": "list", "data": data, "voices": list(found.names)})

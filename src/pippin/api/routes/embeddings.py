@@ -16,7 +16,7 @@ def routes(api: Api) -> list[BaseRoute]:
         api.handler.note_unknown("embeddings", unknown)
         task = embeddings.task_of(fields)
         [*_, found] = await api.handler.perform(
-            request, task, model=fields.model, kind="embeddings", admitted=True
+            request, task, model=fields.model, operation="embeddings", admitted=True
         )
         assert isinstance(found, Embedded)
         name = (await api.service.find(fields.model)).id

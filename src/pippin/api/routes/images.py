@@ -79,13 +79,13 @@ class ImageRoutes:
         return Response(kept.data, media_type=kept.media, headers={"cache-control": "private, max-age=3600"})
 
     async def _answer(
-        self, request: Request, fields: images.ImageFields, task: GenerateImages, kind: str
+        self, request: Request, fields: images.ImageFields, task: GenerateImages, operation: str
     ) -> Response:
         handler, model = self.api.handler, fields.model or "default"
         if fields.stream:
-            events = image_replies.ImageEvents(fields, task, edit=kind == "image_edits")
-            return await handler.stream(request, task, events, model=model, kind=kind)
-        found = await handler.perform(request, task, model=model, kind=kind, admitted=True)
+            events = image_replies.ImageEvents(fields, task, edit=operation == "image_edits")
+            return await handler.stream(request, task, events, model=model, operation=operation)
+        found = await handler.perform(request, task, model=model, operation=operation, admitted=True)
         done = found[-1]
         assert isinstance(done, PicturesDone)
         base = str(request.base_url).rstrip("/")

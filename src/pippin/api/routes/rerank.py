@@ -14,9 +14,11 @@ from pippin.core.tasks import Rerank
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    async def run(request: Request, task: Rerank, model: str, kind: str) -> tuple[Ranked, str]:
+    async def run(request: Request, task: Rerank, model: str, operation: str) -> tuple[Ranked, str]:
         """The scores, and the name of the model that gave them."""
-        [*_, found] = await api.handler.perform(request, task, model=model, kind=kind, admitted=True)
+        [*_, found] = await api.handler.perform(
+            request, task, model=model, operation=operation, admitted=True
+        )
         assert isinstance(found, Ranked)
         return found, (await api.service.find(model)).id
 

@@ -108,7 +108,7 @@ class TokenRoutes:
         )
 
     async def _perform(self, request: Request, task: Task, model: str) -> Event:
-        events = await self.api.handler.perform(request, task, model=model, kind="tokens")
+        events = await self.api.handler.perform(request, task, model=model, operation="tokens")
         return events[-1]
 
 

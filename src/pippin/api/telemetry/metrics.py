@@ -79,8 +79,8 @@ class Metrics:
         self.gap = self._histogram("inter_token_seconds", "Seconds between tokens.", model, GAPS)
         self._labels: set[str] = set()
 
-    def request(self, kind: str, model: str, *, stream: bool) -> "MeteredRequest":
-        return MeteredRequest(self, kind, self._bounded(model))
+    def request(self, operation: str, model: str, *, stream: bool) -> "MeteredRequest":
+        return MeteredRequest(self, operation, self._bounded(model))
 
     def http(self, method: str, path: str, status: int, seconds: float) -> None:
         self.http_requests.labels(method, path, str(status)).inc()
@@ -105,9 +105,9 @@ class Metrics:
 
 
 class MeteredRequest:
-    def __init__(self, metrics: Metrics, kind: str, model: str) -> None:
+    def __init__(self, metrics: Metrics, operation: str, model: str) -> None:
         self._metrics = metrics
-        self._kind, self._model = kind, model
+        self._operation, self._model = operation, model
         self._started = time.perf_counter()
         self._last: float | None = None
         self._completed: dict[int, int] = {}
@@ -138,9 +138,9 @@ class MeteredRequest:
 
     def closed(self) -> None:
         self._metrics.in_flight.dec()
-        self._metrics.requests.labels(self._kind, self._model, self._outcome).inc()
+        self._metrics.requests.labels(self._operation, self._model, self._outcome).inc()
         seconds = time.perf_counter() - self._started
-        self._metrics.seconds.labels(self._kind, self._model).observe(seconds)
+        self._metrics.seconds.labels(self._operation, self._model).observe(seconds)
 
     def _time(self, now: float, tokens: int) -> None:
         if self._last is None:

@@ -28,8 +28,8 @@ class RequestObserver(Protocol):
 
 
 class Observer(Protocol):
-    def request(self, kind: str, model: str, *, stream: bool) -> RequestObserver:
-        """A request of a dialect or of another kind of model begins."""
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
+        """A request begins; `operation` names the dialect or the endpoint: `chat_completions`, `rerank`."""
         ...
 
     def http(self, method: str, path: str, status: int, seconds: float) -> None:
@@ -40,7 +40,7 @@ class Observer(Protocol):
 class Unobserved:
     """The observer, of the server and of each request, where nothing is counted."""
 
-    def request(self, kind: str, model: str, *, stream: bool) -> "Unobserved":
+    def request(self, operation: str, model: str, *, stream: bool) -> "Unobserved":
         return self
 
     def http(self, method: str, path: str, status: int, seconds: float) -> None:
@@ -78,17 +78,17 @@ class TracingObserver:
         self.inner = inner
         self._tracer = tracer
 
-    def request(self, kind: str, model: str, *, stream: bool) -> RequestObserver:
+    def request(self, operation: str, model: str, *, stream: bool) -> RequestObserver:
         span = self._tracer.start_span(
-            f"{kind} {model}",
+            f"{operation} {model}",
             attributes={
-                "gen_ai.operation.name": kind,
+                "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "pippin",
                 "gen_ai.request.model": model,
                 "pippin.stream": stream,
             },
         )
-        return TracedRequest(self.inner.request(kind, model, stream=stream), span)
+        return TracedRequest(self.inner.request(operation, model, stream=stream), span)
 
     def http(self, method: str, path: str, status: int, seconds: float) -> None:
         self.inner.http(method, path, status, seconds)

@@ -179,8 +179,8 @@ KEYS = (
 
 IN_FILE = "in the file that `mcp_config` names"
 HIGH_RISK = (
-    "in the file that `mcp_config` names; there only tools of dangerous names need it, here any that does not look something "
-    "up (`get_`, `list_`, `read_` ...): name it here, or in the server's `allowed_tools` (`*`: every tool)"
+    "in the file that `mcp_config` names; there only tools of dangerous names need it, here any that does not look "
+    "something up (`get_`, `list_`, `read_` ...): name it here, or in the server's `allowed_tools` (`*`: every tool)"
 )
 MCP_KEYS = (
     same("servers.{name}.transport", "mcp_config", "stdio", IN_FILE),

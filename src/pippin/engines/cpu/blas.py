@@ -1,4 +1,4 @@
-"""The BLAS that MLX computes with on Linux: MKL or OpenBLAS in front of the reference one that its wheel bundles."""
+"""Loads the BLAS that MLX computes with on Linux: MKL or OpenBLAS, ahead of the reference BLAS in MLX's wheel."""
 
 import ctypes
 import logging
@@ -14,16 +14,17 @@ log = logging.getLogger(__name__)
 
 
 def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
-    """Put MKL, if it is installed, or OpenBLAS in front of the reference BLAS that MLX's wheel for Linux bundles.
+    """Load MKL, if it is installed, or OpenBLAS, and return its name.
 
-    Must run before the first import of mlx in the process: symbols resolve to the library loaded first. Gives its
-    name; without a library there is one line in the log and the slow path.
+    This has to run before the first import of mlx in the process, because symbols resolve to the library that was
+    loaded first. Where no library can be loaded there is a line in the log, None is returned, and products are slow.
     """
     if platform.system() != "Linux" or not options.accelerated_blas or "mlx.core" in sys.modules:
         return None
     openblas = _packaged("cmeel-openblas", "libopenblas.so.0")
     if openblas is None and not _packaged("mlx-cpu", "libmlx.so"):
-        return None  # a build for CUDA, which has no use for it
+        # MLX's build for CUDA multiplies matrices on the device.
+        return None
     mkl = _packaged("mkl", "libmkl_rt.so.")
     try:
         if mkl is not None:
@@ -40,7 +41,7 @@ def accelerate_blas(options: ModelOptions, threads: int | None) -> str | None:
 
 
 def _load_mkl(library: Path, threads: int | None) -> None:
-    """With Intel's threads, whose library comes as a package of its own."""
+    """Load MKL after Intel's OpenMP, which runs its threads and comes as a package of its own."""
     openmp = _packaged("intel-openmp", "libiomp5.so")
     if openmp is not None:
         ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
@@ -50,6 +51,7 @@ def _load_mkl(library: Path, threads: int | None) -> None:
 
 
 def _packaged(package: str, name: str) -> Path | None:
+    """The first file of an installed package whose name begins with `name`, or None."""
     try:
         listed = files(package) or []
     except PackageNotFoundError:
@@ -58,10 +60,11 @@ def _packaged(package: str, name: str) -> Path | None:
 
 
 def _provide_gfortran() -> None:
-    """OpenBLAS needs `libgfortran.so.5`, which a bare machine lacks, and mlx-cpu bundles under a hashed name.
+    """Load `libgfortran.so.5`, which OpenBLAS needs: that of the system, or else the one in mlx-cpu's wheel.
 
-    The loader matches needed libraries by the name that a loaded one states of itself, so a copy in memory that
-    states the plain name serves, without a file or an environment variable that children would inherit.
+    The wheel has it under a hashed name, and the loader finds needed libraries by the SONAME of loaded ones. So a copy
+    in memory is loaded whose SONAME is the plain one. That needs no file, and no environment variable that child
+    processes would inherit.
     """
     try:
         ctypes.CDLL("libgfortran.so.5", ctypes.RTLD_GLOBAL)
@@ -79,9 +82,8 @@ def _provide_gfortran() -> None:
     descriptor = os.memfd_create("libgfortran.so.5")
     try:
         image = fortran.read_bytes().replace(stated, b"libgfortran.so.5\0".ljust(len(stated), b"\0"))
-        if os.write(descriptor, image) != len(
-            image
-        ):  # a limit on the size of files holds for memory files too
+        # A limit on the size of files (RLIMIT_FSIZE) holds for files in memory too.
+        if os.write(descriptor, image) != len(image):
             raise OSError("libgfortran.so.5 could not be put in memory")
         ctypes.CDLL(f"/proc/self/fd/{descriptor}", ctypes.RTLD_GLOBAL)
     finally:

@@ -1,10 +1,11 @@
-"""exp and its kin for float32 on a CPU, from operations that MLX's kernels for Linux compute many at a time.
+"""exp, sigmoid, erf, softmax, attention and rotary embedding in float32 for MLX on CPUs of Linux.
 
-Those kernels take exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a prompt
-of 256 tokens in SmolLM2. Here exp is a polynomial and an addition to the exponent's bits (the method of Cephes'
-`expf`), as exact as the library's; for many numbers at once numpy's exp is quicker still (`in_place.py`). MLX
-also takes the angles of rotary positions anew in each layer; here they are taken once for a step. `install` puts
-these functions in place of `mlx.core`'s own, where models look them up.
+MLX's kernels there compute exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a
+prompt of 256 tokens in SmolLM2. Here they are made of additions and products, whose kernels are vectorised. exp is a
+polynomial and an addition to the bits of the exponent (the method of `expf` in Cephes) and as exact as the library's.
+For large arrays numpy's exp is faster still (`in_place.py`). MLX also computes the angles of rotary positions anew in
+each layer; here they are computed once for a step. `install` puts these functions into `mlx.core`, where models find
+them.
 """
 
 from collections.abc import Callable
@@ -21,10 +22,17 @@ from pippin.engines.cpu import in_place
 
 Numbers = TypeVar("Numbers", mx.array, NDArray[np.float32])
 
-SMALL = 8192  # numbers: below, building the operations costs more than it saves
-TURNS = 8  # kept: models have one or two kinds of rotary positions, and a step asks for one place of each
-FEW = 256  # earlier tokens: up to as many, MLX's own attention is as quick for single queries
-POWERS = (  # of 2 to the power of -0.5 to 0.5, least squares at Chebyshev's points: right to 1.5e-7
+LARGE = 8192
+"""The least size of an array for which these functions save more time than building their operations costs."""
+
+MOST_ROTATIONS = 8
+"""How many rotations are kept. Models have one or two sorts of rotary embedding, and a step has one offset for each."""
+
+SHORT_CONTEXT = 256
+"""For one query and up to this many keys, MLX's own attention is as fast."""
+
+# The coefficients of 2 ** x for x from -0.5 to 0.5, by least squares at Chebyshev points: right to 1.5e-7.
+POWERS = (
     1.000000071030,
     0.693146949161,
     0.240221217536,
@@ -32,12 +40,17 @@ POWERS = (  # of 2 to the power of -0.5 to 0.5, least squares at Chebyshev's poi
     0.009675459745,
     0.001326697039,
 )
-ROUNDING = 1.5 * 2**23  # added to a small float, leaves the nearest integer in the lowest bits
-LEAST, MOST = -126.0, 126.0  # powers of 2 that float32 holds
+ROUNDING = 1.5 * 2**23
+"""Added to a small float32, it leaves the nearest integer in the lowest bits."""
+
+LEAST, MOST = -126.0, 126.0
+"""The exponents of the powers of 2 that float32 holds as normal numbers."""
+
 TO_BASE_2 = 1 / log(2)
 MASKED = -1e9
-# erf(x) = x P(x^2) / Q(x^2) up to ERF_REACH, where float32 makes it 1: right to 5e-8, and to 4e-7 in float32. Fitted by
-# least squares whose weights follow the error.
+
+# erf(x) = x P(x^2) / Q(x^2) up to ERF_REACH, from where on it is 1 in float32. The fraction is right to 5e-8, and to
+# 4e-7 when it is computed in float32. It was fitted by least squares whose weights follow the error.
 ERF_REACH = 3.81
 ERF_P = (
     1.128378987312317,
@@ -53,7 +66,7 @@ ERF_Q = (
 
 
 def exp2(x: mx.array) -> mx.array:
-    """2 to the power of `x`, which lies within LEAST and MOST."""
+    """2 ** x for x from LEAST to MOST."""
     rounded = x + ROUNDING
     rest = x - (rounded - ROUNDING)
     power = _polynomial(POWERS, rest)
@@ -66,14 +79,14 @@ def exp(x: mx.array) -> mx.array:
 
 
 def sigmoid(x: mx.array) -> mx.array:
-    if in_place.pays(x.size) and (found := in_place.sigmoid(x)) is not None:
+    if in_place.is_faster(x.size) and (found := in_place.sigmoid(x)) is not None:
         return found
     return 1 / (1 + exp2(mx.clip(x * -TO_BASE_2, LEAST, MOST)))
 
 
 def erf(x: mx.array) -> mx.array:
     inside = mx.clip(x, -ERF_REACH, ERF_REACH)
-    if in_place.pays(x.size) and (found := in_place.in_blocks(inside, _erf)) is not None:
+    if in_place.is_faster(x.size) and (found := in_place.in_blocks(inside, _erf)) is not None:
         return found
     return _erf(inside)
 
@@ -91,7 +104,7 @@ def _polynomial(factors: tuple[float, ...], x: Numbers) -> Numbers:
 
 
 def softmax(x: mx.array, axis: int = -1) -> mx.array:
-    if in_place.pays(x.size) and (found := in_place.softmax(x, axis)) is not None:
+    if in_place.is_faster(x.size) and (found := in_place.softmax(x, axis)) is not None:
         return found
     powers = exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
@@ -100,55 +113,55 @@ def softmax(x: mx.array, axis: int = -1) -> mx.array:
 def attention(
     queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array | str | None
 ) -> mx.array:
-    """Scaled dot product attention of queries [B, H, T, D] over keys and values [B, G, L, D], H a multiple of G."""
+    """Scaled dot product attention of queries [B, H, T, D] over keys and values [B, G, L, D]; H is a multiple of G."""
     rows, heads, count, size = queries.shape
     groups, length = keys.shape[1:3]
-    many = in_place.pays(rows * heads * count * length)
+    many = in_place.is_faster(rows * heads * count * length)
     folded = (queries * (scale if many else scale * TO_BASE_2)).reshape(rows, groups, -1, size)
     scores = folded @ keys.swapaxes(-1, -2)
     if many:
-        powers, sums = in_place.softened(scores, mask, count)
+        powers, sums = in_place.exp_and_sums(scores, mask, count)
     else:
-        powers, sums = _softened(scores, mask, count)
+        powers, sums = _exp2_and_sums(scores, mask, count)
     return (powers @ values / sums).reshape(rows, heads, count, values.shape[-1])
 
 
-def _softened(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple[mx.array, mx.array]:
-    """2 to the power of scores [B, G, R * T, L] less the greatest of their row, and the sums [B, G, R * T, 1]."""
+def _exp2_and_sums(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple[mx.array, mx.array]:
+    """2 ** (scores - their maximum over L) [B, G, R * T, L], and its sums over L [B, G, R * T, 1]."""
     rows, groups, _, length = scores.shape
     if mask is not None:
-        heads = scores.reshape(rows, -1, count, length) + _bias(mask, count, length)
+        heads = scores.reshape(rows, -1, count, length) + _mask_bias(mask, count, length)
         scores = heads.reshape(rows, groups, -1, length)
     powers = exp2(mx.maximum(scores - scores.max(-1, keepdims=True), LEAST))
     return powers, powers.sum(-1, keepdims=True)
 
 
-def _bias(mask: mx.array | str, count: int, length: int) -> mx.array:
+def _mask_bias(mask: mx.array | str, count: int, length: int) -> mx.array:
     if isinstance(mask, str):
         mask = mx.arange(length) <= mx.arange(length - count, length)[:, None]
     return mx.where(mask, 0.0, MASKED) if mask.dtype == mx.bool_ else mask * TO_BASE_2
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Cosines and sines that a rotary embedding multiplies with, and what they were made from."""
+class Rotation:
+    """The cosines and sines of a rotary embedding, and the arrays that they were computed from."""
 
     cosines: mx.array  # [T, dims] or [B, 1, T, dims]
     sines: mx.array
-    sources: tuple[Any, ...]  # held, so that nothing else comes to have their ids
+    sources: tuple[Any, ...]  # kept alive, so that no other array gets their ids
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding of two halves (`traditional` or of other types: MLX's own)."""
+    """`mx.fast.rope` that keeps rotations; MLX's own computes the traditional form and other dtypes."""
 
     own: Callable[..., mx.array]
     promised: WeakValueDictionary[int, mx.array] = field(default_factory=WeakValueDictionary)
-    """Arrays of positions that will not be changed in place, by their ids."""
-    _turns: dict[tuple[Any, ...], Turn] = field(default_factory=dict)
+    """The arrays of positions that will not be changed in place, by their ids."""
+    _rotations: dict[tuple[Any, ...], Rotation] = field(default_factory=dict)
 
     def steady(self, positions: mx.array) -> mx.array:
-        """Take the promise that `positions` will not be changed in place, and give the array itself."""
+        """Take the promise that `positions` will not be changed in place, and return the array."""
         self.promised[id(positions)] = positions
         return positions
 
@@ -157,29 +170,31 @@ class Rope:
         known = isinstance(offset, int) or (x.ndim == 4 and self.promised.get(id(offset)) is offset)
         if options.get("traditional") or not known or x.dtype != mx.float32 or options.get("stream"):
             return self.own(x, dims, **options)
-        turn = self._turn(x.shape[-2], dims, options["base"], options["scale"], offset, options.get("freqs"))
+        rotation = self._rotation(
+            x.shape[-2], dims, options["base"], options["scale"], offset, options.get("freqs")
+        )
         turned = x[..., :dims]
         half = dims // 2
         swapped = mx.concatenate([turned[..., half:], turned[..., :half]], axis=-1)
-        turned = turned * turn.cosines + swapped * turn.sines
+        turned = turned * rotation.cosines + swapped * rotation.sines
         return turned if dims == x.shape[-1] else mx.concatenate([turned, x[..., dims:]], axis=-1)
 
-    def _turn(
+    def _rotation(
         self, count: int, dims: int, base: float | None, scale: float, offset: Any, freqs: mx.array | None
-    ) -> Turn:
+    ) -> Rotation:
         start = offset if isinstance(offset, int) else id(offset)
         key = count, dims, base, scale, isinstance(offset, int), start, id(freqs)
-        found = self._turns.get(key)
+        found = self._rotations.get(key)
         if found is None:
-            if len(self._turns) >= TURNS:
-                self._turns.pop(next(iter(self._turns)))
-            found = self._turns[key] = _new_turn(count, dims, base, scale, offset, freqs)
+            if len(self._rotations) >= MOST_ROTATIONS:
+                self._rotations.pop(next(iter(self._rotations)))
+            found = self._rotations[key] = _compute_rotation(count, dims, base, scale, offset, freqs)
         return found
 
 
-def _new_turn(
+def _compute_rotation(
     count: int, dims: int, base: float | None, scale: float, offset: Any, freqs: mx.array | None
-) -> Turn:
+) -> Rotation:
     starts = offset if isinstance(offset, int) else offset[:, None, None]
     positions = (mx.arange(count, dtype=mx.float32) + starts) * scale
     if freqs is None:
@@ -189,15 +204,15 @@ def _new_turn(
         speeds = 1 / freqs
     angles = positions[..., None] * speeds
     cosines, sines = mx.cos(angles), mx.sin(angles)
-    return Turn(
+    return Rotation(
         mx.concatenate([cosines, cosines], axis=-1), mx.concatenate([-sines, sines], axis=-1), (offset, freqs)
     )
 
 
 def steady(positions: mx.array) -> mx.array:
-    """Promise that `positions` will not be changed in place, so that the rotation that follows from it can be kept.
+    """Promise that `positions` will not be changed in place, so that its rotation can be kept; return the array.
 
-    Gives the array itself. Where MLX's own rotary embedding is in place, nothing is remembered.
+    While `install` has not been called, MLX's own rotary embedding runs and nothing is kept.
     """
     rope = mx.fast.rope
     return rope.steady(positions) if isinstance(rope, Rope) else positions
@@ -205,7 +220,7 @@ def steady(positions: mx.array) -> mx.array:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """A function of `mlx.core` that leaves large float32 arrays to another."""
+    """An elementwise function of `mlx.core` that leaves large float32 arrays to the function `large`."""
 
     own: Callable[..., mx.array]
     large: Callable[..., mx.array]
@@ -218,6 +233,8 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Softmax:
+    """`mx.softmax` that leaves large float32 arrays to `softmax`."""
+
     own: Callable[..., mx.array]
 
     def __call__(self, x: Any, axis: Any = None, **options: Any) -> mx.array:
@@ -228,24 +245,26 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Attention:
+    """`mx.fast.scaled_dot_product_attention` that leaves many float32 scores to `attention`."""
+
     own: Callable[..., mx.array]
 
     def __call__(self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, **options: Any) -> mx.array:
         mask = options.get("mask")
         given = {name for name, value in options.items() if value is not None} - {"mask"}
         scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        worth = scores >= SMALL and (q.shape[2] > 1 or k.shape[2] > FEW)
+        worth = scores >= LARGE and (q.shape[2] > 1 or k.shape[2] > SHORT_CONTEXT)
         if worth and q.dtype == k.dtype == v.dtype == mx.float32 and not given:
             return attention(q, k, v, scale, mask)
         return self.own(q, k, v, scale=scale, **options)
 
 
 def _large(x: Any) -> bool:
-    return isinstance(x, mx.array) and x.dtype == mx.float32 and x.size >= SMALL
+    return isinstance(x, mx.array) and x.dtype == mx.float32 and x.size >= LARGE
 
 
 def install() -> None:
-    """Let models of this process use these functions. Doing so twice is doing so once."""
+    """Put these functions into `mlx.core` of this process. A second call does nothing."""
     if isinstance(mx.sigmoid, Elementwise):
         return
     core, fast = vars(mx), vars(mx.fast)

@@ -1,8 +1,8 @@
-"""exp by numpy, in the memory of arrays that MLX has just made.
+"""exp by numpy, in the memory of arrays that MLX has just computed.
 
-Where numpy has exp for vectors (x86 with AVX2 or AVX-512), it takes a tenth of the time of MLX's operations, which
-write each of their steps to memory. What is behind such an array in MLX's graph has to be computed first, which costs
-a tenth of a millisecond: worth it for many numbers.
+Where numpy has a vectorised exp (x86 with AVX2 or AVX-512), it takes a tenth of the time of MLX's operations, each of
+which writes its result to memory. The array has to be evaluated first, which costs a tenth of a millisecond, so this is
+for large arrays alone.
 """
 
 from collections.abc import Callable
@@ -12,42 +12,54 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-MANY: Final = 1 << 16  # numbers: from here on it pays
-BLOCK: Final = 1 << 16  # numbers that a core's cache holds from one pass to the next
+LARGE: Final = 1 << 16
+"""The least size of an array for which numpy is faster than MLX (measured)."""
+
+BLOCK: Final = 1 << 16
+"""How many float32 are computed at a time: as many as stay in a core's cache from one pass over them to the next."""
+
 MASKED: Final = np.float32(-1e9)
+"""The score of a masked position, whose exp is 0."""
 
 
 def has_vector_exp() -> bool:
-    """Whether numpy was built with such an exp, and this machine can run it."""
+    """Whether numpy has a vectorised exp that this machine can run."""
     found = np.lib.introspect.opt_func_info(func_name="^exp$", signature="float32")
     return any(
-        not each["current"].startswith("baseline") for kind in found.values() for each in kind.values()
+        not each["current"].startswith("baseline") for types in found.values() for each in types.values()
     )
 
 
-QUICK: Final = has_vector_exp()
+HAS_VECTOR_EXP: Final = has_vector_exp()
 
 
-def pays(numbers: int) -> bool:
-    return QUICK and numbers >= MANY
+def is_faster(size: int) -> bool:
+    """Whether numpy computes exp of an array of this size faster than MLX."""
+    return HAS_VECTOR_EXP and size >= LARGE
 
 
-def opened(array: mx.array) -> NDArray[np.float32] | None:
-    """The memory of an array that nobody else looks at, to be written in; None where several of its numbers share
-    one place."""
+def writable_memory(array: mx.array) -> NDArray[np.float32] | None:
+    """Evaluate an array that has no other user, and return its memory to be written into.
+
+    None for an array that is not contiguous, such as a broadcast one, whose elements may share memory.
+    """
     mx.eval(array)
     memory = np.asarray(array)
     return memory if memory.flags.c_contiguous and memory.flags.writeable else None
 
 
-def softened(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple[mx.array, mx.array]:
-    """exp of attention scores [B, G, R * T, L] less the greatest of their row, in their own memory, and the sums
-    [B, G, R * T, 1]. `count` is T, the number of queries; the mask is of [B, H, T, L], or broadcasts to it."""
-    memory = opened(scores)
-    assert memory is not None  # a product of matrices has a place for each number
+def exp_and_sums(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple[mx.array, mx.array]:
+    """exp(scores - their maximum over L), in the memory of `scores`, and its sums over L.
+
+    Scores are [B, G, R * T, L] and sums [B, G, R * T, 1]: B sequences, G KV heads, R query heads for each of them, T
+    queries (`count`) and L keys. The mask is [B, H, T, L] with H = G * R, or broadcasts to that.
+    """
+    memory = writable_memory(scores)
+    # The result of a matrix product is contiguous.
+    assert memory is not None
     *outer, _, length = memory.shape
     if mask is not None:
-        _hide(memory.reshape(*outer, -1, count, length), mask)
+        _apply_mask(memory.reshape(*outer, -1, count, length), mask)
     rows = memory.reshape(-1, length)
     sums = np.empty((len(rows), 1), np.float32)
     height = max(1, BLOCK // length)
@@ -59,17 +71,18 @@ def softened(scores: mx.array, mask: mx.array | str | None, count: int) -> tuple
     return scores, mx.array(sums.reshape(*memory.shape[:-1], 1))
 
 
-def _hide(scores: NDArray[np.float32], mask: mx.array | str) -> None:
-    """`scores` [B, G, R, T, L] of what may not be looked at become so small that their exp is 0."""
+def _apply_mask(scores: NDArray[np.float32], mask: mx.array | str) -> None:
+    """Make masked scores of [B, G, R, T, L] so small that their exp is 0."""
     count, length = scores.shape[-2:]
-    if isinstance(mask, str):  # causal: only the last `count` places are hidden from anyone
+    # A causal mask hides nothing before the last `count` keys.
+    if isinstance(mask, str):
         scores[..., length - count :] += np.where(np.tri(count, dtype=bool), np.float32(0), MASKED)
         return
     given = np.asarray(mask if mask.dtype == mx.bool_ else mask.astype(mx.float32))
-    if given.ndim > 2:  # heads [H] are groups of shares [G, R]; one for all is [1, 1]
-        heads = given.shape[-3]
-        shares = (1, 1) if heads == 1 else scores.shape[1:3]
-        given = given.reshape(*given.shape[:-3], *shares, *given.shape[-2:])
+    # The axis of heads [H] becomes [G, R]; an axis that broadcasts becomes [1, 1].
+    if given.ndim > 2:
+        heads = (1, 1) if given.shape[-3] == 1 else scores.shape[1:3]
+        given = given.reshape(*given.shape[:-3], *heads, *given.shape[-2:])
     if given.dtype == bool:
         np.copyto(scores, MASKED, where=~given)
     else:
@@ -79,8 +92,11 @@ def _hide(scores: NDArray[np.float32], mask: mx.array | str) -> None:
 def in_blocks(
     array: mx.array, function: Callable[[NDArray[np.float32]], NDArray[np.float32]]
 ) -> mx.array | None:
-    """An array that nobody else looks at, each number made another. None where its memory can't be written in."""
-    memory = opened(array)
+    """Apply an elementwise function to an array that has no other user, block by block, in its own memory.
+
+    None for an array whose memory can't be written into.
+    """
+    memory = writable_memory(array)
     if memory is None:
         return None
     flat = memory.reshape(-1)
@@ -92,16 +108,19 @@ def in_blocks(
 
 
 def sigmoid(x: mx.array) -> mx.array | None:
+    """1 / (1 + exp(-x)), or None where a new array can't be written into."""
     return in_blocks(-x, _logistic)
 
 
 def _logistic(negative: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.reciprocal(np.exp(negative) + np.float32(1))  # exp may be infinite: 1 / infinity is right
+    # exp may overflow to infinity, whose reciprocal is the right limit, 0.
+    return np.reciprocal(np.exp(negative) + np.float32(1))
 
 
 def softmax(x: mx.array, axis: int) -> mx.array | None:
+    """softmax over one axis, or None where a new array can't be written into."""
     found = x - x.max(axis, keepdims=True)
-    memory = opened(found)
+    memory = writable_memory(found)
     if memory is None:
         return None
     np.exp(memory, out=memory)

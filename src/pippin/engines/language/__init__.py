@@ -1,6 +1,22 @@
-"""Language models: the kind's two doors, which import what they lead to: much of this room needs no mlx.
+"""The engine of language models. Begin with `step/engine.py`: one step of the engine on one screen.
 
-Begin with `step/engine.py`.
+- `step/`: the engine itself: scheduling, the life of a sequence, prefill, batches, decoding and speculation.
+- `kv_cache/`: the KV caches of all running sequences, as the batches of the model need them.
+- `prefix_cache/`: the KV caches of prompts that requests have in common, in memory and on disk.
+- `sampling/`: penalties, filters and the draw of the next tokens.
+- `prompt/`: from a request to a job, beside the step loop.
+- `text/`: the tokenizer, and tokens back to text.
+- `template/`: chat templates.
+- `constraints/`: grammars for structured output.
+- `vision/`: pictures, video and audio in prompts.
+- `model/`: weights, LoRA adapters and the head.
+
+`job.py` is a prepared request, which goes from `prompt/` to `step/`; `loading.py` makes an engine of a model folder;
+`warm_prompts.py` computes prompts when the server starts. Imports run one way: `text`, `template` and `kv_cache` lie
+below `constraints`, `vision`, `sampling` and `prefix_cache`; these below `model` and `prompt`; and all of them below
+`step`.
+
+The two functions here import what they open: this package is imported before the accelerated BLAS may be loaded.
 """
 
 from typing import TYPE_CHECKING

@@ -1,25 +1,27 @@
 """From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
 
 import logging
-from dataclasses import replace
+import os
 from functools import partial
 from pathlib import Path
 
 import mlx.nn as nn
 import msgspec
-from mlx_lm.models.cache import KVCache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
+from pippin.engines.cpu.blocks import copy_blocks
+from pippin.engines.cpu.functions import steady
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
-from pippin.engines.language.kv_cache.attention import BatchShape
-from pippin.engines.language.kv_cache.groups import RowGroups
-from pippin.engines.language.kv_cache.kinds import can_trim, leaves, measure_rows
-from pippin.engines.language.kv_cache.probe import Batching, choose_batching, probe_row
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.blocks import BlockLayout
@@ -30,11 +32,12 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
-from pippin.engines.language.step.scheduler import Limits, no_bytes
-from pippin.engines.language.step.speculation import DraftModel, PromptLookup, Proposer, Speculation
+from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.proposers import DraftModel, PromptLookup, Proposer
+from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.sight import Sight
 from pippin.engines.language.vision.trial import is_faithful, runs
 from pippin.engines.language.warm_prompts import warm
 
@@ -48,7 +51,8 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     plan = decide(find_facts(), options, spec.memory_bytes)
     configure(plan)
     trusted = options.trust_remote_code
-    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
+    threads = spec.threads or os.cpu_count() or 1
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads)
     if isinstance(model, VisionModel) and not runs(model):
         log.warning(
             "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
@@ -78,75 +82,82 @@ def build_engine(
     adapters = install(model, options.adapter_path, options.adapters)
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
-    batching = choose_batching(model, options)
+    # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
+    batching = choose_batching(model, options, steady if plan.slow_functions else unmarked)
     if len(adapters) and batching.shape is None:
         message = "Adapters cannot be used with this model: its rows run one at a time. Start without them."
         raise ServerError("load_failed", message, "adapters")
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
-        prefixes = _open_prefixes(model, options, plan, batching.shape, shares.prefixes, folder)
+        # With a start of quantisation, short rows must find what they left.
+        layout = batching.layout if options.quantized_kv_start else batching.shape.layout
+        prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
-    probe, stretch = probe_row(model, 2), int(plan.prefill_chunk * MOST_STRETCH)
-    uncut = [layer for layer in leaves(probe) if type(layer) is not KVCache]
-    engine = LanguageEngine(
-        model,
-        tokenizer,
-        options=options,
-        limits=Limits(
-            max_rows=options.max_num_seqs,
-            queue_size=options.queue_size,
-            prefill_chunk=plan.prefill_chunk,
-            target_gap=options.target_gap_ms / 1e3,
-            row_bytes=batching.row_bytes,
-            # A window's cache holds the newest chunk beside it.
-            prompt_bytes=measure_rows(probe, slack=stretch),
-            draft_bytes=no_bytes if proposer is None else proposer.row_bytes,
-            memory=shares.rows,
-            slack=batching.slack,
-            prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
-            aside_bytes=measure_rows(uncut, slack=stretch),
-        ),
-        share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=Batch(
-            RowGroups(batching.new_group, options.quantized_kv_start if options.kv_bits else 0),
-            tokenizer,
-            batching.vocabulary,
-            adapters,
-            sorts_slowly=plan.sorts_slowly,
-            overlaps=plan.overlaps,
-        ),
+    loaded = LoadedModel(
+        module=model,
+        tokenizer=tokenizer,
+        vocabulary=batching.vocabulary,
         head=Head(model, batching.vocabulary),
-        joint_prompts=batching.shape is not None,
-        prefixes=prefixes,
         adapters=adapters,
-        sight=_open_sight(model, options, plan),
+        vision=_open_vision(model, options, plan),
+        joins_prompts=batching.joint_prompts,
+    )
+    groups = CacheGroups(
+        batching.layout, batching.new_group, options.quantized_kv_start if options.kv_bits else 0
+    )
+    engine = LanguageEngine(
+        loaded,
+        options=options,
+        limits=_limits(options, plan, batching, proposer, shares.rows),
+        share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
+        batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
+        prefixes=prefixes,
         speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
     )
     engine.counters.weight_bytes = size
     return engine
 
 
-def _open_sight(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> Sight | None:
+def _limits(
+    options: ModelOptions, plan: DevicePlan, batching: Batching, proposer: Proposer | None, memory: int
+) -> StepLimits:
+    """`memory`: bytes for running sequences and prompts under way."""
+    chunk = int(plan.prefill_chunk * MOST_STRETCH)
+    return StepLimits(
+        max_sequences=options.max_num_seqs,
+        queue_size=options.queue_size,
+        prefill_chunk=plan.prefill_chunk,
+        longest_chunk=plan.longest_chunk,
+        target_gap=options.target_gap_ms / 1e3,
+        sequence_bytes=batching.slot_bytes,
+        prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
+        draft_bytes=None if proposer is None else proposer.sequence_bytes,
+        memory=memory,
+        slack=batching.slack,
+        prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
+        aside_bytes=partial(batching.layout.aside_bytes, chunk=chunk),
+    )
+
+
+def _open_vision(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> VisionEncoder | None:
     if not isinstance(model, VisionModel):
         return None
-    return Sight(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
+    return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
 
 
 def _open_prefixes(
-    model: nn.Module,
+    layout: CacheLayout,
     options: ModelOptions,
     plan: DevicePlan,
-    shape: BatchShape,
     limit: int,
     folder: Path | None,
 ) -> PrefixCache:
     tree = PrefixTree(options.cache_block_tokens, limit, leaf_limit=options.prompt_cache_size)
-    if options.quantized_kv_start:
-        shape = replace(shape, kv_bits=None)  # short rows must find what they left
-    layout = BlockLayout(probe_row(model, 2), shape, writes_in_place=plan.writes_in_place)
+    blocks = BlockLayout(layout, host_copy=copy_blocks if plan.writes_in_place else None)
     disk = None
     if options.cache_dir is not None and folder is not None:
-        details = f"{plan.run_type} {options.cache_block_tokens} {shape.kv_bits} {shape.kv_group_size}"
+        bits = None if options.quantized_kv_start else options.kv_bits
+        details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
         try:
             disk = DiskCache(
                 Path(options.cache_dir).expanduser(),
@@ -159,7 +170,7 @@ def _open_prefixes(
                 f"cache_dir {options.cache_dir!r} cannot be used: {error.strerror}.",
                 "cache_dir",
             ) from error
-    return PrefixCache(tree, layout, disk)
+    return PrefixCache(tree, blocks, disk)
 
 
 def _adapter_prints(options: ModelOptions) -> list[str]:
@@ -186,11 +197,11 @@ def _open_proposer(
     folder = Path(options.draft_model_path).expanduser()
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
     draft, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
-    probe = probe_row(draft, 2)
-    if not can_trim(probe):
+    layout = CacheLayout.learn(draft, probe_prompt(draft, 2))
+    if not layout.trims:
         message = f"The draft model {info.id!r} has layers that cannot take tokens back: choose another."
         raise ServerError("load_failed", message, name)
     if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, name)
-    return DraftModel(draft, plan.prefill_chunk, probe)
+    return DraftModel(draft, plan.prefill_chunk, layout)

@@ -16,7 +16,7 @@ from pippin.core.requests import GenerationRequest, Thinking
 from pippin.core.tasks import Generate
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt.preparer import LanguagePreparer
-from pippin.engines.language.step.decoder import RowDecoder
+from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.output.formats import reasoning_format, tool_format
 from tests.engines.language.text.small_tokenizer import byte_level
 from tests.output.families import BY_NAME, FAMILIES, Family, Renderer
@@ -78,7 +78,7 @@ def job_of(prepared: LanguagePreparer, **fields: Any) -> LanguageJob:
 
 def played(job: LanguageJob, prepared: LanguagePreparer, wire: str, calls: int) -> CompletedChoice:
     """The turn's tokens through the decoder; each must be allowed until all calls are made, and an end after them."""
-    decoder, events = RowDecoder(job, 0, prepared.tokenizer), []
+    decoder, events = SequenceDecoder(job, 0, prepared.tokenizer), []
     for token in prepared.tokenizer.encode(wire):
         row = np.zeros(-(-prepared.tokenizer.size // 32), np.int32)
         if decoder.needs_mask:

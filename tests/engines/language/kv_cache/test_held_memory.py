@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pippin.config.options.model import ModelOptions
-from pippin.engines.language.kv_cache.kinds import arrays_of
+from pippin.engines.language.kv_cache.layout import arrays_of
 from tests.engines.language.bench import PLAN, Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
@@ -94,10 +94,10 @@ def test_a_hit_is_copied_where_its_row_will_lie(bench: Bench, in_place: bool) ->
     size, before = prefix_bytes(bench), active()
     whole = size * 1280 / len(LONG)  # places are rounded up
     engine.submit(bench.job("b", (*LONG, 1, 2, 3), 20))
-    engine._admit(time.monotonic())
+    engine.lifecycle.admit(time.monotonic())
 
     mx.reset_peak_memory()
-    prompt = engine._prompts.next()
+    prompt = engine.prefill.next()
     assert prompt is not None
     assert prompt.cache is not None
     mx.eval(arrays_of(prompt.cache))
@@ -107,14 +107,14 @@ def test_a_hit_is_copied_where_its_row_will_lie(bench: Bench, in_place: bool) ->
 
     held = active()
     mx.reset_peak_memory()
-    engine._prompts.compute(prompt, CHUNK, wait=True)
+    engine.prefill.compute(prompt, CHUNK, wait=True)
     assert peak() - held < 0.2 * size, (
         "what is new is written into that room, and the prefix stays where it is"
     )
 
     held = active()
     mx.reset_peak_memory()
-    engine._start_rows(prompt)
+    engine.lifecycle.start(prompt)
     del prompt
     for _ in range(4):
         engine.step()
@@ -129,14 +129,14 @@ def test_a_hit_beside_a_running_row_is_copied_into_its_slot(bench: Bench, in_pla
     size = prefix_bytes(bench)
     engine.submit(bench.job("first", (*LONG, 7), 200))
     engine.submit(bench.job("second", (*LONG, 8), 200))
-    while len(engine._batch.rows) < 2:
+    while len(engine.batch.running) < 2:
         engine.step()
     held = active()
     engine.cancel("second")
     engine.submit(bench.job("third", (*LONG, 1, 2, 3), 200))
     aside = 0 if in_place else size  # all layers side by side for a moment
     assert max(step_peak(bench) for _ in range(4)) < aside + 0.2 * size
-    assert len(engine._batch.rows) == 2
+    assert len(engine.batch.running) == 2
     assert active() - held < 0.1 * size, "and the slot that was there"
 
 
@@ -145,14 +145,14 @@ def test_a_row_that_joins_where_another_left_copies_nobody_elses_cache(bench: Be
     engine, own = bench.engine, prefix_bytes(bench)
     for row in range(12):
         engine.submit(bench.job(f"r{row}", (*LONG[:900], row), 100))
-    while len(engine._batch.rows) < 12:
+    while len(engine.batch.running) < 12:
         engine.step()
     slots = engine.stats().kv_bytes
     for row in range(12, 14):
         engine.cancel(f"r{row - 8}")
         engine.submit(bench.job(f"r{row}", (*LONG[:900], row), 100))
         assert max(step_peak(bench) for _ in range(4)) < 1.5 * own < slots / 3
-    assert len(engine._batch.rows) == 12
+    assert len(engine.batch.running) == 12
     assert engine.stats().kv_bytes == slots
 
 
@@ -171,15 +171,20 @@ def test_a_row_that_leaves_copies_its_new_text_alone(
         engine.submit(bench.job(f"r{row}", (*LONG[:900], row), 40 + 10 * row))
     stays: list[int] = []
     leaves: list[int] = []
+    before = 0
     while engine.busy:
         if not known_to_end:
-            for ticket in engine._scheduler.tickets:
-                ticket.growth = max(ticket.growth, 2)
-        going, decoding = bool(engine._keeping), len(engine._batch.rows) == 4
+            for running in engine.scheduler.running:
+                running.growth = max(running.growth, 2)
+        # What left in the last step is copied in this one.
+        going, decoding = len(engine.batch.running) < before, len(engine.batch.running) == 4
+        before = len(engine.batch.running)
         added = step_peak(bench)
-        if engine._batch.rows and (decoding or going):
+        if engine.batch.running and (decoding or going):
             (leaves if going else stays).append(added)
-    per_token = bench.engine._scheduler.limits.row_bytes(1001) - engine._scheduler.limits.row_bytes(1000)
+    per_token = bench.engine.scheduler.limits.sequence_bytes(1001) - engine.scheduler.limits.sequence_bytes(
+        1000
+    )
     assert len(leaves) == 3
     new_text = (900 % 16 + 40 + 20 + 16) * per_token
     usual = sorted(stays)[len(stays) // 2]
@@ -194,7 +199,7 @@ def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_row_or_for_its
     run_all(bench, {"a": (LONG[:320], 1)})
     prompt = (*LONG[:320], *range(200))
     engine = bench.engine
-    compute = engine._prompts.compute
+    compute = engine.prefill.compute
     places: list[int] = []
 
     def watched(*given: Any, **named: Any) -> Any:
@@ -202,7 +207,7 @@ def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_row_or_for_its
         places.extend(layer.keys.shape[2] for each in found[1] for layer in each.cache or ())
         return found
 
-    engine._prompts.compute = watched  # type: ignore[method-assign]
+    engine.prefill.compute = watched  # type: ignore[method-assign]
     engine.submit(bench.job("b", prompt, 4, n=choices))
     while engine.busy:
         engine.step()
@@ -221,5 +226,5 @@ def test_sixteen_rows_of_one_prefix_hold_it_once_in_the_tree(bench: Bench) -> No
     assert stats.batch_size == 16
     assert stats.cache.bytes - size <= 16 * 16 * per_token, "what is their own is less than a block each"
     assert stats.kv_bytes >= 16 * 900 * per_token, "each live row has a copy"
-    charged = bench.engine._scheduler._charge(bench.engine._scheduler.tickets, growth=1)
+    charged = bench.engine.scheduler.charged
     assert charged >= 16 * 900 * per_token, "and is charged for it"

@@ -9,9 +9,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.attention import QuantizedArena
-from pippin.engines.language.kv_cache.slot_group import ArenaGroup, flat
-from pippin.engines.language.step.sequences import GroupName
+from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
+from pippin.engines.language.kv_cache.slot_group import BatchedGroup
+from pippin.engines.language.kv_cache.slots import SlotGroup
 from tests.engines.language.bench import Bench, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
@@ -31,6 +31,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         if "head_dim" in shape and name not in ("mamba2", "lfm2")
     }
     return {name: tiny_model(name, root / name, **(WIDE if name in wide else {})) for name in ARCHITECTURES}
+
+
+def quantized(group: SlotGroup) -> list[BatchedQuantized]:
+    """The layers of a group whose keys and values are in few bits."""
+    assert isinstance(group, BatchedGroup)
+    return [cache for cache in group._caches if isinstance(cache, BatchedQuantized)]
 
 
 def options(bits: int, **more: object) -> ModelOptions:
@@ -74,9 +80,9 @@ def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path])
     while engine.busy:
         engine.step()
         kinds |= {
-            (row.request.job.id, row.group[1], len(row.tokens) - 1 >= 40)
-            for row in engine._batch.rows
-            if row.fresh is None
+            (row.sequence.request.job.id, not quantized(row.slot.group), len(row.sequence.tokens) - 1 >= 40)
+            for row in engine.batch.running
+            if row.next_token is None
         }
     bench.judge(prompt, watched["short", 0])
     assert ("long", True, False) in kinds
@@ -94,20 +100,19 @@ def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
     bench = Bench(folders[architecture], options(4, prefix_cache=False))
     engine = bench.engine
     engine.submit(bench.job("a", PROMPTS["r0"][0] + PROMPTS["r4"][0][:14], 40, n=2))
-    held: dict[int, tuple[GroupName, list[mx.array]]] = {}
+    held: dict[int, tuple[SlotGroup, list[mx.array]]] = {}
     moves = 0
     while engine.busy:
         engine.step()
-        for row in engine._batch.rows:
-            group = engine._batch.groups._groups[row.group]
-            assert isinstance(group, ArenaGroup)
-            arenas = [arena for arena in flat(group._arenas) if isinstance(arena, QuantizedArena)]
-            parts = [mx.array(part[row.slot, :, :34]) for arena in arenas for part in arena.parts]
+        for row in engine.batch.running:
+            slot = row.slot
+            layers = quantized(slot.group)
+            parts = [mx.array(buffer[slot.index, :, :34]) for layer in layers for buffer in layer.buffers]
             mx.eval(parts)
-            name, before = held.get(row.choice, (row.group, parts))
-            moves += name != row.group
+            group, before = held.get(row.sequence.choice, (slot.group, parts))
+            moves += group is not slot.group
             assert all(map(mx.array_equal, before, parts))
-            held[row.choice] = row.group, parts
+            held[row.sequence.choice] = slot.group, parts
     assert moves == 4
 
 

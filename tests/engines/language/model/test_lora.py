@@ -64,13 +64,13 @@ def test_rows_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[
     engine = bench.engine
     names = {"r0": None, "r1": "one", "r2": "two", "r3": "one"}
     found: dict[str, list[int]] = {}
-    accept = engine._requests.accept
+    accept = engine.lifecycle.accept
 
-    def noting(row: Any, choice: Any) -> None:
-        found.setdefault(row.request.job.id, []).append(choice.token)
-        accept(row, choice)
+    def noting(running: Any, sampled: Any) -> None:
+        found.setdefault(running.sequence.request.job.id, []).append(sampled.token)
+        accept(running, sampled)
 
-    engine._requests.accept = noting  # type: ignore[method-assign]
+    engine.lifecycle.accept = noting  # type: ignore[method-assign]
     for name, wanted in names.items():
         engine.submit(bench.job(name, PROMPT, 12, adapter=wanted, key=(wanted or "").encode()))
     while engine.busy:

@@ -78,11 +78,26 @@ def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: 
     assert stats.entries <= 100 // 8 + 16
 
     small = bench_of(folders, "llama", cache_memory_mb=1)
-    tree = small.engine._prefixes.tree  # type: ignore[union-attr]
+    tree = small.engine.prefixes.tree  # type: ignore[union-attr]
     for seed in range(30):
         run_all(small, {"a": (tuple((seed * 13 + place * 7) % 251 for place in range(100)), 4)})
         assert tree.bytes <= tree.limit
     assert tree.evictions == 0 or tree.bytes > tree.limit - 8 * per_token
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_retry_goes_on_from_what_was_computed_of_a_cancelled_prompt(
+    folders: dict[str, Path], architecture: str
+) -> None:
+    bench = bench_of(folders, architecture)
+    bench.engine.submit(bench.job("a", PROMPT, 5))
+    for _ in range(2):
+        bench.engine.step()
+    [status] = bench.engine.stats().requests
+    bench.engine.cancel("a")
+    answers, ends = run_all(bench, {"b": (PROMPT, 5)})
+    assert ends["b", 0].usage.cached_tokens == status.prefilled_tokens == 64
+    bench.judge(PROMPT, answers["b", 0])
 
 
 def test_salts_keep_tenants_apart(folders: dict[str, Path]) -> None:

@@ -78,8 +78,8 @@ SERVER = """
         bench.judge(prompt, answers["a", 0])
         print(seed, ends["a", 0].usage.cached_tokens, flush=True)
     if end == "kill":
-        while bench.engine._prefixes._disk.disk.writes < 8:
-            bench.engine._prefixes.write_some()
+        while bench.engine.prefixes._disk.disk.writes < 8:
+            bench.engine.prefixes.write_some()
         os.kill(os.getpid(), 9)
     bench.engine.close()
 """

@@ -1,5 +1,6 @@
 """From a request to tokens: what each family of templates gets, what fits, and what is refused by name."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -132,14 +133,30 @@ def test_a_conversation_that_the_template_refuses_is_refused_in_its_words():
     assert report.param == "messages"
 
 
-def test_late_system_messages_move_to_the_start_where_they_must():
+def test_late_system_messages_stay_where_they_were_said_as_marked_text():
     request = chat(
         say("system", "A"), say("user", "B"), say("assistant", "C"), say("developer", "D"), say("user", "E")
     )
     assert text_of(preparer(chat_templates.ONE_SYSTEM), request).startswith(
-        "<system>A\n\nD<user>B<assistant>C<user>E"
+        "<system>A<user>B<assistant>C<user><system-reminder>\nD\n</system-reminder>\n\nE"
     )
     assert "<|im_start|>system\nD" in text_of(PLAIN, request)
+
+
+@pytest.mark.parametrize(
+    ("turns", "wanted"),
+    [
+        (["system:A", "user:B", "system:C", "user:D"], "<system>A<user>B\n\n{C}<user>D"),
+        (["user:B", "system:C"], "<user>B\n\n{C}"),
+        (["user:B", "assistant:C", "system:D", "system:E"], "<user>B<assistant>C<user>{D}\n\n{E}"),
+        (["user:B", "assistant:C", "system:", "user:E"], "<user>B<assistant>C<user>E"),
+        (["user:B", "assistant:C", "system:D", "assistant:E"], "<user>B<assistant>C<user>{D}<assistant>E"),
+    ],
+)
+def test_each_late_system_message_has_one_place(turns, wanted):
+    request = chat(*(say(*turn.split(":")) for turn in turns))
+    marked = re.sub(r"\{(\w)\}", "<system-reminder>\n\\1\n</system-reminder>", wanted)
+    assert text_of(preparer(chat_templates.ONE_SYSTEM), request).removesuffix("<assistant>") == marked
 
 
 def test_developer_messages_stay_where_the_template_knows_them():

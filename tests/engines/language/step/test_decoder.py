@@ -13,7 +13,7 @@ from pippin.core.events import Accepted, Event, PartDelta, PartEnded
 from pippin.core.requests import Choice, GenerationRequest, JsonSchema, Sampling
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.step.decoder import RowDecoder
+from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.output.formats import reasoning_format, tool_format
 from tests.engines.language.text.small_tokenizer import byte_level
@@ -41,7 +41,7 @@ def asking(**fields: Any) -> GenerationRequest:
     return GenerationRequest(model="m", prompt="x", **fields)
 
 
-def run(decoder: RowDecoder, text: str, *, logprobs: bool = False) -> CompletedChoice:
+def run(decoder: SequenceDecoder, text: str, *, logprobs: bool = False) -> CompletedChoice:
     """Feed the tokens of a text until the row is finished."""
     completion = Completion()
     events: list[Event] = []
@@ -55,54 +55,55 @@ def run(decoder: RowDecoder, text: str, *, logprobs: bool = False) -> CompletedC
     return completion.choices[0] if completion.choices else CompletedChoice()
 
 
-def allowed(decoder: RowDecoder, tokenizer: Tokenizer = TOKENIZER) -> set[int]:
+def allowed(decoder: SequenceDecoder, tokenizer: Tokenizer = TOKENIZER) -> set[int]:
     row = np.zeros(-(-tokenizer.size // 32), np.int32)
     decoder.fill_mask(row)
     return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
 
 
 def test_an_end_token_stops_and_does_not_show():
-    decoder = RowDecoder(job(), 0, TOKENIZER)
+    decoder = SequenceDecoder(job(), 0, TOKENIZER)
     assert run(decoder, "Hello world<|im_end|>never").text("text") == "Hello world"
     assert decoder.finished == "stop"
     assert decoder.completion_tokens == len(TOKENIZER.encode("Hello world")) + 1
 
 
 def test_special_tokens_in_an_answer_do_not_show():
-    assert run(RowDecoder(job(), 0, TOKENIZER), "a<|endoftext|>b<|im_end|>").text("text") == "ab"
+    assert run(SequenceDecoder(job(), 0, TOKENIZER), "a<|endoftext|>b<|im_end|>").text("text") == "ab"
 
 
 def test_the_limit_of_tokens_ends_with_length():
-    decoder = RowDecoder(job(max_tokens=2), 0, TOKENIZER)
+    decoder = SequenceDecoder(job(max_tokens=2), 0, TOKENIZER)
     shown = run(decoder, "one two three").text("text")
     assert decoder.finished == "length"
     assert decoder.completion_tokens == 2
     assert "one two three".startswith(shown)
-    assert RowDecoder(job(max_tokens=0), 0, TOKENIZER).finished == "length"
+    assert SequenceDecoder(job(max_tokens=0), 0, TOKENIZER).finished == "length"
 
 
 @pytest.mark.parametrize(("include", "shown"), [(False, "say "), (True, "say stop here")])
 def test_a_stop_string_across_token_borders_is_cut(include, shown):
-    decoder = RowDecoder(job(asking(stop=("stop here",), include_stop=include)), 0, TOKENIZER)
+    decoder = SequenceDecoder(job(asking(stop=("stop here",), include_stop=include)), 0, TOKENIZER)
     assert run(decoder, "say stop here now").text("text") == shown
     assert decoder.finished == "stop"
     assert decoder.stop_sequence == "stop here"
 
 
 def test_a_stop_string_of_the_format_is_not_reported():
-    decoder = RowDecoder(job(stops=("hidden",)), 0, TOKENIZER)
+    decoder = SequenceDecoder(job(stops=("hidden",)), 0, TOKENIZER)
     assert run(decoder, "say hidden now").text("text") == "say "
     assert decoder.stop_sequence is None
 
 
 def test_text_held_back_for_a_stop_string_is_released_at_the_end():
     assert (
-        run(RowDecoder(job(asking(stop=("dogma",))), 0, TOKENIZER), "a dog<|im_end|>").text("text") == "a dog"
+        run(SequenceDecoder(job(asking(stop=("dogma",))), 0, TOKENIZER), "a dog<|im_end|>").text("text")
+        == "a dog"
     )
 
 
 def test_no_end_before_the_least_number_of_tokens():
-    decoder = RowDecoder(job(asking(min_tokens=3)), 0, TOKENIZER)
+    decoder = SequenceDecoder(job(asking(min_tokens=3)), 0, TOKENIZER)
     assert decoder.needs_mask
     assert END not in allowed(decoder)
     for token in TOKENIZER.encode("abc def ghi")[:3]:
@@ -111,7 +112,7 @@ def test_no_end_before_the_least_number_of_tokens():
 
 
 def test_reasoning_is_counted_and_stop_strings_do_not_cut_it():
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         job(asking(stop=("world",)), reasoning_format=THINK, thinking_open=True), 0, TOKENIZER
     )
     choice = run(decoder, "Hello world</think>What world is")
@@ -122,7 +123,7 @@ def test_reasoning_is_counted_and_stop_strings_do_not_cut_it():
 
 def test_a_used_up_budget_forces_the_end_of_reasoning():
     end = tuple(TOKENIZER.encode("</think>"))
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         job(reasoning_format=THINK, thinking_open=True, thinking_budget=3, thinking_end=end), 0, TOKENIZER
     )
     for token in TOKENIZER.encode("one two three four")[:3]:
@@ -140,7 +141,7 @@ def test_a_used_up_budget_forces_the_end_of_reasoning():
 def test_a_token_that_ends_reasoning_and_turns_ends_the_reasoning_first():
     end = TOKENIZER.single("<|im_end|>")
     reasoning = THINK.with_markers(None, "<|im_end|>")
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         job(reasoning_format=reasoning, thinking_open=True, thinking_end=(end,)), 0, TOKENIZER
     )
     choice = run(decoder, "Hm.<|im_end|>Four.<|im_end|>")
@@ -150,7 +151,7 @@ def test_a_token_that_ends_reasoning_and_turns_ends_the_reasoning_first():
 
 def test_a_budget_of_nothing_forces_the_end_at_once():
     end = tuple(TOKENIZER.encode("</think>"))
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         job(reasoning_format=THINK, thinking_open=True, thinking_budget=0, thinking_end=end), 0, TOKENIZER
     )
     assert decoder.forced == end
@@ -161,7 +162,7 @@ def constrained(wanted: Any, **more: Any) -> LanguageJob:
 
 
 def test_a_grammar_masks_and_its_end_is_the_end():
-    decoder = RowDecoder(constrained(Choice(("yes", "no"))), 0, TOKENIZER)
+    decoder = SequenceDecoder(constrained(Choice(("yes", "no"))), 0, TOKENIZER)
     assert decoder.needs_mask
     assert {bytes(TOKENIZER.raw(token)[:1]) for token in allowed(decoder)} == {b"y", b"n"}
     assert run(decoder, "yes").text("text") == "yes"
@@ -169,7 +170,7 @@ def test_a_grammar_masks_and_its_end_is_the_end():
 
 
 def test_a_grammar_begins_after_the_reasoning():
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         constrained(Choice(("yes", "no")), reasoning_format=THINK, thinking_open=True), 0, TOKENIZER
     )
     assert not decoder.needs_mask
@@ -181,7 +182,7 @@ def test_a_grammar_begins_after_the_reasoning():
 
 def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
     (start,) = TOKENIZER.encode("<think>")
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
@@ -189,7 +190,7 @@ def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
     assert start in allowed(decoder)
     choice = run(decoder, "<think>well</think>no")
     assert (choice.text("reasoning"), choice.text("text")) == ("well", "no")
-    answered = RowDecoder(
+    answered = SequenceDecoder(
         constrained(Choice(("yes", "no")), reasoning_format=THINK, may_think=True, thinking_start=(start,)),
         0,
         TOKENIZER,
@@ -199,32 +200,32 @@ def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():
 
 
 def test_a_grammar_whose_only_way_is_the_end_beats_the_least_number_of_tokens():
-    decoder = RowDecoder(constrained(Choice(("y", "yes")), request=asking(min_tokens=50)), 0, TOKENIZER)
+    decoder = SequenceDecoder(constrained(Choice(("y", "yes")), request=asking(min_tokens=50)), 0, TOKENIZER)
     decoder.accept(TOKENIZER.encode("y")[0])
     assert END not in allowed(decoder)
     assert allowed(decoder)
 
 
 def test_a_token_that_a_grammar_forbids_ends_the_request_with_an_error():
-    decoder = RowDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
+    decoder = SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
     with pytest.raises(ServerError):
         decoder.accept(TOKENIZER.encode("no")[0])
 
 
 def test_proposals_are_let_through_as_far_as_grammar_and_limits_go():
     tokens = TOKENIZER.encode("yes")
-    assert RowDecoder(job(), 0, TOKENIZER).allowed([5, 6, 7]) == 3
-    assert RowDecoder(job(max_tokens=2), 0, TOKENIZER).allowed([5, 6, 7]) == 2
-    decoder = RowDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
+    assert SequenceDecoder(job(), 0, TOKENIZER).allowed([5, 6, 7]) == 3
+    assert SequenceDecoder(job(max_tokens=2), 0, TOKENIZER).allowed([5, 6, 7]) == 2
+    decoder = SequenceDecoder(constrained(Choice(("yes",))), 0, TOKENIZER)
     assert decoder.allowed(tokens) == len(tokens)
     assert decoder.allowed(TOKENIZER.encode("no")) == 0
     budgeted = job(reasoning_format=THINK, thinking_open=True, thinking_budget=2, thinking_end=(1,))
-    assert RowDecoder(budgeted, 0, TOKENIZER).allowed([5, 6, 7]) == 2
+    assert SequenceDecoder(budgeted, 0, TOKENIZER).allowed([5, 6, 7]) == 2
 
 
 def test_masks_ahead_are_those_of_each_place_and_leave_the_row_alone():
     wanted = JsonSchema({"enum": ["abcdef", "abcxyz"]})
-    decoder, walker = (RowDecoder(constrained(wanted), 0, TOKENIZER) for _ in range(2))
+    decoder, walker = (SequenceDecoder(constrained(wanted), 0, TOKENIZER) for _ in range(2))
     tokens = TOKENIZER.encode('"abc')
     rows = np.zeros((len(tokens) + 1, -(-TOKENIZER.size // 32)), np.int32)
     decoder.masks_ahead(tokens, rows)
@@ -244,7 +245,9 @@ TOOL = Tool("look", parameters={"type": "object", "properties": {"at": {"type": 
 
 def test_a_tool_call_is_a_part_and_the_reason_to_end():
     request = asking(tools=(TOOL,), parallel_tool_calls=False)
-    decoder = RowDecoder(job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER)
+    decoder = SequenceDecoder(
+        job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
+    )
     choice = run(decoder, 'Wait. <tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call> and on')
     assert decoder.finished == "tool_calls"
     assert [part.name for part in choice.parts if part.kind == "tool_call"] == ["look"]
@@ -254,7 +257,9 @@ def test_a_tool_call_is_a_part_and_the_reason_to_end():
 def test_calls_that_are_not_to_be_read_stay_text_markup_and_all():
     said = 'Wait. <tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call> and on'
     request = asking(tools=(TOOL,), read_calls=False, parallel_tool_calls=False)
-    decoder = RowDecoder(job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER)
+    decoder = SequenceDecoder(
+        job(request, tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
+    )
     choice = run(decoder, said + "<|im_end|>")
     assert decoder.finished == "stop"
     assert choice.text("text") == said
@@ -265,7 +270,7 @@ def test_a_required_call_is_the_only_thing_that_can_come():
     form, compiler = tool_format("json_tools"), GrammarCompiler(TOKENIZER)
     source = form.grammar((TOOL,), required=True, parallel=False, special=compiler.special_id)
     request = asking(tools=(TOOL,), tool_choice=ToolChoice("required"), parallel_tool_calls=False)
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         job(request, tools=(TOOL,), tool_format=form, grammar=compiler.compile(None, source)), 0, TOKENIZER
     )
     assert allowed(decoder) == {TOKENIZER.single("<tool_call>")}
@@ -274,7 +279,7 @@ def test_a_required_call_is_the_only_thing_that_can_come():
 
 
 def test_logprobs_go_with_the_text_they_belong_to():
-    decoder = RowDecoder(job(asking(logprobs=0, stop=("zzz",))), 0, TOKENIZER)
+    decoder = SequenceDecoder(job(asking(logprobs=0, stop=("zzz",))), 0, TOKENIZER)
     choice = run(decoder, "naïve 🙂 dog<|im_end|>", logprobs=True)
     tokens = choice.tokens("text")
     assert b"".join(token.raw for token in tokens).decode() == "naïve 🙂 dog"
@@ -282,7 +287,7 @@ def test_logprobs_go_with_the_text_they_belong_to():
 
 
 def test_why_a_row_ended_is_known_with_its_last_token():
-    decoder = RowDecoder(
+    decoder = SequenceDecoder(
         job(asking(tools=(TOOL,)), tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
     )
     tokens = TOKENIZER.encode('<tool_call>{"name": "look", "arguments": {}}</tool_call><|im_end|>')
@@ -293,7 +298,7 @@ def test_why_a_row_ended_is_known_with_its_last_token():
 
 
 def test_closing_a_cancelled_row_ends_its_parts():
-    decoder = RowDecoder(replace(job()), 0, TOKENIZER)
+    decoder = SequenceDecoder(replace(job()), 0, TOKENIZER)
     decoder.accept(TOKENIZER.encode("Hello")[0])
     assert decoder.close("cancelled")
 
@@ -301,7 +306,7 @@ def test_closing_a_cancelled_row_ends_its_parts():
 # Reasoning before a grammar, in families that mark it in ways of their own
 
 
-def follow(decoder: RowDecoder, tokenizer: Tokenizer, text: str) -> list[Event]:
+def follow(decoder: SequenceDecoder, tokenizer: Tokenizer, text: str) -> list[Event]:
     """Feed a text whose every token must be allowed."""
     events: list[Event] = []
     for token in tokenizer.encode(text):
@@ -346,29 +351,31 @@ YES = Choice(("yes", "no"))
 @pytest.mark.parametrize("blanks", ["", "\n\n", "\n"])
 def test_blank_lines_between_reasoning_and_a_grammar_are_allowed_and_do_not_show(blanks):
     for wanted, answer in ((YES, "yes"), (JsonSchema({"type": "object", "maxProperties": 0}), "{}")):
-        decoder = RowDecoder(preparing(TOKENIZER, None, "think", wanted, thinking_open=True), 0, TOKENIZER)
+        decoder = SequenceDecoder(
+            preparing(TOKENIZER, None, "think", wanted, thinking_open=True), 0, TOKENIZER
+        )
         events = follow(decoder, TOKENIZER, f"hm</think>{blanks}{answer}")
         shown = "".join(event.text for event in events if isinstance(event, PartDelta) and event.index == 1)
         assert shown == answer
         assert decoder.finished == "stop"
-    decoder = RowDecoder(preparing(TOKENIZER, "json_tools", "think", thinking_open=True), 0, TOKENIZER)
+    decoder = SequenceDecoder(preparing(TOKENIZER, "json_tools", "think", thinking_open=True), 0, TOKENIZER)
     follow(decoder, TOKENIZER, f"hm</think>{blanks}<tool_call>\n{{")
 
 
 def test_reasoning_may_begin_after_a_blank_line():
-    decoder = RowDecoder(preparing(TOKENIZER, "glm47", "glm4", may_think=True), 0, TOKENIZER)
+    decoder = SequenceDecoder(preparing(TOKENIZER, "glm47", "glm4", may_think=True), 0, TOKENIZER)
     follow(decoder, TOKENIZER, "\n<think>hm</think>\n<tool_call>look")
 
 
 def test_a_marker_of_several_tokens_may_open_reasoning_before_a_grammar():
-    decoder = RowDecoder(preparing(GEMMA, "gemma4", "gemma4", may_think=True), 0, GEMMA)
+    decoder = SequenceDecoder(preparing(GEMMA, "gemma4", "gemma4", may_think=True), 0, GEMMA)
     follow(decoder, GEMMA, "<|channel>thought\nhm<channel|>")
     follow(decoder, GEMMA, '<|tool_call>call:look{at:<|"|>x<|"|>}<tool_call|>')
     assert decoder.finished == "tool_calls"
 
 
 def test_a_marker_of_several_tokens_is_finished_once_begun():
-    decoder = RowDecoder(preparing(GEMMA, "gemma4", "gemma4", may_think=True), 0, GEMMA)
+    decoder = SequenceDecoder(preparing(GEMMA, "gemma4", "gemma4", may_think=True), 0, GEMMA)
     start = tuple(GEMMA.encode("<|channel>thought\n"))
     decoder.accept(start[0])
     assert decoder.forced == start[1:]
@@ -385,13 +392,13 @@ def test_a_marker_of_several_tokens_is_finished_once_begun():
     "thought", ["", "<|channel|>analysis<|message|>hm, quite free<|end|><|start|>assistant"]
 )
 def test_a_call_that_is_required_of_harmony_may_follow_its_analysis(thought, call):
-    decoder = RowDecoder(preparing(HARMONY, "harmony", "harmony"), 0, HARMONY)
+    decoder = SequenceDecoder(preparing(HARMONY, "harmony", "harmony"), 0, HARMONY)
     follow(decoder, HARMONY, thought + call + '{"at": "x"}<|call|>')
     assert decoder.calls == 1
 
 
 def test_an_answer_of_harmony_in_a_form_stands_in_its_final_channel():
-    decoder = RowDecoder(preparing(HARMONY, None, "harmony", YES), 0, HARMONY)
+    decoder = SequenceDecoder(preparing(HARMONY, None, "harmony", YES), 0, HARMONY)
     follow(
         decoder,
         HARMONY,
@@ -401,7 +408,7 @@ def test_an_answer_of_harmony_in_a_form_stands_in_its_final_channel():
 
 
 def test_a_budget_ends_the_analysis_of_harmony_inside_a_grammar():
-    decoder = RowDecoder(preparing(HARMONY, "harmony", "harmony", thinking_budget=2), 0, HARMONY)
+    decoder = SequenceDecoder(preparing(HARMONY, "harmony", "harmony", thinking_budget=2), 0, HARMONY)
     for token in HARMONY.encode("<|channel|>analysis<|message|>one two three four"):
         if decoder.forced:
             break
@@ -413,13 +420,15 @@ def test_a_budget_ends_the_analysis_of_harmony_inside_a_grammar():
 def test_nothing_of_an_answer_cut_inside_reasoning_is_content():
     for text in ("hm, quite", "hm <tool_call>", "hm </thi"):
         choice = run(
-            RowDecoder(job(reasoning_format=THINK, thinking_open=True, max_tokens=3), 0, TOKENIZER), text
+            SequenceDecoder(job(reasoning_format=THINK, thinking_open=True, max_tokens=3), 0, TOKENIZER), text
         )
         assert choice.text("text") == ""
 
 
 def test_a_stop_string_that_ends_in_the_answer_does_not_reach_back_into_the_reasoning():
-    decoder = RowDecoder(job(asking(stop=("ab",)), reasoning_format=THINK, thinking_open=True), 0, TOKENIZER)
+    decoder = SequenceDecoder(
+        job(asking(stop=("ab",)), reasoning_format=THINK, thinking_open=True), 0, TOKENIZER
+    )
     choice = run(decoder, "a</think>b then ab")
     assert (choice.text("reasoning"), choice.text("text")) == ("a", "b then ")
     assert decoder.stop_sequence == "ab"

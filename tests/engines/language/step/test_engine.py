@@ -3,10 +3,12 @@
 import math
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import msgspec
 import pytest
 
@@ -14,12 +16,11 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Finished, PartDelta, Progress, PromptEcho
 from pippin.core.requests import Sampling
-from pippin.engines.language.kv_cache import probe as batching
-from pippin.engines.language.kv_cache.kinds import measure_rows
-from pippin.engines.language.kv_cache.probe import probe_row
+from pippin.engines.language.kv_cache.kinds.attention import BatchedAttention
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.slot_group import BatchedGroup
+from pippin.engines.language.kv_cache.slots import Slot, SlotRequest
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
-from pippin.engines.language.step import prefill as prompts
-from pippin.engines.language.step.prefill import compute_together
 from tests.engines.language.bench import PLAN, Bench, run_all, watch
 from tests.engines.tiny_models import tiny_model
 
@@ -34,6 +35,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bench(folder: Path) -> Bench:
     return Bench(folder, ModelOptions(cache_block_tokens=8))
+
+
+def shapes_of_passes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Of the tokens that the model is given from now on."""
+    shapes: list[tuple[int, ...]] = []
+    model = type(bench.model)
+    call = model.__call__
+
+    def noting(self: object, tokens: mx.array, *given: object, **named: object) -> mx.array:
+        shapes.append(tokens.shape)
+        logits: mx.array = call(self, tokens, *given, **named)
+        return logits
+
+    monkeypatch.setattr(model, "__call__", noting)
+    return shapes
 
 
 def events_of(bench: Bench, *jobs: object) -> list[tuple[str, Event]]:
@@ -74,7 +90,7 @@ def test_a_cancelled_request_leaves_nothing_and_says_nothing(bench: Bench) -> No
     for _ in range(12):
         engine.step()
     engine.cancel("a")
-    assert all(row.request.job.id == "b" for row in engine._batch.rows)
+    assert all(row.sequence.request.job.id == "b" for row in engine.batch.running)
     assert engine.stats().running == 2
     while engine.busy:
         assert all(owner == "b" for owner, _ in engine.step())
@@ -85,6 +101,19 @@ def test_a_long_prompt_tells_of_its_progress(bench: Bench) -> None:
     found = [event for _, event in events_of(bench, bench.job("a", PROMPT, 1)) if isinstance(event, Progress)]
     assert [event.done for event in found] == [32, 64, 100]
     assert all(event.total == 100 for event in found)
+
+
+def test_chunks_are_bounded_by_what_they_attend_to(folder: Path) -> None:
+    """As on a Mac, whose watchdog ends what takes the GPU for too long."""
+    bench = Bench(
+        folder, ModelOptions(prefix_cache=False), msgspec.structs.replace(PLAN, attention_pairs=1000)
+    )
+    found = [event for _, event in events_of(bench, bench.job("a", PROMPT, 1)) if isinstance(event, Progress)]
+    ends = [0, *(event.done for event in found)]
+    chunks = [after - before for before, after in pairwise(ends)]
+    assert chunks[0] == 31
+    assert all(1 <= chunk * end <= 1.25 * 1000 for chunk, end in zip(chunks, ends[1:], strict=True))
+    assert chunks[-1] < 12
 
 
 def test_usage_and_timings_are_told_at_the_end(bench: Bench) -> None:
@@ -153,7 +182,7 @@ def test_an_empty_prompt_is_refused(bench: Bench) -> None:
 def test_rows_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
-    engine._scheduler.limits.memory = 2 * engine._scheduler.limits.row_bytes(768)
+    engine.scheduler.limits.memory = 2 * engine.scheduler.limits.sequence_bytes(768)
     prompts = {name: ((PROMPT * 2)[place:], 700) for place, name in enumerate("ab")}
     answers, ends = run_all(bench, prompts)
     assert engine.stats().preemptions == 1
@@ -174,8 +203,8 @@ def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
     while engine.busy:
         engine.step()
         steps += 1
-        if steps in (8, 14) and engine._batch.rows:
-            engine._preemption.suspend(engine._batch.rows[0])
+        if steps in (8, 14) and engine.batch.running:
+            engine.lifecycle.suspend(engine.batch.running[0])
     assert engine.stats().preemptions == 2
     assert watched["a", 0] == alone["a", 0]
 
@@ -183,7 +212,7 @@ def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
 def test_a_lone_row_that_outgrows_the_memory_ends_for_length(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
-    engine._scheduler.limits.memory = engine._scheduler.limits.row_bytes(768)
+    engine.scheduler.limits.memory = engine.scheduler.limits.sequence_bytes(768)
     _, ends = run_all(bench, {"a": (PROMPT, 2000)})
     assert ends["a", 0].reason == "length"
     assert 600 < ends["a", 0].usage.completion_tokens < 700
@@ -191,7 +220,7 @@ def test_a_lone_row_that_outgrows_the_memory_ends_for_length(folder: Path) -> No
 
 def test_some_options_change_while_it_runs_and_others_are_refused(bench: Bench) -> None:
     bench.engine.reconfigure({"target_gap_ms": 50.0})
-    assert bench.engine._scheduler.limits.target_gap == 0.05
+    assert bench.engine.scheduler.limits.target_gap == 0.05
     with pytest.raises(ServerError, match="kv_bits cannot change"):
         bench.engine.reconfigure({"kv_bits": 4})
     with pytest.raises(ServerError, match="target_gap_ms"):
@@ -218,16 +247,11 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
 ) -> None:
     plan = msgspec.structs.replace(PLAN, prefill_chunk=256)
     bench = Bench(folder, ModelOptions(prefix_cache=False), plan)
-    passes: list[list[int]] = []
-
-    def noted(model: object, head: object, together: object, counts: list[int], *, wait: bool) -> None:
-        passes.append(counts)
-        compute_together(model, head, together, counts, wait=wait)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(prompts, "compute_together", noted)
+    passes = shapes_of_passes(bench, monkeypatch)
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 8) for n in range(6)}
     answers, _ = run_all(bench, given)
-    assert passes == [[12, 13, 14, 15, 16, 17]]
+    assert passes[0] == (6, 17), "as many prompts, padded to the longest"
+    assert {width for _, width in passes[1:]} == {1}, "and no other pass of prompts"
     for name, (prompt, _count) in given.items():
         bench.judge(prompt, answers[name, 0])
 
@@ -235,15 +259,12 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
 def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "can_batch", lambda _: False)
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("computed together")
-
-    monkeypatch.setattr(prompts, "compute_together", never)
+    monkeypatch.setattr(CacheLayout, "batches", False)
     bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, prefill_chunk=256))
+    passes = shapes_of_passes(bench, monkeypatch)
     given = {f"r{n}": (tuple((place * 7 + n * 13) % 250 for place in range(12 + n)), 6) for n in range(4)}
     answers, _ = run_all(bench, given)
+    assert {count for count, _ in passes} == {1}
     for name, (prompt, _count) in given.items():
         bench.judge(prompt, answers[name, 0])
 
@@ -259,26 +280,32 @@ def test_rows_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: boo
             assert ends[name, 0].usage.completion_tokens == count
 
 
+def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
+    """A sequence of six tokens in a group whose sequences run one at a time."""
+    group = SoloGroup(model, CacheLayout.learn(model, probe_prompt(model, 2)))
+    slot = group.reserve(SlotRequest(length=6, growth=8, length_class=0), growth=8, following=0)
+    group.join(slot, probe_prompt(model, 6), shift=0)
+    return group, slot
+
+
 def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
     model = Bench(folder, ModelOptions()).model
-    group = SoloGroup(model, measure_rows(probe_row(model, 2)))
-    slot = group.join(probe_row(model, 6), 6, 0)
+    group, slot = alone(model)
     group.forward(mx.array([[3]]))
-    view = group.view(slot, 5)
+    view = slot.view(5)
     assert [layer.offset for layer in view] == [5] * len(view)
-    assert group.length(slot) == 7
-    for layer, own in zip(view, probe_row(model, 5), strict=True):
+    assert slot.length == 7
+    for layer, own in zip(view, probe_prompt(model, 5), strict=True):
         for held, expected in zip(layer.state[:2], own.state[:2], strict=True):
             assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
 
 
 def test_a_row_whose_window_has_moved_on_is_not_seen_as_of_an_earlier_position(tmp_path: Path) -> None:
     model = Bench(tiny_model("gemma3_text", tmp_path / "gemma3"), ModelOptions()).model
-    group = SoloGroup(model, measure_rows(probe_row(model, 2)))
-    slot = group.join(probe_row(model, 6), 6, 0)
-    assert group.looks_back(slot)
+    group, slot = alone(model)
+    assert slot.looks_back
     group.forward(mx.array([list(range(60))]))
-    assert not group.looks_back(slot)
+    assert not slot.looks_back
 
 
 def test_a_streaming_interval_gathers_tokens(folder: Path) -> None:
@@ -313,7 +340,7 @@ def test_a_gpu_computes_the_next_step_while_a_draw_is_read(
         monkeypatch.setattr(owner, name, noting)
 
     for method in ("sample", "forward", "read"):
-        noted(engine._batch, method)
+        noted(engine.batch, method)
     noted(mx, "async_eval")
     engine.step()
     if overlaps:
@@ -328,17 +355,22 @@ def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:
         engine.submit(bench.job(f"r{place}", PROMPT[: 20 + place], 200))
     for _ in range(10):
         engine.step()
-    [group] = engine._batch.groups._groups.values()
-    arena = group._arenas[0]  # type: ignore[attr-defined]
-    rows = {row.request.job.id: row.slot for row in engine._batch.rows}
-    before = {name: mx.array(arena.parts[0][slot, :, :20]) for name, slot in rows.items()}
+
+    def slots() -> dict[str, int]:
+        return {each.sequence.request.job.id: each.slot.index for each in engine.batch.running}
+
+    rows = slots()
+    group = engine.batch.running[0].slot.group
+    assert isinstance(group, BatchedGroup)
+    cache = group._caches[0]
+    assert isinstance(cache, BatchedAttention)
+    before = {name: mx.array(cache.buffers[0][slot, :, :20]) for name, slot in rows.items()}
     mx.eval(before)
     engine.cancel("r1")
     engine.submit(bench.job("new", PROMPT[:50], 5))
     for _ in range(8):
         engine.step()
     for name in ("r0", "r2", "r3"):
-        assert mx.array_equal(arena.parts[0][rows[name], :, :20], before[name])
-    assert {row.request.job.id: row.slot for row in engine._batch.rows if row.request.job.id in rows} == {
-        name: slot for name, slot in rows.items() if name != "r1"
-    }
+        assert mx.array_equal(cache.buffers[0][rows[name], :, :20], before[name])
+    stayed = {name: slot for name, slot in rows.items() if name != "r1"}
+    assert slots().items() >= stayed.items()

@@ -31,7 +31,7 @@ def test_a_running_row_has_a_token_in_every_step_and_no_step_computes_more_than_
     steps = 0
     while engine.stats().batch_size < 2:
         said, computed = len(watched["running", 0]), engine.counters.prompt_tokens
-        allowed = engine._scheduler.chunk()
+        allowed = engine.scheduler.chunk()
         engine.step()
         steps += 1
         assert len(watched["running", 0]) == said + 1, "it waited for more than a chunk"
@@ -46,7 +46,7 @@ def test_the_first_chunk_of_a_known_prompt_is_sized_by_what_is_known(
     bench = Bench(folder, ModelOptions())
     engine = bench.engine
     contexts: list[int] = []
-    affordable = engine._scheduler.step_cost.affordable
+    affordable = engine.scheduler.step_cost.affordable
 
     def watched(seconds: float, context: int) -> int | None:
         contexts.append(context)
@@ -58,7 +58,7 @@ def test_the_first_chunk_of_a_known_prompt_is_sized_by_what_is_known(
     engine.submit(bench.job("running", LONG[500:520], 50))
     while engine.stats().batch_size < 1:
         engine.step()
-    monkeypatch.setattr(engine._scheduler.step_cost, "affordable", watched)
+    monkeypatch.setattr(engine.scheduler.step_cost, "affordable", watched)
     engine.submit(bench.job("again", LONG[:900], 1))
     engine.step()
     assert contexts == [800]

@@ -4,24 +4,20 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache
+from mlx_lm.models.cache import KVCache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache import probe as batching
-from pippin.engines.language.kv_cache.kinds import leaves
-from pippin.engines.language.kv_cache.slots import SlotCache
-from pippin.engines.language.step import speculation
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.step.scheduler import Ticket
-from pippin.engines.language.step.speculation import DraftModel
+from pippin.engines.language.step.speculation import verification
+from pippin.engines.language.step.speculation.proposers import DraftModel
 from tests.engines.language.bench import Bench, watch
 from tests.engines.tiny_models import tiny_model
 
@@ -46,8 +42,8 @@ def small_steps() -> Any:
         patch.setattr(sizes, "LENGTH_CLASSES", (64, 160))
         patch.setattr(sizes, "GROWTH_CHARGED", 32)
         patch.setattr(KVCache, "step", 16)
-        patch.setattr(speculation, "UNPROPOSED", 0)
-        patch.setattr(speculation, "PATIENCE", 1 << 30)
+        patch.setattr(verification, "UNPROPOSED", 0)
+        patch.setattr(verification, "PATIENCE", 1 << 30)
         yield
 
 
@@ -60,7 +56,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         options = {**options, "draft_model_path": str(tiny_model("llama", folder.parent / "draft", seed=8))}
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "alone":
-            patch.setattr(batching, "can_batch", lambda _: False)
+            patch.setattr(CacheLayout, "batches", False)
         yield Bench(folder, msgspec.structs.replace(SMALL, **options))
 
 
@@ -79,16 +75,15 @@ plans = st.lists(
 
 def held(engine: LanguageEngine) -> int:
     """Bytes of all rows, and of the caches of prompts under way and of a draft model, as their arrays have it."""
-    caches = [prompt.cache for prompt in engine._prompts._prompts.values() if prompt.cache is not None]
-    if engine._speculation is not None and isinstance(engine._speculation.proposer, DraftModel):
-        caches += [draft.cache for draft in engine._speculation.proposer._drafts.values()]
-    arrays: list[mx.array | None] = []
-    for cache in caches:
-        for layer in leaves(cache):
-            if isinstance(layer, SlotCache):
-                continue  # which lies in the batch
-            arrays += layer.cache if type(layer) is ArraysCache else [layer.keys, layer.values]
-    return engine._batch.groups.bytes + sum(array.nbytes for array in arrays if array is not None)
+    caches = []
+    for prompt in engine.scheduler.prefilling:
+        layers = zip(engine.batch.groups.layout.kinds, leaves(prompt.cache or ()), strict=False)
+        # What is computed in its slot lies in the batch.
+        caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
+    if engine.speculation is not None and isinstance(engine.speculation.proposer, DraftModel):
+        caches += [draft.cache for draft in engine.speculation.proposer._drafts.values()]
+    aside = sum(array.nbytes for cache in caches for array in arrays_of(cache))
+    return engine.batch.groups.bytes + aside
 
 
 def look_after(owner: Any, name: str, look: Callable[[], None]) -> None:
@@ -119,15 +114,15 @@ def test_no_mix_of_requests_takes_more_than_the_memory(
     bench: Bench, plan: list[Any], places: int, shrink_at: int | None, overlaps: bool
 ) -> None:
     engine = bench.new_engine(msgspec.structs.replace(bench.plan, overlaps=overlaps))
-    limits = engine._scheduler.limits
-    limits.memory = max(limits.row_bytes(places), limits.prompt_bytes(places))
+    limits = engine.scheduler.limits
+    limits.memory = max(limits.sequence_bytes(places), limits.prompt_bytes(places))
 
     def look() -> None:
         assert held(engine) <= limits.memory
 
-    look_after(engine._prompts, "compute", look)
+    look_after(engine.prefill, "compute", look)
     for method in ("forward", "check"):
-        look_after(engine._batch, method, look)
+        look_after(engine.batch, method, look)
     seen = watch(engine)
     asked: dict[str, tuple[tuple[int, ...], int, int]] = {}
     ended: dict[tuple[str, int], Failed | Finished] = {}
@@ -135,7 +130,7 @@ def test_no_mix_of_requests_takes_more_than_the_memory(
     pending = next(arrivals, None)
     for step in range(6000):
         if step == shrink_at:
-            engine._preemption.resize(limits.memory * 2 // 3)
+            engine.lifecycle.resize(limits.memory * 2 // 3)
         while pending is not None and due <= step:
             index, (length, tokens, choices, gap, priority) = pending
             prompt = tuple((index * 37 + place * 7) % 250 for place in range(length))
@@ -160,7 +155,7 @@ def test_no_mix_of_requests_takes_more_than_the_memory(
             end = ended.get((owner, 0)) if isinstance(ended.get((owner, 0)), Failed) else ended[owner, choice]
             if isinstance(end, Finished):
                 made = len(seen[owner, choice])
-                longer = Ticket(id="", priority=0, arrival=0, length=len(prompt) + made, growth=1)
-                assert made == tokens or not engine._scheduler.can_wait(longer), "it was cut without need"
+                fits = engine.scheduler.fits_alone(len(prompt) + made)
+                assert made == tokens or not fits, "it was cut without need"
                 if bench.options.kv_bits is None and choice == 0:
                     bench.judge(prompt, seen[owner, choice])

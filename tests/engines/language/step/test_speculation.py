@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.requests import Sampling
-from pippin.engines.language.step import speculation
+from pippin.engines.language.step.speculation import verification
 from tests.engines.language.bench import Bench, run_all, watch
 from tests.engines.tiny_models import tiny_model
 
@@ -33,8 +33,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(speculation, "UNPROPOSED", 0)
-    monkeypatch.setattr(speculation, "PATIENCE", 1 << 30)
+    monkeypatch.setattr(verification, "UNPROPOSED", 0)
+    monkeypatch.setattr(verification, "PATIENCE", 1 << 30)
 
 
 def options(**changes: object) -> ModelOptions:
@@ -94,10 +94,10 @@ def test_a_row_that_is_preempted_between_proposals_goes_on_as_without(folders: d
     engine = bench.engine
     answers = watch(engine)
     engine.submit(bench.job("a", PHRASE, 30, sampling=sampling))
-    while not (engine._batch.rows and engine._batch.rows[0].fresh is not None):
+    while not (engine.batch.running and engine.batch.running[0].next_token is not None):
         engine.step()
-    engine._preemption.suspend(engine._batch.rows[0])
-    engine._speculation = None  # the steps after it are plain ones
+    engine.lifecycle.suspend(engine.batch.running[0])
+    engine.speculation = None  # the steps after it are plain ones
     while engine.busy:
         engine.step()
     assert answers["a", 0] == expected["a", 0]
@@ -117,7 +117,7 @@ def test_what_is_drawn_with_proposals_has_the_models_distribution(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pearson's test over pairs of tokens, of which the second was judged beside a proposal."""
-    monkeypatch.setattr(speculation, "MOST_ROWS", 64)
+    monkeypatch.setattr(verification, "MOST_SEQUENCES", 64)
     bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
     draws, kept = 500, 3
     sampling = Sampling(temperature=1.0, top_k=kept)
@@ -158,10 +158,10 @@ def test_recurrent_models_refuse_it_by_name(folders: dict[str, Path], architectu
 
 
 def test_it_rests_when_it_does_not_pay(monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path]) -> None:
-    monkeypatch.setattr(speculation, "PATIENCE", 4)
-    monkeypatch.setattr(speculation, "UNPROPOSED", 2)
+    monkeypatch.setattr(verification, "PATIENCE", 4)
+    monkeypatch.setattr(verification, "UNPROPOSED", 2)
     bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
-    judge = bench.engine._speculation
+    judge = bench.engine.speculation
     assert judge is not None
     judge._plain, judge._proposed = 1e-9, 1.0
     _, ends = run_all(bench, {"a": (PHRASE, 60)})

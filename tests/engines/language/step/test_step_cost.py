@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.engines.language.step.scheduler import Step, StepCost
+from pippin.engines.language.step.cost import Step, StepCost
 
 SECONDS = st.floats(0.001, 5)
 
 
-def seconds(rows: int, tokens: int, glances: float = 0.0) -> float:
+def seconds(rows: int, tokens: int, pairs: float = 0.0) -> float:
     """A machine that takes 70 ms to read the weights once, 4 ms for a row, 2.5 ms for a token, 2 us for a look back."""
     decoding = 0.07 + 0.004 * rows if rows else 0.0
-    return decoding + (0.07 + 0.0025 * tokens + 2e-6 * glances if tokens else 0.0)
+    return decoding + (0.07 + 0.0025 * tokens + 2e-6 * pairs if tokens else 0.0)
 
 
 def measured(steps: list[tuple[int, int]]) -> StepCost:
@@ -32,8 +32,8 @@ def test_chunks_shrink_as_their_prompt_grows() -> None:
         (4, 64, 1500),
         (4, 48, 2500),
     ):
-        glances = float(tokens * context)
-        cost.observe(Step(rows, tokens, glances, 0, seconds(rows, tokens, glances)))
+        pairs = float(tokens * context)
+        cost.observe(Step(rows, tokens, pairs, 0, seconds(rows, tokens, pairs)))
     for context in (0, 1000, 4000):
         found = cost.affordable(0.07 + 40 * (0.0025 + 2e-6 * context), context)
         assert found == pytest.approx(40, abs=1)

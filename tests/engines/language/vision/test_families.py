@@ -39,7 +39,7 @@ def test_rows_of_pictures_and_of_text_answer_together_as_alone(bench: VisionBenc
 
 def test_caches_change_no_answer(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine._sight is not None
+    assert engine.vision is not None
     first, _ = bench.run(bench.job("a", WIDE, QUESTION), engine=engine)
     again, ends = bench.run(bench.job("a", WIDE, QUESTION), engine=engine)
     assert again == first
@@ -47,4 +47,4 @@ def test_caches_change_no_answer(bench: VisionBench) -> None:
     other = bench.job("b", WIDE, "Is it red?")
     followed, ends = bench.run(other, engine=engine)
     assert followed["b"] == bench.alone(other)
-    assert engine._sight.encoded == 1
+    assert engine.vision.encoded == 1

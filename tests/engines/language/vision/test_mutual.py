@@ -8,7 +8,7 @@ import pytest
 from pippin.core.events import PromptEcho, Token
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.step import prefill
-from pippin.engines.language.step import prefill as prompts
+from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.vision.media import Span
 from tests.engines.language.bench import PLAN
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
@@ -38,20 +38,22 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
     """Of prompts that are computed from now on, by the request."""
     found: Chunks = {}
-    compute = prompts.compute_chunk
+    compute = Prefill.compute
 
-    def noted(model: Any, head: Any, prompt: Any, tokens: int, **settings: Any) -> None:
-        start = prompt.ticket.computed
-        found.setdefault(prompt.request.job.id, []).append((start, start + tokens))
-        compute(model, head, prompt, tokens, **settings)
+    def noted(self: Prefill, prompt: Any, most: int, *, wait: bool) -> Any:
+        start = prompt.computed
+        result = compute(self, prompt, most, wait=wait)
+        if result[1] == [prompt]:
+            found.setdefault(prompt.request.job.id, []).append((start, prompt.computed))
+        return result
 
-    monkeypatch.setattr(prompts, "compute_chunk", noted)
+    monkeypatch.setattr(Prefill, "compute", noted)
     return found
 
 
 def spans(bench: VisionBench, job: LanguageJob) -> tuple[Span, ...]:
     assert job.media is not None
-    return job.media.spans(bench.model.mutual)
+    return job.media.spans(bench.model.bidirectional)
 
 
 def test_a_picture_larger_than_a_chunk_is_computed_in_one(bench: VisionBench, chunks: Chunks) -> None:
@@ -81,7 +83,7 @@ def test_several_pictures_keep_whole_beside_texts(bench: VisionBench, chunks: Ch
 
 def test_what_follows_a_known_picture_is_answered_as_alone(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine._prefixes is not None
+    assert engine.prefixes is not None
     bench.run(bench.job("a", "Look: ", WIDE, QUESTION), engine=engine)
     cached = {}
     for name, words in (("other", "!"), ("longer", QUESTION + "Why?"), ("same", QUESTION)):
@@ -91,7 +93,7 @@ def test_what_follows_a_known_picture_is_answered_as_alone(bench: VisionBench) -
         cached[name] = ends[name].usage.cached_tokens
     [(start, stop)] = spans(bench, job)
     assert cached["same"] > stop
-    if engine._prefixes.has_snapshots:  # of the ends of chunks alone
+    if engine.prefixes.has_snapshots:  # of the ends of chunks alone
         assert cached["other"] <= start
     else:
         assert start < cached["other"] < stop < cached["longer"]

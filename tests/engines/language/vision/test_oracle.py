@@ -36,7 +36,7 @@ def test_logits_equal_those_of_transformers(family: str, tmp_path: Path, oracle_
     subprocess.run(command, check=True, cwd=tmp_path, timeout=110)
 
     bench = VisionBench(folder)
-    sight = bench.engine._sight
+    sight = bench.engine.vision
     assert sight is not None
     viewing = sight.open(job.prompt, job.media)
     while (medium := viewing.missing(0, len(job.prompt))) is not None:

@@ -9,7 +9,7 @@ from PIL import Image as Pictures
 
 from pippin.core.conversation import Image, Inline
 from pippin.core.errors import ServerError
-from pippin.engines.language.vision.pictures import resized
+from pippin.engines.language.vision.processing import resized
 from pippin.engines.pictures import MOST_PIXELS, decode
 from tests.engines.language.vision.tiny_vision_models import picture
 

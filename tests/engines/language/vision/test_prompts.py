@@ -8,9 +8,9 @@ from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, 
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
-from pippin.engines.language.kv_cache.slot_group import ArenaGroup
+from pippin.engines.language.kv_cache.slot_group import BatchedGroup
 from pippin.engines.language.prompt import rendering
-from pippin.engines.language.vision.sight import FeatureCache
+from pippin.engines.language.vision.encoder import FeatureCache
 from tests.engines.language.bench import watch
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
@@ -43,7 +43,7 @@ def test_several_pictures_are_answered_as_mlx_vlm_does(family: str, tmp_path: Pa
 
 def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine._sight is not None
+    assert engine.vision is not None
     opened = (
         Message("user", (Image(Inline(WIDE)), Text("What is it?"))),
         Message("assistant", (Text("A dog."),)),
@@ -57,12 +57,12 @@ def test_a_conversation_goes_on_without_encoding_its_pictures_again(bench: Visio
     answer, ends = bench.run(another, engine=engine)
     assert answer["c"] == bench.alone(another)
     assert ends["c"].usage.cached_tokens >= 40
-    assert engine._sight.encoded == 2
+    assert engine.vision.encoded == 2
 
 
 def test_features_are_kept_where_prefixes_do_not_help(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine._sight is not None
+    assert engine.vision is not None
     for name, system in (("a", "Be brief."), ("b", "Answer at length, in rhyme.")):
         messages = (Message("system", (Text(system),)), Message("user", (Image(Inline(WIDE)), Text("?"))))
         job = bench.prepare(name, messages)
@@ -84,11 +84,11 @@ def test_the_cache_of_features_is_bounded_and_may_be_off(folder: Path) -> None:
     for size, encoded in ((0, 3), (1, 2), (2, 2)):
         bench = VisionBench(folder, vision_cache_size=size, prefix_cache=False)
         engine = bench.engine
-        assert engine._sight is not None
+        assert engine.vision is not None
         answers = [
             bench.run(bench.job("a", shown, "?"), engine=engine)[0]["a"] for shown in (WIDE, TALL, TALL)
         ]
-        assert engine._sight.encoded == encoded
+        assert engine.vision.encoded == encoded
         assert answers[1] == answers[2] == bench.alone(bench.job("a", TALL, "?"))
 
 
@@ -96,10 +96,10 @@ def test_rows_with_pictures_share_one_batch_with_others(bench: VisionBench) -> N
     engine = bench.new_engine()
     engine.submit(bench.job("a", WIDE, "?", tokens=30))
     engine.submit(bench.job("b", "Only text", tokens=30))
-    while len(engine._batch.rows) < 2:
+    while len(engine.batch.running) < 2:
         engine.step()
-    [group] = engine._batch.groups._groups.values()
-    assert isinstance(group, ArenaGroup)
+    [group] = engine.batch.groups._groups.values()
+    assert isinstance(group, BatchedGroup)
     while engine.busy:
         engine.step()
 
@@ -173,8 +173,8 @@ def test_media_of_one_request_are_bounded_together(
 
 def test_features_are_kept_within_their_bytes(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine._sight is not None
-    features = engine._sight.model.encode(bench.job("a", WIDE).media.placed[0].medium)  # type: ignore[union-attr]
+    assert engine.vision is not None
+    features = engine.vision.model.encode(bench.job("a", WIDE).media.placed[0].medium)  # type: ignore[union-attr]
     cache = FeatureCache(20, 2 * features.bytes)
     for name in (b"a", b"b", b"c"):
         cache.put(name, features)
@@ -245,9 +245,9 @@ def test_a_preempted_row_goes_on_as_it_would_have(family: str, tmp_path: Path) -
     engine.submit(job)
     while len(watched.get(("a", 0), [])) < 9:
         engine.step()
-    engine._preemption.suspend(engine._batch.rows[0])
-    if engine._prefixes is not None:
-        engine._prefixes.clear(disk=False)
+    engine.lifecycle.suspend(engine.batch.running[0])
+    if engine.prefixes is not None:
+        engine.prefixes.clear(disk=False)
     while engine.busy:
         engine.step()
     assert watched["a", 0] == expected

@@ -70,13 +70,13 @@ def test_recordings_and_texts_answer_together_as_alone(bench: VisionBench) -> No
 
 def test_another_question_on_a_recording_hears_it_once(bench: VisionBench) -> None:
     engine = bench.new_engine()
-    assert engine._sight is not None
+    assert engine.vision is not None
     bench.run(bench.job("a", recording(LONG), QUESTION), engine=engine)
     other = bench.job("b", recording(LONG), "Who speaks?")
     followed, ends = bench.run(other, engine=engine)
     assert followed["b"] == bench.alone(other)
     assert ends["b"].usage.cached_tokens >= 32
-    assert engine._sight.encoded == 1
+    assert engine.vision.encoded == 1
 
 
 def test_sound_costs_tokens_by_its_length(bench: VisionBench) -> None:

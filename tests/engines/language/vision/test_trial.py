@@ -29,13 +29,13 @@ def test_all_families_stand_the_trial(family: str, tmp_path: Path) -> None:
     assert found.video == family.startswith(("qwen", "gemma4"))
     assert found.audio == (family in HEARING)
     # Sound is heard in order, also by those whose pictures are seen as a whole.
-    assert bench.model.mutual == ({"image", "video"} if family.startswith("gemma4") else set())
+    assert bench.model.bidirectional == ({"image", "video"} if family.startswith("gemma4") else set())
 
 
 def test_the_models_files_decide_whether_pictures_are_seen_as_a_whole(tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model("gemma4", tmp_path / "gemma4", use_bidirectional_attention=None))
     assert bench.preparer.info.capabilities.images
-    assert not bench.model.mutual
+    assert not bench.model.bidirectional
     shown = picture(60, 28, 1)
     assert bench.alone(bench.job("a", shown, "Where?")) == bench.judged("Where?", [shown])
 
@@ -45,8 +45,8 @@ def test_pictures_that_are_seen_as_a_whole_must_stand_apart(tmp_path: Path) -> N
     media = bench.preparer._media
     assert media is not None
     sample = media.samples["image"]
-    first, last = sample.places[0], sample.places[-1] + 1
-    bare = replace(sample, tokens=sample.tokens[first:last], places=tuple(range(last - first)))
+    first, last = sample.placeholders[0], sample.placeholders[-1] + 1
+    bare = replace(sample, tokens=sample.tokens[first:last], placeholders=tuple(range(last - first)))
     assert is_faithful(bench.model, sample)
     assert not is_faithful(bench.model, bare)
 

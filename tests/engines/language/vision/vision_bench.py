@@ -21,8 +21,8 @@ from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.vision.clips import Clip
 from pippin.engines.language.vision.trial import is_faithful
+from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
 
@@ -65,7 +65,7 @@ class VisionBench:
     ) -> tuple[Tokens, dict[str, Finished]]:
         """Submit all at once and run to the end: every request's tokens, and how it ended."""
         engine = engine or self.engine
-        accept = engine._requests.accept
+        accept = engine.lifecycle.accept
         watched, ends = watch(engine), {}
         for job in jobs:
             engine.submit(job)
@@ -74,7 +74,7 @@ class VisionBench:
                 assert not isinstance(event, Failed), event
                 if isinstance(event, Finished):
                     ends[name] = event
-        engine._requests.accept = accept  # type: ignore[method-assign]
+        engine.lifecycle.accept = accept  # type: ignore[method-assign]
         return {name: tokens for (name, _), tokens in watched.items()}, ends
 
     def alone(self, job: LanguageJob) -> list[int]:

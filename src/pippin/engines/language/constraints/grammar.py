@@ -1,4 +1,4 @@
-"""What the output must look like: grammars, compiled beside the step loop, and their token masks."""
+"""Grammars of structured output: compiled beside the step loop, then matched token by token."""
 
 import json
 import re
@@ -23,11 +23,11 @@ from pippin.output.reasoning_format import ReasoningFormat
 
 MOST_SOURCE = 1 << 20  # bytes of a grammar's source
 CACHE_BYTES = 32 << 20
-CACHE_OVERHEAD = 64 << 10  # of a compiled grammar, beside what grows with its source
+CACHE_OVERHEAD = 64 << 10  # bytes that a compiled grammar counts for beside four times its source
 
 WHITESPACE = r"(\x20|\n[\x20\t]{0,40})?"
-"""Between the tokens of JSON: none, a space, or a line end with its indentation. A small model lost in blanks
-could otherwise fill its whole answer with them."""
+"""The white space between the tokens of JSON: none, a space, or a line end with its indentation. If any were allowed, a
+small model could fill its whole answer with it."""
 
 _UNIMPLEMENTED = re.compile(r'Unimplemented keys: \["([^"]+)"')
 _BAD_VALUE = (
@@ -38,35 +38,36 @@ _BAD_VALUE = (
 
 
 class GrammarMatcher:
-    """Where one row stands in its grammar. Used on one thread at a time."""
+    """The state of one sequence in its grammar. Only one thread may use it at a time."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
     @property
     def stopped(self) -> bool:
-        """Nothing but an end can follow."""
+        """Whether only the end of the answer can follow."""
         return bool(self._matcher.is_stopped())
 
     @property
     def error(self) -> str | None:
-        """Why the grammar can't go on (it grew past a limit), if it can't."""
+        """Why the matcher failed (it grew past a limit of llguidance), or None."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else None
 
     def accept(self, token: int) -> bool:
+        """Advance by one token; false if the grammar does not allow it."""
         return bool(self._matcher.consume_token(token))
 
     def allowed(self, tokens: list[int]) -> int:
-        """How many of these may come one after the other."""
+        """How many of these tokens, from the first on, may follow one after the other."""
         return int(self._matcher.validate_tokens(tokens))
 
     def roll_back(self, count: int) -> None:
-        """Forget the last `count` accepted tokens."""
+        """Take back the last `count` accepted tokens."""
         if count:
             self._matcher.rollback(count)
 
     def fill(self, row: NDArray[np.int32], words: int) -> None:
-        """Write the allowed tokens' bits; `words` is the tokenizer's own count of them."""
+        """Write the mask of allowed tokens into `row`, one bit each. `words` is the size of llguidance's own mask."""
         if row.size == words:
             self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             return
@@ -78,10 +79,10 @@ class GrammarMatcher:
 
 @dataclass(frozen=True, eq=False)
 class CompiledGrammar:
-    """A grammar at its start; each row runs on a copy."""
+    """A grammar at its start, of which each sequence gets a copy."""
 
     start: LLMatcher
-    words: int  # of a mask
+    words: int  # of 32 bits, in a mask
     size: int  # bytes that it counts for in the cache
 
     def matcher(self) -> GrammarMatcher:
@@ -89,7 +90,7 @@ class CompiledGrammar:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer and keeps the last used. Safe for use from several threads at once."""
+    """Compiles grammars for one tokenizer, and keeps the last used. Several threads may use it at once."""
 
     def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._tokenizer = tokenizer
@@ -108,10 +109,11 @@ class GrammarCompiler:
         thinks: bool = True,
         param: str = "response_format",
     ) -> CompiledGrammar:
-        """The grammar of an answer: of `wanted`, or of tool calls (`calls` is Lark source), or of either one. It may
-        follow on `reasoning`, which leaves its own marks around it, and blanks if the model `thinks` this time.
+        """The grammar of an answer of the format `wanted`, or of tool calls (`calls` is Lark source), or of either.
 
-        Raises `ServerError` for what can't be honoured, naming `param`, the keyword and its path.
+        `reasoning` is the format in which the model reasons before it answers: the grammar has the marks of that format
+        around the answer, and white space ahead of it if the model `thinks` this time. Raises `ServerError` for what
+        can't be honoured, naming `param`, the keyword and its path.
         """
         parts: dict[str, dict[str, Any]] = {}
         if wanted is not None:
@@ -120,11 +122,11 @@ class GrammarCompiler:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
         if reasoning is not None:
-            kinds = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
+            build = {"answer": answer_grammar.around, "calls": answer_grammar.ahead_of_calls}
             named = [
                 {
                     "name": f"whole_{name}",
-                    "lark_grammar": kinds[name](reasoning, self.special_id, f"@{name}", thinks=thinks),
+                    "lark_grammar": build[name](reasoning, self.special_id, f"@{name}", thinks=thinks),
                 }
                 for name in parts
             ] + named
@@ -137,7 +139,7 @@ class GrammarCompiler:
         return self._compiled(source, lambda error: self._refusal(error, wanted, param))
 
     def special_id(self, text: str) -> int | None:
-        """The id of `text` where it is one token that grammars name in the special-token syntax."""
+        """The id of the special token `text`, which grammars name in llguidance's special-token syntax, or None."""
         return grammar_tokens.special_id(self._tokenizer, text)
 
     def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
@@ -182,10 +184,10 @@ class GrammarCompiler:
         return compiled
 
     def _refusal(self, error: str, wanted: OutputFormat | None, param: str) -> ServerError:
-        """The compiler's words, with the keyword and where it stands."""
+        """The refusal of a grammar: the compiler's message, and for a JSON schema the keyword and its path."""
         if not isinstance(wanted, JsonSchema):
             return ServerError("invalid_request", f"The grammar can't be compiled: {_one_line(error)}", param)
-        keyword, path = _place(error, wanted.schema)
+        keyword, path = _keyword_and_path(error, wanted.schema)
         if keyword is None:
             path, error = schema_walk.innermost_failing(wanted.schema, self._fault) or (None, error)
         where = f" at '{path}'" if path else ""
@@ -202,7 +204,7 @@ class GrammarCompiler:
         return str(_start(self._ll_tokenizer(), source).get_error())
 
     def _ll_tokenizer(self) -> LLTokenizer:
-        """Made when the first grammar is."""
+        """llguidance's tokenizer, made with the first grammar."""
         if self._tokens is None:
             self._tokens = grammar_tokens.open_tokens(self._tokenizer)
         return self._tokens
@@ -213,13 +215,14 @@ def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
 
 
 def _with_options(schema: dict[str, Any] | bool, *, lenient: bool) -> dict[str, Any]:
+    """The schema with llguidance's options; a `lenient` one drops keywords that llguidance does not implement."""
     options = {"whitespace_pattern": WHITESPACE, "lenient": lenient, "coerce_one_of": lenient}
     held: dict[str, Any] = {"allOf": [{}]} if schema is True else {"not": {}} if schema is False else schema
     return {**held, "x-guidance": options}
 
 
 def _lark_regex(pattern: str) -> str:
-    """The whole answer matches; anchors at its ends are taken as said already."""
+    """A regular expression as a Lark terminal, which matches the whole answer: anchors at its ends are dropped."""
     escaped = pattern.removeprefix("^")
     if escaped.endswith("$") and not escaped.endswith("\\$"):
         escaped = escaped[:-1]
@@ -229,7 +232,8 @@ def _lark_regex(pattern: str) -> str:
 def _from_gbnf(source: str, param: str) -> str:
     try:
         return str(gbnf_to_lark(source))
-    except Exception as error:  # the converter has no common error of its own
+    except Exception as error:
+        # The converter has no common error of its own.
         raise ServerError("invalid_request", f"The GBNF grammar can't be read: {error}.", param) from error
 
 
@@ -237,7 +241,8 @@ def _one_line(error: str) -> str:
     return " ".join(error.split())[:500]
 
 
-def _place(error: str, schema: Any) -> tuple[str | None, str | None]:
+def _keyword_and_path(error: str, schema: Any) -> tuple[str | None, str | None]:
+    """The keyword that the compiler's message is about and its path in the schema, as far as they can be told."""
     missing = _UNIMPLEMENTED.search(error)
     if missing:
         return missing[1], schema_walk.keyword_path(schema, missing[1])

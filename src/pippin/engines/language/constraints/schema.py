@@ -1,4 +1,4 @@
-"""Where in a JSON schema something stands that can't be honoured."""
+"""Finds the part of a JSON schema that can't be honoured, and bounds the size of schemas."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -15,15 +15,15 @@ _SINGLE = (
 )  # fmt: skip
 
 Node = tuple[str, dict[str, Any]]
-"""A schema inside a schema, and its path in JSON-pointer style with dots."""
+"""A schema inside a schema, and its path: keywords and names joined by dots, indices in brackets."""
 
 
 class TooLarge(Exception):
-    """The schema nests too deep or has too many parts."""
+    """Raised for a schema that nests too deep or has too many parts; the message says which."""
 
 
 def nodes(schema: Any, path: str = "", depth: int = 0) -> Iterator[Node]:
-    """All object schemas, outermost first. Raises `TooLarge`."""
+    """Yield all schemas inside a schema that are objects, outermost first. Raises `TooLarge`."""
     if depth > DEEPEST:
         raise TooLarge(f"it nests deeper than {DEEPEST} levels")
     if not isinstance(schema, dict):
@@ -37,8 +37,8 @@ def nodes(schema: Any, path: str = "", depth: int = 0) -> Iterator[Node]:
     for keyword in _LISTS:
         held = schema.get(keyword)
         if isinstance(held, list):
-            for place, inner in enumerate(held):
-                yield from nodes(inner, f"{path}.{keyword}[{place}]", depth + 1)
+            for index, inner in enumerate(held):
+                yield from nodes(inner, f"{path}.{keyword}[{index}]", depth + 1)
     for keyword in _SINGLE:
         yield from nodes(schema.get(keyword), f"{path}.{keyword}", depth + 1)
 
@@ -51,7 +51,7 @@ def check_size(schema: Any) -> None:
 
 
 def keyword_path(schema: Any, keyword: str) -> str | None:
-    """The path of the first place that has the keyword."""
+    """The path of the first occurrence of the keyword."""
     for path, node in nodes(schema):
         if keyword in node:
             return f"{path}.{keyword}".removeprefix(".")
@@ -59,7 +59,7 @@ def keyword_path(schema: Any, keyword: str) -> str | None:
 
 
 def value_path(schema: Any, keyword: str, value: Any) -> str | None:
-    """The path of the first place where the keyword has this value (or holds it, in a list)."""
+    """The path of the first occurrence of the keyword with this value, or with a list that contains it."""
     for path, node in nodes(schema):
         held = node.get(keyword)
         if held == value or (isinstance(held, list) and value in held):
@@ -68,8 +68,11 @@ def value_path(schema: Any, keyword: str, value: Any) -> str | None:
 
 
 def innermost_failing(schema: Any, fault: Callable[[dict[str, Any]], str]) -> tuple[str, str] | None:
-    """The path and the `fault` (empty: none) of the last part that fails by itself, of the first 200. A part is tried
-    with the whole schema's definitions, so that its references hold."""
+    """The path and fault of the last of the first 200 inner schemas that fails by itself, or None.
+
+    `fault` compiles a schema and returns the error, empty if there is none. An inner schema is compiled together with
+    the definitions of the whole one, which it may refer to.
+    """
     if not isinstance(schema, dict):
         return None
     definitions = {

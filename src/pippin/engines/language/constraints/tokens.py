@@ -1,25 +1,25 @@
-"""The tokenizer as grammars see it: bytes of each token, special ones apart, and text that is never a special token.
+"""The vocabulary as llguidance reads it: the bytes of each token, with special tokens apart from text.
 
-llguidance's own reading of a tokenizer file tokenizes forced text with the special tokens in it, and then refuses what
-its mask allowed: a schema with the constant "<think>" would end in an error.
+llguidance's own reader of tokenizer files encodes forced text with the special tokens that it spells, and then refuses
+what its mask allowed: a schema with the constant "<think>" would end in an error.
 """
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from pippin.engines.language.text.literals import NAME, encode_text, renamed_twin
+from pippin.engines.language.text.literals import NAME, encode_text, with_renamed_tokens
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 
 def special_id(tokenizer: Tokenizer, text: str) -> int | None:
-    """The token that grammars name instead of `text`, if it is one: free text can't hold it then."""
+    """The id of the special token that is spelled `text`, or None. Free text of a grammar never matches it."""
     token = tokenizer.single(text)
     return token if token is not None and token in _special(tokenizer) else None
 
 
 def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:
-    """Takes about a second for 50k tokens."""
+    """llguidance's view of a tokenizer. Making it takes about a second for 50,000 tokens."""
     return LLTokenizer(
-        TokenizerWrapper(_Vocabulary(tokenizer)),
+        TokenizerWrapper(_WrappedTokenizer(tokenizer)),
         n_vocab=tokenizer.size,
         eos_token=sorted(tokenizer.eos) or [0],
         slices=LLTokenizer.json_slices(),
@@ -27,7 +27,7 @@ def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:
 
 
 def _special(tokenizer: Tokenizer) -> list[int]:
-    """Special tokens, and added ones in angle brackets: markers of calls and of reasoning."""
+    """The special tokens, and the added tokens in angle brackets, which mark tool calls and reasoning."""
     return [
         token
         for token, added in tokenizer.pieces.added.items()
@@ -35,8 +35,8 @@ def _special(tokenizer: Tokenizer) -> list[int]:
     ]
 
 
-class _Vocabulary:
-    """What `TokenizerWrapper` asks for."""
+class _WrappedTokenizer:
+    """The tokenizer interface that llguidance's `TokenizerWrapper` reads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = min(tokenizer.eos, default=0)
@@ -45,9 +45,10 @@ class _Vocabulary:
         self.tokens = [tokenizer.raw(token) for token in range(tokenizer.size)]
         added = tokenizer.pieces.added
         names = {str(added[token].content): f"{NAME}{token}{NAME}" for token in self.special_token_ids}
-        self._twin = renamed_twin(tokenizer.backend, names)
+        self._renamed = with_renamed_tokens(tokenizer.backend, names)
 
     def __call__(self, text: str) -> list[int]:
-        if not isinstance(text, str):  # how the wrapper asks whether bytes will do
+        # The wrapper calls with bytes to learn whether they are taken.
+        if not isinstance(text, str):
             raise TypeError("this tokenizer reads text")
-        return encode_text(self._twin, text)
+        return encode_text(self._renamed, text)

@@ -1,11 +1,13 @@
-"""How many places rows are given."""
+"""How much capacity slots are given, in tokens."""
 
 from bisect import bisect_left
 
-LENGTH_CLASSES = (2048, 16384)  # rows of a class share arrays, so a long row does not pad short ones
+LENGTH_CLASSES = (2048, 16384)  # sequences of a class share arrays, so a long one does not pad short ones
 CAPACITY_STEP = 256  # tokens by which a class's arrays grow, at least
-STEPS_OF_DOUBLING = 8  # steps in which longer ones grow to twice their size: each copies all of their rows
-# Tokens of its coming output that a row is charged for at admission; more is preemption's matter.
+STEPS_OF_DOUBLING = (
+    8  # steps in which longer ones grow to twice their size: each copies all of their sequences
+)
+# Tokens yet to be generated that a sequence is charged for at admission; more is preemption's matter.
 GROWTH_CHARGED = 512
 
 
@@ -14,11 +16,11 @@ def length_class(tokens: int) -> int:
 
 
 def rounded(tokens: int) -> int:
-    """Places that are allotted for so many tokens."""
+    """The capacity that is allotted for so many tokens."""
     step = max(CAPACITY_STEP, (1 << max(tokens - 1, 0).bit_length()) // (2 * STEPS_OF_DOUBLING))
     return -(-tokens // step) * step
 
 
-def row_places(length: int, growth: int, slack: int) -> int:
-    """Places of an arena in which a row of so many tokens begins, which will grow by up to `growth`."""
+def slot_capacity(length: int, growth: int, slack: int) -> int:
+    """The capacity of the slots that a sequence of so many tokens joins, which may grow by up to `growth`."""
     return rounded(length + min(growth, CAPACITY_STEP) + slack + 1)

@@ -1,136 +1,116 @@
-"""Where the rows of a model lie: the groups of rows that go through it together, and the memory that they may take."""
+"""Where the sequences of a model lie: the groups that go through it together, and the memory that they may take.
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+This is what a scheduler's step talks to. It tells lengths, and is given handles: `reserve` gives a `Slot`, `join` lets
+it be computed, `leave` ends it, whatever was moved in between.
+"""
+
+from collections.abc import Callable, Iterable
 
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.group import RowGroup
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
-from pippin.engines.language.step.scheduler import Ticket
-from pippin.engines.language.step.sequences import GroupName, Row
+from pippin.engines.language.kv_cache.layout import CacheLayout
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
+
+GroupKey = tuple[int, bool]
+"""A class of lengths, and whether its sequences are too short yet for quantised keys and values."""
 
 
-class RowGroups:
-    """Rows of a class of lengths share a group; a row's `group` and `slot` are kept here."""
+class CacheGroups:
+    """Sequences of a class of lengths share a group, so that a long one does not pad short ones."""
 
-    def __init__(self, new_group: Callable[[int], RowGroup], plain_below: int) -> None:
-        """`new_group` is told the tokens of its shortest row; rows of fewer than `plain_below` have groups apart."""
+    def __init__(
+        self, layout: CacheLayout, new_group: Callable[[int], SlotGroup], plain_below: int = 0
+    ) -> None:
+        """`layout` is that of prompts. `new_group` is told the tokens of its first sequence; those of fewer than
+        `plain_below` have groups apart."""
+        self.layout = layout
         self._new_group = new_group
         self._plain_below = plain_below
-        self._groups: dict[GroupName, RowGroup] = {}
-        self._rows: dict[Row, None] = {}  # in the order in which they joined
-        self.limit = sys.maxsize  # bytes that all rows may take
+        self._groups: dict[GroupKey, SlotGroup] = {}
+        self._joined: dict[Slot, None] = {}  # in the order in which they joined
 
-    def reserve(self, ticket: Ticket, *, coming: int = 0) -> Reservation | None:
-        """A slot in which to compute the prompt of this row, if it can be. `coming`: as many like it will follow."""
-        name = self._name(ticket, ticket.length)
-        room, coming = self._room(name, ticket, ticket.length, coming)
-        return self._groups[name].reserve(ticket.length, room, coming)
+    def reserve(self, request: SlotRequest, limit: int) -> Slot:
+        """A slot for a sequence whose prompt will be computed in it (see `prompt_cache`), or is computed. `limit`:
+        bytes that all sequences may take."""
+        key = self._key(request.length_class, request.length)
+        growth, following = self._spare(key, request, limit)
+        return self._groups[key].reserve(request, growth, following)
 
-    def release(self, ticket: Ticket, reservation: Reservation) -> None:
-        """The row will not come."""
-        self._groups[self._name(ticket, ticket.length)].release(reservation)
+    def prompt_cache(self, slot: Slot) -> PromptCache:
+        """A new cache for the prompt of a reserved slot, in the slot as far as the kinds of cache allow it."""
+        return slot.group.prompt_cache(slot)
+
+    def join(self, cache: PromptCache, slot: Slot, shift: int = 0) -> None:
+        """Let steps compute a reserved slot, whose prompt is in `cache`. That may be used again if it is not the one of
+        `prompt_cache`. `shift` is what rotary positions of later tokens differ by from their indexes."""
+        slot.group.join(slot, cache, shift)
+        self._joined[slot] = None
+
+    def leave(self, slots: Iterable[Slot]) -> None:
+        """These sequences end, or will not come."""
+        for slot in slots:
+            slot.group.leave(slot)
+            self._joined.pop(slot, None)
         self._forget_empty()
 
-    def join(self, row: Row, cache: RowCache, reservation: Reservation | None, *, coming: int = 0) -> None:
-        """Take a row whose tokens are in `cache`, which may be used again, if it does not lie in a slot that was
-        reserved."""
-        length = len(row.tokens)
-        row.group = name = self._name(row.ticket, length)
-        room = 0
-        if reservation is None:
-            room, coming = self._room(name, row.ticket, length, coming)
-        row.slot = self._groups[name].join(cache, length, room, row.request.shift, coming, reservation)
-        self._rows[row] = None
+    def promote(self, slot: Slot, length_class: int) -> None:
+        """A sequence has grown into another class: `fit` takes it there."""
+        slot.length_class = length_class
 
-    def leave(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            self._groups[row.group].leave(row.slot)
-            del self._rows[row]
-        self._forget_empty()
+    def _key(self, length_class: int, length: int) -> GroupKey:
+        return length_class, length < self._plain_below
 
-    def _name(self, ticket: Ticket, length: int) -> GroupName:
-        return ticket.kind, length < self._plain_below
-
-    def _room(self, name: GroupName, ticket: Ticket, length: int, coming: int = 0) -> tuple[int, int]:
-        """For how many tokens more of such a row, and for how many of the rows that are coming, its group has places to
-        spare."""
-        if name not in self._groups:
-            self._groups[name] = self._new_group(length)
-        room = min(ticket.growth, sizes.GROWTH_CHARGED)
-        needed = self._groups[name].bytes_with(length, room, coming)
-        others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != name)
-        if others + needed <= self.limit:
-            return room, coming
+    def _spare(self, key: GroupKey, request: SlotRequest, limit: int) -> tuple[int, int]:
+        """By how many tokens such a sequence may grow, and how many may follow it, before the group has to grow again:
+        none where memory is short. Makes the group if there is none."""
+        if key not in self._groups:
+            self._groups[key] = self._new_group(request.length)
+        growth = min(request.growth, sizes.GROWTH_CHARGED)
+        needed = self._groups[key].bytes_with(request, growth, request.following)
+        others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != key)
+        if others + needed <= limit:
+            return growth, request.following
         self._pack()
         return 0, 0
 
     def fit(self, limit: int, count: int = 1) -> bool:
-        """Before a step of so many tokens: give up places to spare where `limit`, the bytes that rows may take, asks
-        for it; whether the step fits then. The scheduler sees to it that a step of one token does once it has
-        preempted."""
-        self.limit = limit
-        self._promote()
+        """Before a step of so many tokens: give up slots and capacity to spare where `limit`, the bytes that sequences
+        may take, asks for it; whether the step fits then. The scheduler sees to it that a step of one token does once
+        it has preempted."""
+        self._move_grown(limit)
         if self._bytes_after(count) <= limit:
             return True
         self._pack()
         return self._bytes_after(count) <= limit
 
-    def _promote(self) -> None:
-        """Rows that have grown out of their group go over to another."""
-        for row in self._rows:
-            length = self.length(row)
-            kind, plain = row.group
-            if kind == row.ticket.kind and not (plain and length >= self._plain_below):
+    def _move_grown(self, limit: int) -> None:
+        """Sequences that have grown out of their group go over to another."""
+        keys = {group: key for key, group in self._groups.items()}
+        for slot in self._joined:
+            length_class, plain = keys[slot.group]
+            if length_class == slot.length_class and not (plain and slot.length >= self._plain_below):
                 continue
-            name = self._name(row.ticket, length)
-            room, _ = self._room(name, row.ticket, length)
-            source, slot = self._groups[row.group], row.slot
-            row.group, row.slot = name, self._groups[name].adopt(source, slot, room)
+            key = self._key(slot.length_class, slot.length)
+            request = SlotRequest(length=slot.length, growth=slot.growth, length_class=slot.length_class)
+            growth, _ = self._spare(key, request, limit)
+            keys[self._groups[key]] = key
+            self._groups[key].adopt(slot, growth)
         self._forget_empty()
 
     def _bytes_after(self, count: int) -> int:
         return sum(group.bytes_after(count) for group in self._groups.values())
 
     def _pack(self) -> None:
-        for name, group in self._groups.items():
-            self._moved(name, {} if group.empty else group.pack())
+        for group in self._groups.values():
+            group.pack()
 
     def compact(self) -> None:
-        """Move rows into holes where it pays."""
-        for name, group in self._groups.items():
-            self._moved(name, dict(group.compact()))
-
-    def _moved(self, name: GroupName, slots: dict[int, int]) -> None:
-        if slots:
-            for row in self._rows:
-                if row.group == name:
-                    row.slot = slots.get(row.slot, row.slot)
+        """Move sequences into holes where it pays."""
+        for group in self._groups.values():
+            group.compact()
 
     def _forget_empty(self) -> None:
-        for name in [name for name, group in self._groups.items() if group.empty]:
-            del self._groups[name]
-
-    def running(self) -> Iterator[tuple[RowGroup, dict[int, Row]]]:
-        """Each group that has rows, and these by their slots."""
-        for name, group in self._groups.items():
-            if group.low < group.high:
-                yield group, {row.slot: row for row in self._rows if row.group == name}
-
-    def view(self, row: Row, stop: int) -> RowCache:
-        return self._groups[row.group].view(row.slot, stop)
-
-    def looks_back(self, row: Row) -> bool:
-        return self._groups[row.group].looks_back(row.slot)
-
-    def length(self, row: Row) -> int:
-        """Tokens in the row's cache."""
-        return self._groups[row.group].length(row.slot)
-
-    def rewind(self, row: Row, tokens: int) -> None:
-        """Forget the last tokens of a row."""
-        self._groups[row.group].rewind(row.slot, tokens)
+        for key in [key for key, group in self._groups.items() if group.empty]:
+            del self._groups[key]
 
     @property
     def bytes(self) -> int:

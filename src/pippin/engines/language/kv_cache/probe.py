@@ -1,35 +1,25 @@
-"""How the rows of a model can run together, found by trying: a short run that is the warm-up as well."""
+"""How the sequences of a model can run together, found by trying: a short run that is the warm-up as well."""
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import KVCache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.attention import BatchShape
 from pippin.engines.language.kv_cache.capacity import rounded
-from pippin.engines.language.kv_cache.group import RowGroup
-from pippin.engines.language.kv_cache.kinds import (
-    RowCache,
-    arrays_of,
-    can_batch,
-    can_rewind,
-    leaves,
-    measure_rows,
-    new_row_cache,
-)
-from pippin.engines.language.kv_cache.slot_group import ArenaGroup
+from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.slots import PromptCache, SlotGroup, SlotRequest, unmarked
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
 
-PROBE_LENGTHS = (5, 3)  # tokens of two rows of different length
+PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
 TOLERANCE = {mx.float32: 0.02}  # of the largest logit: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of float16 and bfloat16, where a mixture may choose other experts too
 QUANTIZED_TOLERANCE = {8: 0.1, 4: 0.6}
@@ -38,81 +28,89 @@ FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # 
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    new_group: Callable[[int], RowGroup]  # given the tokens of its first row
+    new_group: Callable[[int], SlotGroup]  # given the tokens of its first sequence
     vocabulary: int
-    shape: BatchShape | None  # None: rows run one at a time
-    slack: int  # places that a row has beyond its tokens
-    row_bytes: Callable[[int], int]  # of a row with so many places
-    can_rewind: bool
+    layout: CacheLayout  # of prompts, and of sequences that are too short to be quantised
+    shape: BatchShape | None  # None: sequences run one at a time
+    slack: int  # tokens that a slot has capacity for beyond its sequence
+    slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
+
+    @property
+    def can_rewind(self) -> bool:
+        return self.shape is not None and self.layout.rewinds
+
+    @property
+    def joint_prompts(self) -> bool:
+        """Whether several prompts can be computed in one pass."""
+        return self.shape is not None and self.layout.joins
 
 
-def choose_batching(model: nn.Module, options: ModelOptions) -> Batching:
-    """Raises `ServerError("load_failed")` if the model does not run, or cannot run as the options ask."""
+def choose_batching(
+    model: nn.Module,
+    options: ModelOptions,
+    mark_constant: Callable[[mx.array], mx.array] = unmarked,
+) -> Batching:
+    """`mark_constant` is the device's, see `SlotTable`. Raises `ServerError("load_failed")` if the model does not run,
+    or cannot run as the options ask."""
     started = time.monotonic()
     try:
-        caches = [probe_row(model, length) for length in PROBE_LENGTHS]
+        prompts = [probe_prompt(model, length) for length in PROBE_LENGTHS]
         alone = mx.concatenate(
-            [model(mx.array([[1]]), cache=probe_row(model, length)) for length in PROBE_LENGTHS]
+            [model(mx.array([[1]]), cache=probe_prompt(model, length)) for length in PROBE_LENGTHS]
         )
         mx.eval(alone)
     except FAILURES as error:
         raise ServerError(
             "load_failed", f"The model does not run: {type(error).__name__}: {error}"
         ) from error
+    layout = CacheLayout.learn(model, prompts[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
-    vocabulary = alone.shape[-1]
-    plain = _plain(model, slack, caches, alone, may_be_in_slots=options.kv_bits is None)
+    bare = BatchShape(layout=layout, slack=slack, mark_constant=mark_constant)
+    plain = _plain(model, bare, prompts, alone, may_be_in_slots=options.kv_bits is None)
     if plain is None:
         if options.kv_bits is not None:
             raise _no_quantization("its caches are of a kind of their own")
         log.warning(
             "rows of this model run one at a time and prompts are not cached: its caches cannot be batched"
         )
-        row_bytes = measure_rows(caches[0])
         return Batching(
-            new_group=lambda _: SoloGroup(model, row_bytes),
-            vocabulary=vocabulary,
+            new_group=lambda _: SoloGroup(model, layout),
+            vocabulary=alone.shape[-1],
+            layout=layout,
             shape=None,
             slack=sizes.CAPACITY_STEP,
-            row_bytes=row_bytes,
-            can_rewind=False,
+            slot_bytes=layout.prompt_bytes,
         )
-    shape = plain if options.kv_bits is None else _quantized(model, options, slack, caches, alone)
+    shape = plain if options.kv_bits is None else _quantized(model, plain, options, prompts, alone)
     log.info("warm-up took %.2f s", time.monotonic() - started)
-    plain_bytes = measure_rows(caches[0], slack=slack)
-    shape_bytes = measure_rows(caches[0], shape.kv_bits, shape.kv_group_size, slack)
-    plain_below = options.quantized_kv_start if shape.kv_bits else 0
+    plain_below = options.quantized_kv_start if options.kv_bits is not None else 0
     most_plain = rounded(plain_below + slack)
+
+    def either(capacity: int) -> int:
+        """No sequence that is short enough to stay unquantised takes more than the longest of these."""
+        return max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
+
     return Batching(
-        new_group=lambda length: (
-            ArenaGroup(model, plain, plain_bytes)
-            if length < plain_below
-            else ArenaGroup(model, shape, shape_bytes)
-        ),
-        vocabulary=vocabulary,
+        new_group=lambda length: BatchedGroup(model, plain if length < plain_below else shape),
+        vocabulary=alone.shape[-1],
+        layout=layout,
         shape=shape,
         slack=slack,
-        # Where short rows stay unquantised, no shorter one takes more.
-        row_bytes=lambda places: (
-            max(shape_bytes(places), plain_bytes(min(places, most_plain)))
-            if plain_below
-            else shape_bytes(places)
-        ),
-        can_rewind=can_rewind(caches[0]),
+        slot_bytes=either if plain_below else shape.slot_bytes,
     )
 
 
 def _plain(
-    model: nn.Module, slack: int, caches: list[RowCache], alone: mx.array, *, may_be_in_slots: bool
+    model: nn.Module, bare: BatchShape, prompts: list[PromptCache], alone: mx.array, *, may_be_in_slots: bool
 ) -> BatchShape | None:
-    """How rows run together, unquantised; None if they cannot."""
-    if not can_batch(caches[0]):
+    """How sequences run together, unquantised; None if they cannot."""
+    if not bare.layout.batches:
         return None
-    attends = any(type(layer) is KVCache for layer in leaves(caches[0]))
-    # A model may do more with a prompt's cache than with an arena, so that it can have the one there and not the other.
-    for in_slots in (True, False) if attends and may_be_in_slots else (False,):
-        shape = BatchShape(slack=slack, prompts_in_slots=in_slots)
-        if _agree(model, shape, caches, alone, tolerance(alone.dtype)):
+    # A model may do more with a prompt's cache than with a batched one, so that it can have the one in its slot and
+    # not the other.
+    for in_slots in (True, False) if bare.layout.in_slots and may_be_in_slots else (False,):
+        shape = replace(bare, prompts_in_slots=in_slots)
+        if _agree(model, shape, prompts, alone, tolerance(alone.dtype)):
             return shape
     return None
 
@@ -123,22 +121,21 @@ def tolerance(dtype: mx.Dtype) -> float:
 
 
 def _quantized(
-    model: nn.Module, options: ModelOptions, slack: int, caches: list[RowCache], alone: mx.array
+    model: nn.Module, plain: BatchShape, options: ModelOptions, prompts: list[PromptCache], alone: mx.array
 ) -> BatchShape:
     assert options.kv_bits is not None
-    layers = [layer for layer in leaves(caches[0]) if type(layer) is KVCache]
-    if not layers:
+    head_sizes = {size for kind in plain.layout.kinds for size in kind.quantized_sizes}
+    if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
-    sizes = {array.shape[-1] for layer in layers for array in (layer.keys, layer.values)}
-    if any(size % options.kv_group_size for size in sizes):
+    if any(size % options.kv_group_size for size in head_sizes):
         raise ServerError(
             "load_failed",
             f"kv_group_size {options.kv_group_size} does not divide the size of this model's heads "
-            f"({', '.join(map(str, sorted(sizes)))}): take 32, or leave kv_bits out.",
+            f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
             "kv_group_size",
         )
-    shape = BatchShape(slack=slack, kv_bits=options.kv_bits, kv_group_size=options.kv_group_size)
-    if not _agree(model, shape, caches, alone, QUANTIZED_TOLERANCE[options.kv_bits]):
+    shape = replace(plain, layout=plain.layout.quantized(options.kv_bits, options.kv_group_size))
+    if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[options.kv_bits]):
         raise _no_quantization(
             "its attention does not take quantised keys (attention sinks, for one, do not)"
         )
@@ -151,27 +148,22 @@ def _no_quantization(reason: str) -> ServerError:
     )
 
 
-def probe_row(model: nn.Module, length: int) -> RowCache:
-    cache = new_row_cache(model)
-    model(mx.arange(1, length + 1)[None], cache=cache)
-    mx.eval(arrays_of(cache))
-    return cache
-
-
 def _agree(
-    model: nn.Module, shape: BatchShape, caches: list[RowCache], alone: mx.array, tolerance: float
+    model: nn.Module, shape: BatchShape, prompts: list[PromptCache], alone: mx.array, tolerance: float
 ) -> bool:
-    """Whether two rows of different length give in a batch what they give alone, the second of them computed in its
-    slot where prompts are to be."""
-    group = ArenaGroup(model, shape, measure_rows(caches[0], shape.kv_bits, shape.kv_group_size, shape.slack))
+    """Whether two sequences of different length give in a batch what they give alone, the second of them computed in
+    its slot where prompts are to be."""
+    group = BatchedGroup(model, shape)
     try:
-        for cache, length in zip(caches, PROBE_LENGTHS, strict=True):
-            reservation = group.reserve(length, 1) if not group.empty else None
-            if reservation is not None:
-                cache = reservation.cache
-                mx.eval(model(mx.arange(1, length + 1)[None], cache=cache))
-            group.join(cache, length, 1, reservation=reservation)
-        together = group.forward(mx.array([[1]] * len(caches)))
+        for prompt, length in zip(prompts, PROBE_LENGTHS, strict=True):
+            request = SlotRequest(length=length, growth=1, length_class=0)
+            behind = not group.empty
+            slot = group.reserve(request, growth=1, following=0)
+            if behind and shape.prompts_in_slots:
+                prompt = group.prompt_cache(slot)
+                mx.eval(model(mx.arange(1, length + 1)[None], cache=prompt))
+            group.join(slot, prompt, shift=0)
+        together = group.forward(mx.array([[1]] * len(prompts)))
         mx.eval(together)
     except FAILURES as error:
         log.info("a batch of two rows fails: %s", error)

@@ -1,273 +1,238 @@
-"""Rows that go through the model together, in slots of arenas."""
+"""Sequences that go through the model together, each in its slot of arrays that all share."""
 
 from collections.abc import Callable
-from typing import Self
+from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.attention import (
-    Arena,
-    ArenaList,
-    AttentionArena,
-    BatchShape,
-    SlidingArena,
-    arena_for,
-)
-from pippin.engines.language.kv_cache.capacity import rounded, row_places
-from pippin.engines.language.kv_cache.kinds import RowCache, leaves, new_row_cache
-from pippin.engines.language.kv_cache.slots import Reservation, SlotCache, in_slot
-from pippin.engines.language.kv_cache.state import StateArena
-from pippin.engines.language.kv_cache.window import Window
+from pippin.engines.language.kv_cache.capacity import rounded, slot_capacity
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest, SlotTable, unmarked
 
-HOLLOW_STEPS = 8
+SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
 
 
-class ArenaGroup:
-    """Rows in arenas."""
+@dataclass(frozen=True, kw_only=True)
+class BatchShape:
+    """How sequences of a model lie together."""
 
-    def __init__(self, model: nn.Module, shape: BatchShape, row_bytes: Callable[[int], int]) -> None:
-        """`row_bytes`: of one row with so many places."""
+    layout: CacheLayout
+    slack: int = 0  # tokens by which a sequence can be rewound
+    prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
+    mark_constant: Callable[[mx.array], mx.array] = unmarked  # see `SlotTable`
+
+    def slot_bytes(self, capacity: int) -> int:
+        return self.layout.slot_bytes(capacity, self.slack)
+
+
+class BatchedGroup:
+    """A `SlotGroup` of batched caches. A slot is reserved, then taken by a sequence, then free."""
+
+    def __init__(self, model: nn.Module, shape: BatchShape) -> None:
         self._model = model
-        self._window = Window()
         self._shape = shape
-        self._row_bytes = row_bytes
-        self._live: set[int] = set()
-        self._reserved: dict[int, Reservation] = {}  # by slot
-        self._hollow = 0  # steps since a quarter of the slots are holes
-        self._arenas: list[Arena] = []
+        self._table = SlotTable(shape.slack, shape.mark_constant)
+        self._taken: dict[int, Slot] = {}
+        self._reserved: dict[int, Slot] = {}
+        self._sparse = 0  # steps since a quarter of the computed slots are holes
         self._reset()
 
     def _reset(self) -> None:
         """Let go of all memory."""
-        window = self._window
-        window.low = window.high = window.capacity = 0
-        window.lengths, window.shifts = [], []
-        self._arenas = [arena_for(cache, window, self._shape) for cache in new_row_cache(self._model)]
+        self._table.clear()
+        self._caches: list[BatchedCache] = self._shape.layout.batched(self._table)
+        self._for_model: list[Any] = self._shape.layout.for_model(self._caches)
 
     @property
     def low(self) -> int:
-        return self._window.low
+        return self._table.low
 
     @property
     def high(self) -> int:
-        return self._window.high
+        return self._table.high
 
     @property
     def empty(self) -> bool:
-        return not self._live and not self._reserved
+        return not self._taken and not self._reserved
 
-    def length(self, slot: int) -> int:
-        return self._window.lengths[slot]
+    def length(self, index: int) -> int:
+        return self._table.lengths[index]
 
-    def reserve(self, length: int, room: int, coming: int = 0) -> Reservation | None:
-        if not self._shape.prompts_in_slots:
-            return None
-        slot = self._open(length, room, coming)
-        cache = in_slot(new_row_cache(self._model, length), self._arenas, slot)
-        self._reserved[slot] = Reservation(slot=slot, length=length, cache=cache)
-        return self._reserved[slot]
-
-    def join(
-        self,
-        cache: RowCache,
-        length: int,
-        room: int,
-        shift: int = 0,
-        coming: int = 0,
-        reservation: Reservation | None = None,
-    ) -> int:
-        if reservation is None:
-            slot = self._open(length, room, coming)
-        else:
-            slot = reservation.slot
-            del self._reserved[slot]
-        self._go_live(slot, length, shift)
-        for arena, layer in zip(flat(self._arenas), leaves(cache), strict=True):
-            if not isinstance(layer, SlotCache):
-                arena.store(slot, layer)
-        return slot
-
-    def release(self, reservation: Reservation) -> None:
-        del self._reserved[reservation.slot]
-        self._close(reservation.slot)
-
-    def adopt(self, other: Self, slot: int, room: int) -> int:
-        length, shift = other.length(slot), other._window.shifts[slot]
-        mine = self._open(length, room)
-        self._go_live(mine, length, shift)
-        for arena, theirs in zip(flat(self._arenas), flat(other._arenas), strict=True):
-            arena.adopt(mine, theirs, slot)  # type: ignore[arg-type] # the same layer has the same kind
-        other.leave(slot)
-        return mine
-
-    def _open(self, length: int, room: int, coming: int = 0) -> int:
-        """A slot with places for such a row."""
-        slot = self._free_slot()
-        self._grow(*self._with(slot, length, room, coming))
-        return slot
-
-    def _go_live(self, slot: int, length: int, shift: int) -> None:
-        """Steps compute this slot from now on."""
-        window = self._window
-        if self._live:
-            self._resize(min(window.low, slot), max(window.high, slot + 1))
-        else:
-            self._resize(slot, slot + 1)
-        self._live.add(slot)
-        window.lengths[slot], window.shifts[slot] = length, shift
-
-    def _with(self, slot: int, length: int, room: int, coming: int = 0) -> tuple[int, int]:
-        """Slots and places once such a row lies in this slot. Growing copies all rows, so more slots are made than
-        needed: as many as are coming, or some to spare."""
-        held = len(self._window.lengths)
-        slots = max(held, slot + 1)
-        if room and slots > held:
-            taken = len(self._live) + len(self._reserved)
-            slots = max(slots, taken + 1 + coming, min(held * 2, held + SPARE_SLOTS))
-        return slots, max(self._window.capacity, row_places(length, room, self._shape.slack))
-
-    def _free_slot(self) -> int:
-        holes = self._holes(0, len(self._window.lengths))
-        inside = [slot for slot in holes if self.low <= slot < self.high]
-        if inside or not holes:
-            return inside[0] if inside else len(self._window.lengths)
-        return min(holes, key=lambda slot: abs(slot - self.high) if slot >= self.high else self.low - slot)
-
-    def _holes(self, low: int, high: int) -> list[int]:
-        return [slot for slot in range(low, high) if slot not in self._live and slot not in self._reserved]
-
-    def leave(self, slot: int) -> None:
-        self._live.discard(slot)
-        self._close(slot)
-
-    def _close(self, slot: int) -> None:
-        """Nothing lies in this slot any more."""
-        window = self._window
-        window.lengths[slot] = window.shifts[slot] = 0
-        if self.empty:
-            self._reset()
-        elif not self._live:
-            self._resize(0, 0)
-        elif slot in (window.low, window.high - 1):
-            self._resize(min(self._live), max(self._live) + 1)
-
-    def rewind(self, slot: int, tokens: int) -> None:
-        self._window.lengths[slot] -= tokens
-
-    def forward(self, tokens: mx.array) -> mx.array:
-        window = self._window
-        count = tokens.shape[1]
-        if (places := self._places_after(count)) > window.capacity:
-            self._grow(len(window.lengths), places)
-        window.begin(count)
-        logits: mx.array = self._model(tokens, cache=self._arenas)
-        for slot in self._live:
-            window.lengths[slot] += count
-        return logits
-
-    def compact(self) -> list[tuple[int, int]]:
-        """One row for each call, once a quarter of the computed slots are holes that nobody came to fill.
-
-        This alone ever copies a row that did not just join: a hole costs a row's work in every step.
-        """
-        window = self._window
-        holes = self._holes(window.low, window.high)
-        self._hollow = self._hollow + 1 if holes and len(holes) * 4 >= window.rows else 0
-        if self._hollow <= HOLLOW_STEPS:
-            return []
-        source, target = window.high - 1, holes[0]
-        for arena in flat(self._arenas):
-            arena.adopt(target, arena, source)  # type: ignore[arg-type] # its own kind
-        for held in (window.lengths, window.shifts):
-            held[target], held[source] = held[source], 0
-        self._live.discard(source)
-        self._live.add(target)
-        self._resize(min(self._live), max(self._live) + 1)
-        return [(source, target)]
-
-    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
-        slots, places = self._with(self._free_slot(), length, room, coming)
-        return slots * self._row_bytes(places)
-
-    def bytes_after(self, count: int) -> int:
-        return len(self._window.lengths) * self._row_bytes(self._places_after(count))
-
-    def pack(self) -> dict[int, int]:
-        window, kept = self._window, sorted({*self._live, *self._reserved})
-        longest = max(
-            self._reserved[slot].length if slot in self._reserved else window.lengths[slot] for slot in kept
-        )
-        capacity = min(window.capacity, rounded(longest + self._shape.slack + 1))
-        if len(kept) == len(window.lengths) and capacity == window.capacity:
-            return {}
-        window.capacity = capacity
-        computed = [slot for slot in kept if window.low <= slot < window.high]
-        for arena in flat(self._arenas):
-            arena.pack(computed if isinstance(arena, StateArena) else kept, capacity)
-            mx.eval(arena.arrays())  # so that no more than one layer lies there twice
-        window.lengths = [window.lengths[slot] for slot in kept]
-        window.shifts = [window.shifts[slot] for slot in kept]
-        moved = {old: new for new, old in enumerate(kept)}
-        self._live = {moved[slot] for slot in self._live}
-        for reservation in self._reserved.values():
-            reservation.move(moved[reservation.slot])
-        self._reserved = {each.slot: each for each in self._reserved.values()}
-        window.low, window.high = min(self._live, default=0), max(self._live, default=-1) + 1
-        return moved
-
-    def _places_after(self, count: int) -> int:
-        window = self._window
-        reach = max(window.lengths, default=0) + count
-        return rounded(reach) if reach > window.capacity else window.capacity
-
-    def looks_back(self, slot: int) -> bool:
+    def looks_back(self, index: int) -> bool:
         return True
 
-    def view(self, slot: int, stop: int) -> RowCache:
-        cache = new_row_cache(self._model)
-        for arena, layer in zip(flat(self._arenas), leaves(cache), strict=True):
-            match arena:
-                case SlidingArena():
-                    layer.keys, layer.values = arena.take(slot, stop)
-                    layer.offset, layer._idx = stop, layer.keys.shape[2]
-                case AttentionArena():
-                    layer.keys, layer.values = arena.take(slot, stop)
-                    layer.offset = stop
-                case StateArena():
-                    layer.cache = arena.take(slot)
-        return cache
+    def forward(self, tokens: mx.array) -> mx.array:
+        table = self._table
+        count = tokens.shape[1]
+        if (capacity := self._capacity_after(count)) > table.capacity:
+            self._grow(len(table.lengths), capacity)
+        table.begin(count)
+        shifts = table.rotary_shifts()
+        given = {} if shifts is None else {"shift": shifts}
+        logits: mx.array = self._model(tokens, cache=self._for_model, **given)
+        table.advance(self._taken)
+        return logits
+
+    def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
+        index = self._open(request.length, growth, following)
+        slot = Slot(request=request, length_class=request.length_class, group=self, index=index)
+        self._reserved[index] = slot
+        return slot
+
+    def prompt_cache(self, slot: Slot) -> PromptCache:
+        layout = self._shape.layout
+        if not self._shape.prompts_in_slots:
+            return layout.new_prompt_cache(slot.request.length)
+        slot.cache = layout.in_slot(self._caches, slot)
+        return slot.cache
+
+    def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
+        lies_there = cache is slot.cache
+        slot.cache = None
+        del self._reserved[slot.index]
+        self._take(slot, slot.request.length, shift)
+        for kind, batched, own in zip(self._shape.layout.kinds, self._caches, leaves(cache), strict=True):
+            if not (lies_there and kind.in_slots):
+                batched.store(slot.index, own)
+
+    def leave(self, slot: Slot) -> None:
+        slot.cache = None
+        self._free(slot.index)
+
+    def _free(self, index: int) -> None:
+        """Nothing lies in this slot any more."""
+        taken = self._taken.pop(index, None)
+        self._reserved.pop(index, None)
+        self._table.vacate(index)
+        if self.empty:
+            self._reset()
+        elif taken is not None:
+            self._cover_taken()
+
+    def adopt(self, slot: Slot, growth: int) -> None:
+        source, theirs = slot.group, slot.index
+        assert isinstance(source, BatchedGroup)  # all groups of a model are alike
+        length, shift = source.length(theirs), source._table.shifts[theirs]
+        mine = self._open(length, growth)
+        slot.group, slot.index = self, mine
+        self._take(slot, length, shift)
+        for cache, other in zip(self._caches, source._caches, strict=True):
+            cache.adopt(mine, other, theirs)
+        source._free(theirs)
+
+    def _open(self, length: int, growth: int, following: int = 0) -> int:
+        """A free slot, with capacity for so many tokens."""
+        index = self._free_slot()
+        self._grow(*self._size_with(index, length, growth, following))
+        return index
+
+    def _take(self, slot: Slot, length: int, shift: int) -> None:
+        """Steps compute this slot from now on."""
+        self._taken[slot.index] = slot
+        self._cover_taken()
+        self._table.fill(slot.index, length, shift)
+
+    def _cover_taken(self) -> None:
+        """Have steps compute the slots that are taken, and what lies between them."""
+        table = self._table
+        low, high = min(self._taken, default=0), max(self._taken, default=-1) + 1
+        if (low, high) != (table.low, table.high):
+            for cache in self._caches:
+                cache.cover(low, high)
+            table.cover(low, high)
+
+    def _size_with(self, index: int, length: int, growth: int, following: int = 0) -> tuple[int, int]:
+        """Slots and capacity once a sequence lies in this slot. Growing copies all sequences, so more slots are made
+        than needed: as many as will follow, or some to spare."""
+        held = len(self._table.lengths)
+        slots = max(held, index + 1)
+        if growth and slots > held:
+            used = len(self._taken) + len(self._reserved)
+            slots = max(slots, used + 1 + following, min(held * 2, held + SPARE_SLOTS))
+        return slots, max(self._table.capacity, slot_capacity(length, growth, self._shape.slack))
+
+    def _free_slot(self) -> int:
+        holes = self._holes(0, len(self._table.lengths))
+        inside = [index for index in holes if self.low <= index < self.high]
+        if inside or not holes:
+            return inside[0] if inside else len(self._table.lengths)
+        return min(
+            holes, key=lambda index: abs(index - self.high) if index >= self.high else self.low - index
+        )
+
+    def _holes(self, low: int, high: int) -> list[int]:
+        return [
+            index for index in range(low, high) if index not in self._taken and index not in self._reserved
+        ]
+
+    def rewind(self, index: int, tokens: int) -> None:
+        for cache in self._caches:
+            cache.rewind(index, tokens)
+        self._table.rewind(index, tokens)
+
+    def view(self, index: int, stop: int) -> PromptCache:
+        return self._shape.layout.for_model(cache.view(index, stop) for cache in self._caches)
+
+    def compact(self) -> None:
+        # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
+        # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
+        table = self._table
+        holes = self._holes(table.low, table.high)
+        self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= table.computed else 0
+        if self._sparse <= SPARSE_STEPS:
+            return
+        source, target = table.high - 1, holes[0]
+        for cache in self._caches:
+            cache.adopt(target, cache, source)
+        table.move(source, target)
+        moved = self._taken[target] = self._taken.pop(source)
+        moved.index = target
+        self._cover_taken()
+
+    def pack(self) -> None:
+        table = self._table
+        used = {**self._taken, **self._reserved}
+        kept = sorted(used)
+        if not kept:
+            return
+        longest = max(
+            used[index].request.length if index in self._reserved else table.lengths[index] for index in kept
+        )
+        capacity = min(table.capacity, rounded(longest + self._shape.slack + 1))
+        if len(kept) == len(table.lengths) and capacity == table.capacity:
+            return
+        for cache in self._caches:
+            cache.pack(kept, capacity)
+            mx.eval(cache.arrays())  # so that no more than one layer lies there twice
+        table.keep(kept, capacity)
+        for new, old in enumerate(kept):
+            used[old].index = new
+        self._taken = {slot.index: slot for slot in self._taken.values()}
+        self._reserved = {slot.index: slot for slot in self._reserved.values()}
+        # No cache is told: those that have computed slots alone have kept just these.
+        table.cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
+
+    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+        slots, capacity = self._size_with(self._free_slot(), request.length, growth, following)
+        return slots * self._shape.slot_bytes(capacity)
+
+    def bytes_after(self, count: int) -> int:
+        return len(self._table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
+
+    def _capacity_after(self, count: int) -> int:
+        table = self._table
+        reach = max(table.lengths, default=0) + count
+        return rounded(reach) if reach > table.capacity else table.capacity
 
     def _grow(self, slots: int, capacity: int) -> None:
-        window = self._window
-        held = len(window.lengths)
-        if slots > held:
-            window.lengths.extend([0] * (slots - held))
-            window.shifts.extend([0] * (slots - held))
-        if slots > held or capacity > window.capacity:
-            window.capacity = max(capacity, window.capacity)
-            for arena in flat(self._arenas):
-                arena.grow(len(window.lengths), window.capacity)
-
-    def _resize(self, low: int, high: int) -> None:
-        window = self._window
-        if (low, high) != (window.low, window.high):
-            for arena in flat(self._arenas):
-                if isinstance(arena, StateArena):
-                    arena.resize((window.low, window.high), (low, high))
-            window.low, window.high = low, high
-
-    def arrays(self) -> list[mx.array]:
-        return [array for arena in flat(self._arenas) for array in arena.arrays()]
+        if self._table.grow(slots, capacity):
+            for cache in self._caches:
+                cache.grow(len(self._table.lengths), self._table.capacity)
 
     @property
     def bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays())
-
-
-def flat(arenas: list[Arena]) -> list[AttentionArena | SlidingArena | StateArena]:
-    found: list[AttentionArena | SlidingArena | StateArena] = []
-    for arena in arenas:
-        found.extend(flat(arena.arenas) if isinstance(arena, ArenaList) else [arena])
-    return found
+        return sum(array.nbytes for cache in self._caches for array in cache.arrays())

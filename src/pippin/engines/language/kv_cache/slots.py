@@ -1,85 +1,257 @@
-"""A layer's cache of a prompt, in the slot where its row will decode: what is computed there need not be copied."""
+"""The slots of a group: what is asked for, the handle that is given out, and the table of how far each is filled.
 
-from collections.abc import Iterator
+A slot is the place of one sequence along the first axis of a group's arrays. Kinds of cache and groups both build on
+this module.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, Protocol
 
 import mlx.core as mx
-from mlx_lm.models.cache import CacheList, KVCache
 
-from pippin.engines.language.kv_cache.attention import Arena, ArenaList, AttentionArena
-from pippin.engines.language.kv_cache.kinds import RowCache, leaves
+PromptCache = list[Any]
+"""The cache of one sequence by itself: one object for each layer, as mlx-lm's `make_prompt_cache` makes them."""
 
 
-class SlotCache(KVCache):  # type: ignore[misc] # mlx-lm has no types
-    """As mlx-lm's `KVCache` to a model; keys and values are views of an arena's slot, [1, heads, capacity, dim]."""
+@dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """What is known of a sequence when it asks for a slot."""
 
-    def __init__(self, arena: AttentionArena, slot: int) -> None:
-        self.arena = arena
-        self.slot = slot
-        self.offset = 0
+    length: int  # tokens that its prompt has
+    growth: int  # tokens that may be added to these
+    length_class: int  # sequences of one class share arrays, see `capacity.length_class`
+    following: int = 0  # sequences of its class that will ask soon
+
+
+class SlotGroup(Protocol):
+    """Sequences that go through the model together, as a batch sees them, whatever they lie in.
+
+    `low` to `high` are the slots that a step computes; `forward` takes and gives one entry for each of them.
+    """
 
     @property
-    def keys(self) -> mx.array | None:
-        return self._part(0)
+    def low(self) -> int: ...
 
     @property
-    def values(self) -> mx.array | None:
-        return self._part(1)
+    def high(self) -> int: ...
 
-    def _part(self, index: int) -> mx.array | None:
-        return self.arena.parts[index][self.slot : self.slot + 1] if self.arena.parts else None
+    @property
+    def empty(self) -> bool:
+        """Whether no slot is reserved or taken."""
+        ...
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
-        self.arena.write(self.slot, keys, values, self.offset)
-        stand_at(self, self.offset + keys.shape[2])
-        return self.keys_and_values()
+    @property
+    def bytes(self) -> int:
+        """What its arrays take now."""
+        ...
 
+    def forward(self, tokens: mx.array) -> mx.array:
+        """Run tokens [slots, n] through the model and its caches: logits [slots, n, vocabulary]."""
+        ...
 
-def allot(layer: KVCache, keys: mx.array, values: mx.array) -> None:
-    """Places in a new cache, for such arrays [any, heads, any, dim]."""
-    if isinstance(layer, SlotCache):
-        layer.arena.allot([keys, values])
-    else:
-        layer.keys, layer.values = (
-            mx.zeros((1, part.shape[1], layer.step, part.shape[3]), part.dtype) for part in (keys, values)
-        )
+    def reserve(self, request: SlotRequest, growth: int, following: int) -> "Slot":
+        """A slot with capacity for the request's tokens and `growth` more. As many sequences as are `following` will
+        ask soon. With no growth nothing is made to spare."""
+        ...
 
+    def prompt_cache(self, slot: "Slot") -> PromptCache:
+        """A new cache in which to compute the prompt of a reserved slot: in the slot, as far as the kinds of cache
+        allow it. The slot then keeps the cache that it is joined with."""
+        ...
 
-def stand_at(layer: KVCache, tokens: int) -> None:
-    """So many tokens lie there. A step that computes a slot in passing writes behind them."""
-    layer.offset = tokens
-    if isinstance(layer, SlotCache):
-        layer.arena.window.lengths[layer.slot] = tokens
+    def join(self, slot: "Slot", cache: PromptCache, shift: int) -> None:
+        """Let steps compute a reserved slot, whose prompt is in `cache`; what does not lie in the slot yet is copied.
+        `shift` is what rotary positions differ by from indexes of tokens."""
+        ...
+
+    def leave(self, slot: "Slot") -> None:
+        """The sequence goes, or will not come."""
+        ...
+
+    def adopt(self, slot: "Slot", growth: int) -> None:
+        """Take a sequence over from another group of the model, as it is stored there. The handle stays the same."""
+        ...
+
+    def length(self, index: int) -> int: ...
+
+    def rewind(self, index: int, tokens: int) -> None: ...
+
+    def looks_back(self, index: int) -> bool: ...
+
+    def view(self, index: int, stop: int) -> PromptCache: ...
+
+    def compact(self) -> None:
+        """Move a sequence into a hole between others where that pays."""
+        ...
+
+    def pack(self) -> None:
+        """Give up all slots and capacity to spare."""
+        ...
+
+    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+        """Bytes at most, after `reserve` with the same."""
+        ...
+
+    def bytes_after(self, count: int) -> int:
+        """Bytes at most, after a step of so many tokens."""
+        ...
 
 
 @dataclass(eq=False, kw_only=True)
-class Reservation:
-    """A slot that is kept for a row to come."""
+class Slot:
+    """Where one sequence's cache lies, from its reservation until it leaves.
 
-    slot: int
-    length: int  # tokens of its prompt
-    cache: RowCache  # in which to compute it: in the slot, as far as the layers' arenas allow that
+    `group` and `index` change as slots are compacted, packed, or promoted to another group. Only `kv_cache` writes
+    them; whoever holds the handle reads them anew for every step.
+    """
 
-    def move(self, slot: int) -> None:
-        self.slot = slot
-        for layer in slot_caches(self.cache):
-            layer.slot = slot
+    request: SlotRequest
+    length_class: int
+    group: SlotGroup
+    index: int
+    cache: PromptCache | None = None  # in which its prompt is computed in the slot
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self.group.length(self.index)
+
+    @property
+    def growth(self) -> int:
+        """Tokens that may still be added."""
+        return self.request.length + self.request.growth - self.length
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the cache can be viewed as of a position before its end."""
+        return self.group.looks_back(self.index)
+
+    def view(self, stop: int) -> PromptCache:
+        """The sequence as a cache of its own, as of position `stop`; good until the next step. Sliding attention can
+        look back by the table's slack, recurrent state is the newest whatever `stop` is."""
+        return self.group.view(self.index, stop)
+
+    def rewind(self, tokens: int) -> None:
+        """Forget the last tokens."""
+        self.group.rewind(self.index, tokens)
 
 
-def slot_caches(cache: RowCache) -> Iterator[SlotCache]:
-    return (layer for layer in leaves(cache) if isinstance(layer, SlotCache))
+def unmarked(positions: mx.array) -> mx.array:
+    """The default for `mark_constant`: nobody wants to know."""
+    return positions
 
 
-def in_slot(cache: RowCache, arenas: list[Arena], slot: int) -> RowCache:
-    """A row's cache with what can be computed in the slot lying there."""
-    found: RowCache = []
-    for layer, arena in zip(cache, arenas, strict=True):
-        match arena:
-            case ArenaList():
-                found.append(CacheList(*in_slot(layer.caches, arena.arenas, slot)))
-            case _ if type(arena) is AttentionArena:
-                found.append(SlotCache(arena, slot))
-            case _:
-                found.append(layer)
-    return found
+class SlotTable:
+    """How far each slot of a group is filled, and which of them a step computes.
+
+    The batched caches of all layers share one table and read its fields in every step, hence plain attributes; only
+    the methods here assign to them. A step computes the slots `low` to `high`. One without a sequence among them
+    stands at length 0 and computes what nobody reads.
+    """
+
+    def __init__(self, slack: int = 0, mark_constant: Callable[[mx.array], mx.array] = unmarked) -> None:
+        """`slack`: tokens by which a sequence can be rewound, and viewed as of an earlier position. `mark_constant`:
+        told of each array of positions that will not be changed in place."""
+        self.slack = slack
+        self._mark_constant = mark_constant
+        self.step = 0  # counts the steps
+        self.count = 1  # tokens of each sequence in this step
+        self.clear()
+
+    def clear(self) -> None:
+        """No slots."""
+        self.low = 0
+        self.high = 0
+        self.capacity = 0  # tokens that each slot has memory for
+        self.lengths: list[int] = []  # of each slot, before this step
+        self.shifts: list[int] = []  # of each slot, by which rotary positions differ from indexes of tokens
+        # Of this step; the offsets are one number where all sequences are equally long.
+        self.offset_before: int | mx.array = 0
+        self.offset_after: int | mx.array = 0
+        self.longest = 0
+        self.level = True  # all sequences are equally long
+        # Slots side by side of one length: from, to, and the length.
+        self.runs: list[tuple[int, int, int]] = []
+        # Indexes of each slot's next token, [slots, 1, 1, 1]; only where not level.
+        self.next_indexes = mx.array([], dtype=mx.int32)
+
+    def begin(self, count: int) -> None:
+        """A step of `count` tokens for each sequence begins."""
+        self.step += 1
+        self.count = count
+        lengths = self.lengths[self.low : self.high]
+        self.longest = max(lengths)
+        self.runs, start = [], self.low
+        for length, run in groupby(lengths):
+            stop = start + len(list(run))
+            self.runs.append((start, stop, length))
+            start = stop
+        self.level = len(self.runs) == 1
+        if self.level:
+            self.offset_before = lengths[0]
+        else:
+            self.offset_before = self._mark_constant(mx.array(lengths, dtype=mx.int32))
+            self.next_indexes = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
+        self.offset_after = self.offset_before + count
+
+    def advance(self, taken: Iterable[int]) -> None:
+        """The step's tokens lie in these slots."""
+        for index in taken:
+            self.lengths[index] += self.count
+
+    def rewind(self, index: int, tokens: int) -> None:
+        self.lengths[index] -= tokens
+
+    def fill(self, index: int, length: int, shift: int = 0) -> None:
+        """So many tokens lie in a slot. A step that computes it in passing writes behind them."""
+        self.lengths[index], self.shifts[index] = length, shift
+
+    def vacate(self, index: int) -> None:
+        self.lengths[index] = self.shifts[index] = 0
+
+    def move(self, source: int, target: int) -> None:
+        """What lies in one slot lies in another now, and nothing where it was."""
+        self.fill(target, self.lengths[source], self.shifts[source])
+        self.vacate(source)
+
+    def grow(self, slots: int, capacity: int) -> bool:
+        """Have as many slots of such a capacity, if these are more; whether anything changed."""
+        more = max(slots - len(self.lengths), 0)
+        self.lengths.extend([0] * more)
+        self.shifts.extend([0] * more)
+        larger = capacity > self.capacity
+        self.capacity = max(capacity, self.capacity)
+        return bool(more) or larger
+
+    def keep(self, kept: list[int], capacity: int) -> None:
+        """Have these slots alone, in this order, with such a capacity."""
+        self.lengths = [self.lengths[index] for index in kept]
+        self.shifts = [self.shifts[index] for index in kept]
+        self.capacity = capacity
+
+    def cover(self, low: int, high: int) -> None:
+        """Steps compute these slots from now on."""
+        self.low, self.high = low, high
+
+    @property
+    def computed(self) -> int:
+        """Slots that a step computes."""
+        return self.high - self.low
+
+    def over_all_slots(self, array: mx.array) -> mx.array:
+        """An array [computed slots, ...] with zeros for the slots that this step does not compute."""
+        before, after = self.low, len(self.lengths) - self.high
+        return mx.pad(array, [(before, after), (0, 0), (0, 0), (0, 0)]) if before or after else array
+
+    def positions(self) -> mx.array:
+        """Indexes of this step's tokens in their sequences, [computed slots, count] or [1, count]."""
+        starts = mx.array([self.offset_before]) if isinstance(self.offset_before, int) else self.offset_before
+        return starts[:, None] + mx.arange(self.count)
+
+    def rotary_shifts(self) -> mx.array | None:
+        """By which rotary positions of the computed slots differ from indexes of tokens, [computed slots, 1]; None
+        where they are the same. Media in a prompt take fewer positions than they have tokens."""
+        shifts = self.shifts[self.low : self.high]
+        return mx.array(shifts, dtype=mx.int32)[:, None] if any(shifts) else None

@@ -1,24 +1,23 @@
-"""Rows with the model's own caches, one after the other: for models whose caches have no arena."""
+"""Sequences with the model's own caches, one after the other: for models with a cache that has no batched form."""
 
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
 
 
 class SoloGroup:
-    """A `RowGroup` of caches as the model makes them."""
+    """A `SlotGroup` of caches as the model makes them."""
 
-    def __init__(self, model: nn.Module, row_bytes: Callable[[int], int]) -> None:
-        """`row_bytes`: of one row with so many places."""
+    def __init__(self, model: nn.Module, layout: CacheLayout) -> None:
         self._model = model
-        self._row_bytes = row_bytes
-        self._caches: list[RowCache | None] = []
+        self._layout = layout
+        self._slots: list[Slot | None] = []
+        self._caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
         self._lengths: list[int] = []
         self._shifts: list[int] = []
 
@@ -28,106 +27,101 @@ class SoloGroup:
 
     @property
     def high(self) -> int:
-        return len(self._caches)
+        return len(self._slots)
 
     @property
     def empty(self) -> bool:
-        return all(cache is None for cache in self._caches)
+        return not self._slots
 
-    def length(self, slot: int) -> int:
-        return self._lengths[slot]
+    def length(self, index: int) -> int:
+        return self._lengths[index]
 
-    def join(
-        self,
-        cache: RowCache,
-        length: int,
-        room: int,
-        shift: int = 0,
-        coming: int = 0,
-        reservation: Reservation | None = None,
-    ) -> int:
-        return self._append(copy_row(cache), length, shift)
+    def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
+        slot = Slot(request=request, length_class=request.length_class, group=self, index=len(self._slots))
+        self._append(slot, None, 0, 0)
+        return slot
 
-    def reserve(self, length: int, room: int, coming: int = 0) -> None:
-        return None
-
-    def release(self, reservation: Reservation) -> None:
-        pass
-
-    def adopt(self, other: Self, slot: int, room: int) -> int:
-        mine = self._append(other._caches[slot], other._lengths[slot], other._shifts[slot])
-        other.leave(slot)
-        return mine
-
-    def _append(self, cache: RowCache | None, length: int, shift: int) -> int:
+    def _append(self, slot: Slot, cache: PromptCache | None, length: int, shift: int) -> None:
+        self._slots.append(slot)
         self._caches.append(cache)
         self._lengths.append(length)
         self._shifts.append(shift)
-        return len(self._caches) - 1
 
-    def leave(self, slot: int) -> None:
-        self._caches[slot] = None
-        while self._caches and self._caches[-1] is None:
-            self._caches.pop()
-            self._lengths.pop()
-            self._shifts.pop()
+    def prompt_cache(self, slot: Slot) -> PromptCache:
+        return self._layout.new_prompt_cache(slot.request.length)
 
-    def rewind(self, slot: int, tokens: int) -> None:
-        for cache in self._caches[slot] or ():
+    def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
+        index = slot.index
+        self._caches[index] = copied(cache)
+        self._lengths[index], self._shifts[index] = slot.request.length, shift
+
+    def leave(self, slot: Slot) -> None:
+        self._free(slot.index)
+
+    def _free(self, index: int) -> None:
+        self._slots[index] = self._caches[index] = None
+        while self._slots and self._slots[-1] is None:
+            for held in (self._slots, self._caches, self._lengths, self._shifts):
+                held.pop()
+
+    def adopt(self, slot: Slot, growth: int) -> None:
+        source, theirs = slot.group, slot.index
+        assert isinstance(source, SoloGroup)  # all groups of a model are alike
+        slot.group, slot.index = self, len(self._slots)
+        self._append(slot, source._caches[theirs], source._lengths[theirs], source._shifts[theirs])
+        source._free(theirs)
+
+    def rewind(self, index: int, tokens: int) -> None:
+        for cache in self._caches[index] or ():
             cache.trim(tokens)
-        self._lengths[slot] -= tokens
+        self._lengths[index] -= tokens
 
     def forward(self, tokens: mx.array) -> mx.array:
         results: list[mx.array | None] = []
-        for slot, cache in enumerate(self._caches):
-            shifted = {"shift": self._shifts[slot]} if self._shifts[slot] else {}
+        for index, cache in enumerate(self._caches):
+            shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}
             results.append(
-                None if cache is None else self._model(tokens[slot : slot + 1], cache=cache, **shifted)
+                None if cache is None else self._model(tokens[index : index + 1], cache=cache, **shifted)
             )
-            self._lengths[slot] += tokens.shape[1]
+            self._lengths[index] += tokens.shape[1]
         filled = next(result for result in results if result is not None)
         return mx.concatenate([mx.zeros_like(filled) if result is None else result for result in results])
 
-    def compact(self) -> list[tuple[int, int]]:
-        return []
+    def looks_back(self, index: int) -> bool:
+        return all(part.is_trimmable() for part in self._caches[index] or ())
 
-    def bytes_with(self, length: int, room: int, coming: int = 0) -> int:
-        return self.bytes_after(0) + self._row_bytes(length + sizes.CAPACITY_STEP)
+    def view(self, index: int, stop: int) -> PromptCache:
+        cache = copied(self._caches[index] or [])
+        if stop < self._lengths[index]:
+            for part in cache:
+                part.trim(self._lengths[index] - stop)
+        return cache
+
+    def compact(self) -> None:
+        pass
+
+    def pack(self) -> None:
+        pass
+
+    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+        return self.bytes_after(0) + self._layout.prompt_bytes(request.length + sizes.CAPACITY_STEP)
 
     def bytes_after(self, count: int) -> int:
         # A cache allots whole steps, from wherever it stands.
         return sum(
-            self._row_bytes(length + count + sizes.CAPACITY_STEP)
+            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP)
             for length, cache in zip(self._lengths, self._caches, strict=True)
             if cache is not None
         )
-
-    def pack(self) -> dict[int, int]:
-        return {}
-
-    def looks_back(self, slot: int) -> bool:
-        return all(part.is_trimmable() for part in self._caches[slot] or ())
-
-    def view(self, slot: int, stop: int) -> RowCache:
-        cache = copy_row(self._caches[slot] or [])
-        if stop < self._lengths[slot]:
-            for part in cache:
-                part.trim(self._lengths[slot] - stop)
-        return cache
 
     @property
     def bytes(self) -> int:
         return sum(part.nbytes for cache in self._caches for part in cache or () if not part.empty())
 
 
-def copy_row(cache: RowCache) -> RowCache:
-    """A row's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
-    return [_copied(part) for part in cache]
-
-
-def _copied(part: Any) -> Any:
-    state = part.state
-    return type(part).from_state(_listed(state))
+def copied(cache: PromptCache) -> PromptCache:
+    """A sequence's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
+    return regrouped(cache, (type(leaf).from_state(_listed(leaf.state)) for leaf in leaves(cache)))
 
 
 def _listed(state: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The projection onto the vocabulary: of a prompt's chunk, only the position that is sampled from needs it."""
+"""The projection onto the vocabulary, computed only for the position of a prompt's chunk that is sampled from."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,16 +6,20 @@ from contextlib import contextmanager
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.engines.language.kv_cache.kinds import new_row_cache
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.kv_cache.probe import tolerance
 
 HEAD = "lm_head"
-EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)  # which a model may use as its head
+EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
+"""The layers that a model with tied embeddings uses as its head."""
 
 
 class Head:
-    """`only` makes a model's projection compute one position of each row. Models are wired each in its own way, so
-    `works` is found by trying; where it does not, the last token of a prompt is computed by itself."""
+    """Within `only`, a model's head computes the logits of one position of each sequence.
+
+    Models call their heads in different ways, so `works` says whether a trial gave the right logits. Where it is false
+    the last token of a prompt has to be computed by itself.
+    """
 
     def __init__(self, model: nn.Module, vocabulary: int) -> None:
         self._positions: mx.array | None = None
@@ -27,8 +31,11 @@ class Head:
         self.works = self._try(model)
 
     def _narrow(self, module: nn.Module, method: str) -> None:
-        """Give the module a class of its own, in place of one that it has from a `Head` before: its parameters keep
-        their names."""
+        """Replace a method of this module alone, by giving the module a subclass of its class.
+
+        A wrapper around the module would change the names of its parameters. A subclass that an earlier `Head` gave it
+        is replaced.
+        """
         base = getattr(type(module), "whole", type(module))
         project = getattr(base, method)
 
@@ -39,24 +46,25 @@ class Head:
         module.__class__ = type(base.__name__, (base,), {method: narrowed, "whole": base})
 
     def _try(self, model: nn.Module) -> bool:
+        """Whether the logits of one position are, within rounding, those of a whole forward pass."""
         tokens = mx.array([[1, 2, 3]])
-        whole = model(tokens, cache=new_row_cache(model))[:, 1]
+        whole = model(tokens, cache=new_prompt_cache(model))[:, 1]
         with self.only([1]):
-            narrowed = model(tokens, cache=new_row_cache(model))
+            narrowed = model(tokens, cache=new_prompt_cache(model))
         if narrowed.shape[1] != 1:
             return False
         difference = mx.abs(narrowed[:, 0] - whole).max() / mx.maximum(mx.abs(whole).max(), 1e-6)
         return float(difference) < tolerance(whole.dtype)
 
     def _picked(self, x: mx.array) -> mx.array:
-        """The wanted positions [rows, 1, hidden] of x [rows, tokens, hidden]."""
+        """The wanted positions [batch, 1, hidden] of x [batch, tokens, hidden], or x itself outside of `only`."""
         if self._positions is None or x.ndim != 3 or x.shape[0] != self._positions.size:
             return x
         return x[mx.arange(x.shape[0]), self._positions][:, None]
 
     @contextmanager
     def only(self, positions: Sequence[int]) -> Iterator[None]:
-        """Within, a call of the model with [rows, tokens] gives logits [rows, 1, vocabulary], at these positions."""
+        """Within this context, the model's logits are [batch, 1, vocabulary], of one position of each sequence."""
         self._positions = mx.array(list(positions), dtype=mx.int32)
         try:
             yield
@@ -64,7 +72,7 @@ class Head:
             self._positions = None
 
     def last(self, logits: mx.array, positions: Sequence[int]) -> mx.array:
-        """Logits [rows, vocabulary] from a call within `only` of the same positions, narrowed or not."""
+        """Logits [batch, vocabulary] at these positions, of a call within `only` whether or not it `works`."""
         if logits.shape[1] == 1:
             return logits[:, 0]
         return logits[mx.arange(logits.shape[0]), mx.array(list(positions), dtype=mx.int32)]

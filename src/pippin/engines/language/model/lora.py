@@ -1,7 +1,7 @@
-"""LoRA adapters of one base model, chosen per row of a batch: low-rank additions to plain linear layers.
+"""LoRA adapters of one base model, chosen for each sequence of a batch: low-rank additions to linear layers.
 
-An adapter's matrices are stacked with those of the others, ranks padded with zeros; each row is given its own.
-Index 0 is the model without an adapter.
+The matrices of all adapters are stacked, with ranks padded with zeros, and each sequence multiplies with its own.
+Index 0 is the model without an adapter. Files of mlx-lm and of PEFT are read.
 """
 
 import json
@@ -15,23 +15,24 @@ import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 
-OWN = "adapter_path"  # the name of the adapter that stands for all requests that name none
+OWN = "adapter_path"
+"""The name of the adapter for all requests that name none: the option that gives its folder."""
 
 
 class Adapters:
-    """Which adapters there are, and which one each row of the present forward pass has."""
+    """The adapters of a model, and the one that each sequence of the next forward pass has."""
 
     def __init__(self, names: tuple[str, ...] = (), default: int = 0) -> None:
         self._names = names
         self._default = default
-        self.uniform: int | None = 0  # the adapter of all rows
+        self.uniform: int | None = 0  # the index that all sequences share, if they do
         self.rows = mx.array([0])
 
     def __len__(self) -> int:
         return len(self._names)
 
     def index(self, name: str | None) -> int:
-        """Raises `ServerError` for a name that is not there."""
+        """The index of an adapter. Raises `ServerError` for a name that this model does not have."""
         if name is None:
             return self._default
         if name not in self._names or name == OWN:
@@ -44,14 +45,14 @@ class Adapters:
         return self._names.index(name) + 1
 
     def choose(self, rows: list[int]) -> None:
-        """Say the adapter of each row of the next forward pass."""
+        """Set the index of each sequence's adapter for the next forward pass."""
         self.uniform = rows[0] if min(rows) == max(rows) else None
         if self.uniform is None:
             self.rows = mx.array(rows)
 
 
 class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
-    """A linear layer and what each adapter adds to it: `down` [adapters, in, rank], `up` [adapters, rank, out]."""
+    """A linear layer, and `down` [adapters, in, rank] and `up` [adapters, rank, out]: y = base(x) + x down up."""
 
     def __init__(self, base: nn.Module, adapters: Adapters, down: mx.array, up: mx.array) -> None:
         super().__init__()
@@ -73,14 +74,17 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
 
 @dataclass(frozen=True)
 class _Addition:
-    """What one adapter adds to one layer, its scale folded in."""
+    """The matrices that one adapter adds to one layer, with its scale multiplied into `up`."""
 
     down: mx.array  # [in, rank]
     up: mx.array  # [rank, out]
 
 
 def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adapters:
-    """Put adapters into a model: `own` for all requests that name none, `named` for those that name one."""
+    """Replace the adapted layers of a model. `own` and `named` are folders of adapters.
+
+    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for one that does not fit.
+    """
     folders = {**({OWN: own} if own is not None else {}), **named}
     if not folders:
         return Adapters()
@@ -105,11 +109,11 @@ def _stacked(
     out, inside = base.weight.shape
     if isinstance(base, nn.QuantizedLinear):
         inside = inside * 32 // base.bits
-    kind = base.scales.dtype if isinstance(base, nn.QuantizedLinear) else base.weight.dtype
+    dtype = base.scales.dtype if isinstance(base, nn.QuantizedLinear) else base.weight.dtype
     rank = max(additions[path].down.shape[1] for additions in loaded if path in additions)
-    down = mx.zeros((len(names) + 1, inside, rank), dtype=kind)
-    up = mx.zeros((len(names) + 1, rank, out), dtype=kind)
-    for place, (name, additions) in enumerate(zip(names, loaded, strict=True), start=1):
+    down = mx.zeros((len(names) + 1, inside, rank), dtype=dtype)
+    up = mx.zeros((len(names) + 1, rank, out), dtype=dtype)
+    for index, (name, additions) in enumerate(zip(names, loaded, strict=True), start=1):
         if (found := additions.get(path)) is None:
             continue
         if (
@@ -122,8 +126,8 @@ def _stacked(
                 name, f"its shapes for {path} are {shapes}, and the layer goes from {inside} to {out}"
             )
         own = found.down.shape[1]
-        down[place, :, :own] = found.down.astype(kind)
-        up[place, :own] = found.up.astype(kind)
+        down[index, :, :own] = found.down.astype(dtype)
+        up[index, :own] = found.up.astype(dtype)
     mx.eval(down, up)
     return AdaptedLinear(base, adapters, down, up)
 
@@ -137,15 +141,15 @@ def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:
 
 
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
-    """The additions by layer, from mlx-lm's or PEFT's files."""
+    """Read an adapter of mlx-lm or PEFT: its additions by the path of the layer."""
     try:
         config = json.loads((folder / "adapter_config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise _refused(name, f"{folder} has no readable adapter_config.json ({error})") from error
-    kind = config.get("fine_tune_type", "lora")
-    if kind != "lora" or config.get("use_dora"):
+    method = config.get("fine_tune_type", "lora")
+    if method != "lora" or config.get("use_dora"):
         raise _refused(
-            name, f"it is of type {'dora' if config.get('use_dora') else kind}, and only LoRA is supported"
+            name, f"it is of type {'dora' if config.get('use_dora') else method}, and only LoRA is supported"
         )
     peft = folder / "adapter_model.safetensors"
     path = peft if peft.exists() else folder / "adapters.safetensors"

@@ -1,4 +1,4 @@
-"""Reading a model's weights, in the type that the device wants them in."""
+"""Loads a model with its weights, in the dtype that `engines/device.py` decides on."""
 
 import json
 import logging
@@ -15,12 +15,11 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, weights_too_large
-from pippin.engines.language.vision import opening
+from pippin.engines.cpu import kernels
+from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
+from pippin.engines.language.vision import checkpoint
 
 log = logging.getLogger(__name__)
-
-TYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 def load_weights(
@@ -30,32 +29,68 @@ def load_weights(
     *,
     trust_remote_code: bool,
     text_only: bool = False,
+    kernel_threads: int | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The model and its configuration, every array evaluated. Raises `ServerError("load_failed")`. With `text_only`
-    models that take more than text are loaded without the parts for it."""
+    """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
+
+    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads`
+    the kernels for CPUs compute the model if they know it, with so many threads.
+    """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
-    vision = not text_only and opening.is_vision(folder)
-    load = opening.load_model if vision else load_model
+    vision = not text_only and checkpoint.is_vision(folder)
+    load = checkpoint.load_model if vision else load_model
     try:
         model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
         refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
         if not vision:
             raise refusal from error
-        try:  # weights without towers, as mlx-lm writes them
-            found = load_weights(info, plan, progress, trust_remote_code=trust_remote_code, text_only=True)
+        # mlx-lm converts such models without the weights of their encoders.
+        try:
+            found = load_weights(
+                info,
+                plan,
+                progress,
+                trust_remote_code=trust_remote_code,
+                text_only=True,
+                kernel_threads=kernel_threads,
+            )
         except ServerError:
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
         return found
-    _settle_types(model, plan)
+    if plan.kernels and kernel_threads is not None:
+        reason = kernels.why_not(model)
+        if reason is None:
+            return _put_on_kernels(model, plan, progress, info, kernel_threads), config
+        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, reason)
+    _cast_weights(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
 
 
+def _put_on_kernels(
+    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
+) -> nn.Module:
+    """The model as the kernels compute it, its weights as they are stored."""
+    total = weight_bytes(model)
+    if total > plan.memory_limit:
+        raise weights_too_large(total, plan.memory_limit, info.id)
+    progress(0, total, "weights")
+    try:
+        found = kernels.on_kernels(model, threads)
+    except ValueError as error:
+        message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
+        raise ServerError("load_failed", message) from error
+    progress(total, total, "weights")
+    log.info("%s runs on the kernels for CPUs, with %s", info.id, found.instruction_set)
+    return found
+
+
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
+    """Raises `ServerError` for a folder without a usable config.json, or with model code that is not trusted."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -74,6 +109,7 @@ def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
 
 
 def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
+    """Raises `ServerError` for a folder whose weights are missing, incomplete or cut off."""
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
         others = sorted(
@@ -105,7 +141,7 @@ def _refuse_unreadable(info: ModelInfo, folder: Path) -> None:
 
 
 def _whole_size(path: Path) -> int:
-    """Bytes that a safetensors file has by its own header; 0 where that can't be read."""
+    """The size in bytes that a safetensors file should have by its header, or 0 where the header can't be read."""
     try:
         with path.open("rb") as file:
             header = read_header(file)
@@ -115,6 +151,7 @@ def _whole_size(path: Path) -> int:
 
 
 def _explain(info: ModelInfo, error: Exception, library: str) -> str:
+    """The sentence for clients of an error that the library raised while it loaded a model."""
     text = str(error)
     if "not supported" in text and "Model type" in text:
         return (
@@ -130,10 +167,11 @@ def _explain(info: ModelInfo, error: Exception, library: str) -> str:
     return f"The model {info.id!r} cannot be loaded: {type(error).__name__}: {text[:300]}"
 
 
-def _settle_types(model: nn.Module, plan: DevicePlan) -> None:
+def _cast_weights(model: nn.Module, plan: DevicePlan) -> None:
+    """Cast, and dequantize where the plan says so. A widening cast ignores the parameters that the model excepts."""
     if plan.run_type is None:
         return
-    wanted = TYPES[plan.run_type]
+    wanted = dtype_of(plan.run_type)
     keep: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
     widening = wanted == mx.float32
 
@@ -146,7 +184,8 @@ def _settle_types(model: nn.Module, plan: DevicePlan) -> None:
         ]
         model.load_weights(changed, strict=False)
 
-    cast()  # scales first, so that weights are dequantised in the wanted type and not rounded twice
+    # Scales are cast first, so that weights are dequantized in the wanted dtype and not rounded twice.
+    cast()
     if plan.dequantize:
         dequantize_model(model)
         cast()
@@ -157,24 +196,14 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
     total = sum(array.nbytes for array in arrays)
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
-    done = 0
     progress(0, total, "weights")
-    pending: list[mx.array] = []
-    for array in arrays:
-        pending.append(array)
-        if sum(each.nbytes for each in pending) >= 256 * 2**20:
-            done += _read(pending)
-            progress(done, total, "weights")
-    _read(pending)
-    progress(total, total, "weights")
-
-
-def _read(pending: list[mx.array]) -> int:
-    mx.eval(pending)
-    size = sum(array.nbytes for array in pending)
-    pending.clear()
-    return size
+    for done in evaluate_in_pieces(arrays):
+        progress(done, total, "weights")
 
 
 def weight_bytes(model: nn.Module) -> int:
+    """The size of all parameters."""
+    held = getattr(model, "weight_bytes", None)  # of a model whose weights are not MLX's arrays
+    if isinstance(held, int):
+        return held
     return sum(array.nbytes for _, array in tree_flatten(model.parameters()))

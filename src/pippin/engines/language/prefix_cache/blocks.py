@@ -1,127 +1,128 @@
-"""Row caches cut into blocks and put together again: what the prefix tree holds.
+"""Prompts' caches cut into blocks and put together again: what the prefix tree holds.
 
-Layers of full attention are cut along their tokens; their arrays of one shape are stacked, so that a block is a few
-arrays and not two for each layer. Layers that cannot be cut are kept whole, as they stand after a block.
+Arrays with something for each token are cut along their tokens; those of one shape are stacked, so that a block is a
+few arrays and not two for each layer. What cannot be cut is kept whole, as it stands after a block. The kinds of cache
+say which is which.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
-import numpy as np
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
-from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.attention import BatchShape
-from pippin.engines.language.kv_cache.kinds import RowCache, leaves
-from pippin.engines.language.kv_cache.slots import allot, stand_at
+from pippin.engines.language.kv_cache.kinds import base as kinds
+from pippin.engines.language.kv_cache.kinds.base import CacheKind
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
+from pippin.engines.language.kv_cache.slots import PromptCache
 
 Block = tuple[mx.array, ...]
-"""[arrays of this shape, heads, tokens, dim], one for each shape."""
+"""[arrays of this shape, heads, tokens, size], one for each shape; several where a kind packs them."""
 
-Snapshot = tuple[tuple[mx.array | None, ...], ...]
+Snapshot = tuple[kinds.Snapshot, ...]
 """The state of each layer that cannot be cut."""
+
+HostCopy = Callable[[Sequence[Sequence[mx.array]], Sequence[Sequence[mx.array]]], None]
+"""Given stacks of one shape in the order of their tokens, for each shape, and for each of these the arrays
+[1, heads, capacity, size] into which the host writes the stacks' members from their first token on."""
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Arrays of one shape, and the layer that each belongs to, with its number among those that are cut there."""
+
+    kind: CacheKind
+    members: list[tuple[int, int]]
 
 
 class BlockLayout:
-    """How a model's rows are cut, learnt from a row that has run."""
+    """How the sequences of a model are cut."""
 
-    def __init__(self, probe: RowCache, shape: BatchShape, *, writes_in_place: bool = False) -> None:
-        """`writes_in_place`: the host can write into arrays."""
-        self._shape = shape
-        self._writes_in_place = writes_in_place
-        groups: dict[tuple[int, int, mx.Dtype], list[int]] = {}
-        for index, array in enumerate(_keys_and_values(probe)):
-            groups.setdefault((array.shape[1], array.shape[3], array.dtype), []).append(index)
-        self._groups = list(groups.values())
-        self.has_blocks = bool(self._groups)
-        self.has_state = any(type(layer) is ArraysCache for layer in leaves(probe))
-        self.has_snapshots = any(type(layer) is not KVCache for layer in leaves(probe))
+    def __init__(self, layout: CacheLayout, *, host_copy: HostCopy | None = None) -> None:
+        """`host_copy`: how the host writes blocks into arrays, where it can."""
+        self._kinds = layout.kinds
+        stacks: dict[object, _Stack] = {}
+        for layer, kind in enumerate(self._kinds):
+            for number, array in enumerate(kind.token_arrays):
+                stacks.setdefault((kind, array), _Stack(kind, [])).members.append((layer, number))
+        self._stacks = list(stacks.values())
+        self._host_copy = host_copy if all(stack.kind.host_fills for stack in self._stacks) else None
+        self.has_blocks = bool(self._stacks)
+        self.has_state = any(not kind.looks_back for kind in self._kinds)
+        self.has_snapshots = any(kind.snapshots for kind in self._kinds)
 
-    def cut(self, cache: RowCache, start: int, stop: int, size: int) -> list[Block]:
+    def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
         """Copies of positions `start` to `stop`, both multiples of `size`, on their way on the device."""
         if start >= stop:
             return []
-        arrays = _keys_and_values(cache)
-        stacks = [mx.stack([arrays[index][0, :, start:stop] for index in group]) for group in self._groups]
-        stacks = [part for stack in stacks for part in self._packed(stack)]
+        arrays = [kind.cut(leaf) for kind, leaf in zip(self._kinds, leaves(cache), strict=True)]
+        parts = []
+        for stack in self._stacks:
+            whole = mx.stack([arrays[layer][number][0, :, start:stop] for layer, number in stack.members])
+            parts += stack.kind.packed(whole)
         blocks = [
-            tuple(mx.contiguous(stack[:, :, place : place + size]) for stack in stacks)
+            tuple(mx.contiguous(part[:, :, place : place + size]) for part in parts)
             for place in range(0, stop - start, size)
         ]
-        # At once: a view that waits would make the next write to the row copy all of it.
+        # At once: a view that waits would make the next write to the sequence copy all of it.
         mx.async_eval(*(array for block in blocks for array in block))  # type: ignore[no-untyped-call]
         return blocks
 
-    def _packed(self, stack: mx.array) -> list[mx.array]:
-        """As it is kept: in as few bits as the batch has it."""
-        if self._shape.kv_bits is None:
-            return [stack]
-        return list(mx.quantize(stack, group_size=self._shape.kv_group_size, bits=self._shape.kv_bits))
-
-    def snapshot(self, cache: RowCache) -> Snapshot:
+    def snapshot(self, cache: PromptCache) -> Snapshot:
         """The state of the layers that cannot be cut, copied, on its way on the device."""
-        snapshot = tuple(_state(layer) for layer in leaves(cache) if not isinstance(layer, KVCache))
+        layers = zip(self._kinds, leaves(cache), strict=True)
+        snapshot = tuple(kind.snapshot(leaf) for kind, leaf in layers if kind.snapshots)
         mx.async_eval(*snapshot_arrays(snapshot))  # type: ignore[no-untyped-call]
         return snapshot
 
     def restore(
-        self, cache: RowCache, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int
+        self, cache: PromptCache, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int
     ) -> None:
-        """Fill a row's new cache with what was kept of `tokens` tokens."""
-        self._fill([layer for layer in leaves(cache) if isinstance(layer, KVCache)], blocks, tokens)
+        """Fill a sequence's new cache with what was kept of `tokens` tokens."""
+        layers = list(leaves(cache))
+        parts = list(zip(*blocks, strict=True))
+        if self._host_copy is None:
+            self._fill(layers, parts)
+        else:
+            self._fill_by_host(self._host_copy, layers, parts, tokens)
         states = iter(snapshot or ())
-        for layer in leaves(cache):
-            if not isinstance(layer, KVCache):
-                _set_state(layer, next(states), tokens)
+        for kind, leaf in zip(self._kinds, layers, strict=True):
+            if kind.snapshots:
+                kind.restore(leaf, next(states), tokens)
 
-    def _fill(self, layers: Sequence[KVCache], blocks: Sequence[Block], tokens: int) -> None:
-        """Keys and values of each layer, put together from the blocks.
+    def _fill(self, layers: Sequence[object], parts: Sequence[Sequence[mx.array]]) -> None:
+        """Keys and values of each layer, put together from the blocks by the device.
 
-        The host gathers each right where it belongs. By MLX all layers are put together first: a copy for each block
-        and layer, thousands of them, takes twice as long as these two.
+        All layers are put together first: a copy for each block and layer, thousands of them, takes twice as long as
+        these two.
         """
-        stacks = list(zip(*blocks, strict=True))
-        if self._writes_in_place and self._shape.kv_bits is None:
-            self._gather(layers, stacks, tokens)
-            return
-        joined = [mx.concatenate(list(parts), axis=2) for parts in stacks]
-        found: dict[int, mx.array] = {}
-        for number, group in enumerate(self._groups):
-            for place, index in enumerate(group):
-                found[index] = self._unpacked(joined, number, place)
-        for index, layer in enumerate(layers):
-            layer.update_and_fetch(found[2 * index], found[2 * index + 1])
+        joined = iter([mx.concatenate(list(pieces), axis=2) for pieces in parts])
+        found: dict[tuple[int, int], mx.array] = {}
+        for stack in self._stacks:
+            own = [next(joined) for _ in range(stack.kind.packed_arrays)]
+            for place, member in enumerate(stack.members):
+                found[member] = stack.kind.unpacked([part[place : place + 1] for part in own])
+        for layer, (kind, leaf) in enumerate(zip(self._kinds, layers, strict=True)):
+            if kind.token_arrays:
+                kind.fill(leaf, [found[layer, number] for number in range(len(kind.token_arrays))])
 
-    def _gather(self, layers: Sequence[KVCache], stacks: Sequence[Sequence[mx.array]], tokens: int) -> None:
-        """As `_fill`, by the host."""
-        grouped = list(zip(stacks, self._groups, strict=True))
-        like = {index: parts[0] for parts, group in grouped for index in group}
-        for number, layer in enumerate(layers):
-            allot(layer, like[2 * number], like[2 * number + 1])
-        places = [array for layer in layers for array in (layer.keys, layer.values)]
-        mx.eval(places)
-        mx.synchronize()  # what lay in the slot before may be on its way into the tree
-        for parts, group in grouped:
-            sources = [_memory(part) for part in parts]
-            for number, index in enumerate(group):
-                own = _memory(places[index])[0, :, :tokens]
-                np.concatenate([source[number] for source in sources], axis=1, out=own)
-        for layer in layers:
-            stand_at(layer, tokens)
-
-    def _unpacked(self, stacks: Sequence[mx.array], number: int, place: int) -> mx.array:
-        """One array [1, heads, tokens, dim] out of the stacks of all."""
-        own = slice(place, place + 1)
-        if self._shape.kv_bits is None:
-            return stacks[number][own]
-        packed, scales, biases = (stack[own] for stack in stacks[3 * number : 3 * number + 3])
-        return mx.dequantize(packed, scales, biases, self._shape.kv_group_size, self._shape.kv_bits)
-
-
-def _memory(array: mx.array) -> NDArray[Any]:
-    """What an array lies in, seen as numbers of a kind that numpy has."""
-    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
+    def _fill_by_host(
+        self,
+        host_copy: HostCopy,
+        layers: Sequence[object],
+        parts: Sequence[Sequence[mx.array]],
+        tokens: int,
+    ) -> None:
+        """As `_fill`, by the host, which writes each block right where it belongs."""
+        cut = {
+            layer: (kind, leaf)
+            for layer, (kind, leaf) in enumerate(zip(self._kinds, layers, strict=True))
+            if kind.token_arrays
+        }
+        opened = {layer: kind.open_to_host(leaf) for layer, (kind, leaf) in cut.items()}
+        targets = [[opened[layer][number] for layer, number in stack.members] for stack in self._stacks]
+        host_copy(parts, targets)
+        for kind, leaf in cut.values():
+            kind.filled_by_host(leaf, tokens)
 
 
 def bytes_of(arrays: Sequence[mx.array]) -> int:
@@ -130,29 +131,3 @@ def bytes_of(arrays: Sequence[mx.array]) -> int:
 
 def snapshot_arrays(snapshot: Snapshot) -> list[mx.array]:
     return [array for state in snapshot for array in state if array is not None]
-
-
-def _keys_and_values(cache: RowCache) -> list[mx.array]:
-    found = []
-    for layer in leaves(cache):
-        if isinstance(layer, KVCache):
-            found += [layer.keys, layer.values]
-    return found
-
-
-def _state(layer: Any) -> tuple[mx.array | None, ...]:
-    if type(layer) is RotatingKVCache:
-        if layer.keys is None:
-            return (None, None)
-        ordered = (layer._temporal_order(layer.keys), layer._temporal_order(layer.values))
-        kept = min(layer.offset, layer.max_size)
-        return tuple(mx.contiguous(array[:, :, array.shape[2] - kept :]) for array in ordered)
-    return tuple(None if array is None else mx.contiguous(array) for array in layer.cache)
-
-
-def _set_state(layer: Any, state: tuple[mx.array | None, ...], tokens: int) -> None:
-    if type(layer) is RotatingKVCache:
-        layer.keys, layer.values = (None if array is None else array[:] for array in state)
-        layer.offset, layer._idx = tokens, 0 if layer.keys is None else layer.keys.shape[2]
-    else:
-        layer.cache = [None if array is None else array[:] for array in state]

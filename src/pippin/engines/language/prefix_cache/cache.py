@@ -1,18 +1,46 @@
-"""The prefix cache of one model: finds, restores and keeps computed prompts, and says who should wait for whom."""
+"""The prefix cache of one model: what is known of a prompt, and what is remembered of computed ones.
 
-from collections.abc import Iterable, Sequence
+`match` looks up, `restore` copies what was found into a cache, `keep` remembers. No state of others is written here:
+who waits for whom, and where chunks end, is decided by those who ask.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pippin.core.models import CacheStats
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.prefix_cache.blocks import BlockLayout, Snapshot, bytes_of, snapshot_arrays
-from pippin.engines.language.prefix_cache.disk import DiskCache, DiskTier
+from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.prefix_cache.blocks import (
+    Block,
+    BlockLayout,
+    Snapshot,
+    bytes_of,
+    snapshot_arrays,
+)
+from pippin.engines.language.prefix_cache.disk import DiskCache, DiskRead, DiskTier
 from pippin.engines.language.prefix_cache.tree import Node, PrefixTree
-from pippin.engines.language.step.sequences import Prompt, Row
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Match:
+    """What the tree has of a prompt, in whole blocks from its first token on."""
+
+    asked: int  # tokens that were looked up
+    known: int  # of these, tokens that need not be computed
+    in_tree: int  # tokens whose blocks are there; beyond `known` the state after them is not
+    blocks: list[Block]  # of the known tokens
+    snapshot: Snapshot | None  # the state after them of layers that cannot be cut, where a model has such
 
 
 class PrefixCache:
+    """The tree in memory, and the disk below it."""
+
     def __init__(self, tree: PrefixTree, layout: BlockLayout, disk: DiskCache | None = None) -> None:
         self.tree = tree
+        self.block_tokens = tree.block_tokens
+        # Some layers cannot be cut: a sequence goes on only from where their state was kept, the end of a chunk.
+        self.has_snapshots = layout.has_snapshots
+        # Of these, some have only ever the state of the sequence's end.
+        self.has_state = layout.has_state
         self._layout = layout
         self._disk = None
         if disk is not None:
@@ -24,44 +52,73 @@ class PrefixCache:
         self._hit_tokens = 0
         self._lookup_tokens = 0
 
-    @property
-    def has_snapshots(self) -> bool:
-        return self._layout.has_snapshots
+    def match(self, key: bytes, tokens: Sequence[int]) -> Match:
+        """What is known of a prompt. `key` keeps adapters and tenants apart."""
+        path = self.tree.path(key, tokens)
+        usable = self._usable(path)
+        return Match(
+            asked=len(tokens),
+            known=len(usable) * self.block_tokens,
+            in_tree=len(path) * self.block_tokens,
+            blocks=[node.block for node in usable],
+            snapshot=usable[-1].snapshot if usable and self.has_snapshots else None,
+        )
 
-    @property
-    def has_state(self) -> bool:
-        """Some layers' state is only ever that of the row's end."""
-        return self._layout.has_state
+    def read_disk(self, key: bytes, tokens: Sequence[int]) -> DiskRead | None:
+        """Have the disk read what it has of a prompt beyond the tree; None where that is nothing."""
+        return None if self._disk is None else self._disk.find(key, tokens)
 
-    def leader(self, prompt: Prompt, others: Iterable[Prompt]) -> Prompt | None:
-        """A prompt under way that will soon have computed more of this one than the tree has."""
-        size = self.tree.block_tokens
-        known = len(self._usable(self.tree.path(prompt.request.job.key, prompt.identity))) * size
-        for other in others:
-            if other.ticket is prompt.ticket or other.request.job.key != prompt.request.job.key:
-                continue
-            shared = other.block_border(_shared(prompt.identity, other.identity), size)
-            if shared <= max(known, other.ticket.computed):
-                continue
-            if self.has_snapshots:
-                other.borders.add(shared)
-            return other
-        return None
+    def take(self, read: DiskRead) -> None:
+        """Put what has arrived from the disk into the tree."""
+        if self._disk is not None:
+            self._disk.take(read)
 
-    def fetched(self, prompt: Prompt) -> bool:
-        """Bring in what the disk has of a prompt; False as long as that is under way."""
-        if self._disk is None:
-            return True
-        if not prompt.fetched:
-            prompt.fetched = True
-            prompt.loading = self._disk.find(prompt.request.job.key, prompt.identity)
-        if prompt.loading is None:
-            return True
-        if not prompt.loading.reply.done():
-            return False
-        self._disk.take(prompt.loading)
-        prompt.loading = None
-        return True
+    def restore(self, match: Match, cache: PromptCache) -> None:
+        """Fill a cache, which is new, with what was found. This is what counts as a hit or a miss."""
+        self._lookup_tokens += match.asked
+        if not match.known:
+            self._misses += 1
+            return
+        self._hits += 1
+        self._hit_tokens += match.known
+        self._layout.restore(cache, match.blocks, match.snapshot, match.known)
+
+    def keep(self, key: bytes, tokens: Sequence[int], cache: PromptCache, pins: Sequence[int] = ()) -> int:
+        """Remember the cache of a sequence that stands after `tokens`, as whole blocks; gives the number of tokens that
+        are new in the tree.
+
+        If it stands on the end of a block, the state of layers that cannot be cut is kept there. `pins` are counts of
+        tokens up to which the tree is to hold what it has.
+        """
+        size = self.block_tokens
+        path = self.tree.path(key, tokens)
+        known, stop = len(path) * size, len(tokens) // size * size
+        for number, block in enumerate(self._layout.cut(cache, known, stop, size)):
+            start = known + number * size
+            if self.tree.add(path, key, tuple(tokens[start : start + size]), block, bytes_of(block)) is None:
+                break
+            if self._disk is not None:
+                self._disk.keep(path[-1])
+        self.tree.touch(path)
+        at_end = stop == len(tokens) == len(path) * size
+        if self.has_snapshots and at_end and path and path[-1].snapshot is None:
+            self._keep_snapshot(path[-1], self._layout.snapshot(cache))
+        for pin in pins:
+            if 0 < pin // size <= len(path):
+                self.tree.pin(path[pin // size - 1])
+        return len(path) * size - known
+
+    def keep_state(
+        self, key: bytes, tokens: Sequence[int], cache: PromptCache, before: Node | None
+    ) -> Node | None:
+        """Remember a running sequence that stands on the end of a block, in place of the state that it has at the node
+        `before`. Gives the node of its state now, None where that was there already: it is not the sequence's own."""
+        is_new = self._at(key, tokens) is None
+        self.keep(key, tokens, cache)
+        node = self._at(key, tokens)
+        if before is not None:
+            self.tree.drop_snapshot(before)
+        return node if is_new else None
 
     def write_some(self) -> None:
         """Hand a few new blocks to the disk."""
@@ -76,82 +133,6 @@ class PrefixCache:
     def close(self) -> None:
         if self._disk is not None:
             self._disk.close()
-
-    def begin(self, prompt: Prompt) -> int:
-        """Look the prompt up, and fill its cache, which is new, with what is known; gives how many tokens that is."""
-        size, tokens = self.tree.block_tokens, prompt.identity[:-1]  # what is sampled from must be computed
-        path = self.tree.path(prompt.request.job.key, tokens)
-        usable = self._usable(path)
-        self._lookup_tokens += len(tokens)
-        if self.has_snapshots:
-            job = prompt.request.job
-            ends = {len(tokens), *(pin for pin in job.pins if pin <= len(tokens)), len(path) * size}
-            prompt.borders |= {prompt.block_border(end, size) for end in ends}
-        if not usable:
-            self._misses += 1
-            return 0
-        self._hits += 1
-        known = len(usable) * size
-        self._hit_tokens += known
-        snapshot = usable[-1].snapshot if self.has_snapshots else None
-        assert prompt.cache is not None
-        self._layout.restore(prompt.cache, [node.block for node in usable], snapshot, known)
-        return known
-
-    def _usable(self, path: list[Node]) -> list[Node]:
-        if not self.has_snapshots:
-            return path
-        last = max((place for place, node in enumerate(path) if node.snapshot is not None), default=-1)
-        return path[: last + 1]
-
-    def keep(self, key: bytes, tokens: Sequence[int], cache: RowCache, pins: Sequence[int] = ()) -> int:
-        """Remember a row that stands after `tokens`, as whole blocks; gives the number of tokens new in the tree.
-
-        If it stands on a block's border, the state of layers that cannot be cut is kept there.
-        """
-        size = self.tree.block_tokens
-        path = self.tree.path(key, tokens)
-        known, stop = len(path) * size, len(tokens) // size * size
-        for place, block in enumerate(self._layout.cut(cache, known, stop, size)):
-            start = known + place * size
-            if self.tree.add(path, key, tuple(tokens[start : start + size]), block, bytes_of(block)) is None:
-                break
-            if self._disk is not None:
-                self._disk.keep(path[-1])
-        self.tree.touch(path)
-        if (
-            self.has_snapshots
-            and stop == len(tokens) == len(path) * size
-            and path
-            and path[-1].snapshot is None
-        ):
-            self._keep_snapshot(path[-1], self._layout.snapshot(cache))
-        for pin in pins:
-            if 0 < pin // size <= len(path):
-                self.tree.pin(path[pin // size - 1])
-        return len(path) * size - known
-
-    def keep_state(self, row: Row, tokens: Sequence[int], cache: RowCache) -> None:
-        """Remember a running row on a block's border, instead of what was remembered of its state before."""
-        key = row.request.job.key
-        fresh = self._at(key, tokens) is None
-        self.keep(key, tokens, cache)
-        node = self._at(key, tokens)
-        if row.state_node is not None:
-            self.tree.drop_snapshot(row.state_node)
-        row.state_node = node if fresh else None
-
-    def _at(self, key: bytes, tokens: Sequence[int]) -> Node | None:
-        """The node after exactly these tokens, if the state there is known."""
-        path = self._usable(self.tree.path(key, tokens))
-        return path[-1] if path and len(path) * self.tree.block_tokens == len(tokens) else None
-
-    def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
-        if (
-            self.tree.set_snapshot(node, snapshot, bytes_of(snapshot_arrays(snapshot)))
-            and self._disk is not None
-        ):
-            self._disk.keep(node)
 
     def stats(self) -> CacheStats:
         disk = self._disk.disk if self._disk is not None else None
@@ -170,14 +151,19 @@ class PrefixCache:
             disk_limit_bytes=disk.limit if disk else 0,
         )
 
+    def _usable(self, path: list[Node]) -> list[Node]:
+        """The part of a path from whose end a sequence can go on."""
+        if not self.has_snapshots:
+            return path
+        last = max((place for place, node in enumerate(path) if node.snapshot is not None), default=-1)
+        return path[: last + 1]
 
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:  # slices compare in C: halving is quicker than a loop over tokens
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def _at(self, key: bytes, tokens: Sequence[int]) -> Node | None:
+        """The node after exactly these tokens, if the state there is known."""
+        path = self._usable(self.tree.path(key, tokens))
+        return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
+
+    def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
+        size = bytes_of(snapshot_arrays(snapshot))
+        if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
+            self._disk.keep(node)

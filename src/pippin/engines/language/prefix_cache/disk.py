@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +57,10 @@ class Entry(Struct, frozen=True):
 
 
 class DiskCache:
-    """`folder` may be shared; files of this model lie in a folder of their own under it."""
+    """Files of arrays, one for each block or snapshot, written and read by a thread of their own.
+
+    `folder` may be shared: the files of this model lie in a folder under it. `limit` is in bytes, over all models.
+    """
 
     def __init__(self, folder: Path, fingerprint: str, limit: int) -> None:
         self.limit = limit
@@ -188,7 +192,7 @@ def _checksum(arrays: Stored) -> str:
 
 
 def fingerprint(folder: Path, *details: str) -> str:
-    """Of a model's files and of whatever else shapes its caches."""
+    """A name for a model's files and whatever else (`details`) shapes its caches, which no other can use."""
     digest = hashlib.blake2b(digest_size=12)
     for detail in (VERSION, *details):
         digest.update(detail.encode() + b"\0")
@@ -209,7 +213,7 @@ NUMPY_LACKS = {mx.bfloat16: mx.uint16}
 
 
 class DiskTier:
-    """On the step thread; the disk's own thread gets copies."""
+    """What a prefix tree has on the disk. Used on the step thread; the disk's own thread gets copies."""
 
     def __init__(self, disk: DiskCache, tree: PrefixTree, *, has_blocks: bool, has_snapshots: bool) -> None:
         self.disk = disk
@@ -219,7 +223,7 @@ class DiskTier:
         self._unwritten: deque[tuple[str, dict[str, mx.array]]] = deque()
 
     def keep(self, node: Node) -> None:
-        """A block or a snapshot is new in the tree."""
+        """Note what is new at a node, to be written by `write_some`."""
         name = node.digest.hex()
         if node.block and not self.disk.has(name):
             self._unwritten.append((name, {str(place): array for place, array in enumerate(node.block)}))
@@ -231,12 +235,13 @@ class DiskTier:
         self.disk.wipe()
 
     def write_some(self, most: int = WRITES_A_STEP) -> None:
+        """Hand some of what was noted to the disk, as copies on the host."""
         for _ in range(min(most, len(self._unwritten))):
             name, arrays = self._unwritten.popleft()
             self.disk.write(name, *_to_host(arrays))
 
-    def find(self, key: bytes, tokens: Sequence[int]) -> "Loading | None":
-        """Start to read what the disk has after what the tree knows."""
+    def find(self, key: bytes, tokens: Sequence[int]) -> "DiskRead | None":
+        """Start to read what the disk has of a prompt beyond what the tree knows; None where that is nothing."""
         size = self._tree.block_tokens
         path = self._tree.path(key, tokens)
         digests = [node.digest for node in path]
@@ -258,29 +263,26 @@ class DiskTier:
         names = [each.hex() for each in digests[len(path) : depth]] if self._has_blocks else []
         if self._has_snapshots:
             names.append(digests[depth - 1].hex() + STATE)
-        return Loading(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
+        return DiskRead(key, tuple(tokens[: depth * size]), len(path), self.disk.read(names))
 
-    def take(self, loading: "Loading") -> None:
-        """Put what was read into the tree."""
-        if loading.reply.exception() is not None:
+    def take(self, read: "DiskRead") -> None:
+        """Put what has arrived into the tree. A read that failed leaves the tree as it is."""
+        if read.reply.exception() is not None:
             return
-        entries = loading.reply.result()
+        entries = read.reply.result()
         state = entries.pop() if self._has_snapshots else None
-        size, tokens = self._tree.block_tokens, loading.tokens
-        path = self._tree.path(loading.key, tokens)
+        size, tokens = self._tree.block_tokens, read.tokens
+        path = self._tree.path(read.key, tokens)
         for depth in range(len(path), len(tokens) // size):
             block: Block = ()
             if self._has_blocks:
-                entry = entries[depth - loading.known] if depth >= loading.known else None
+                entry = entries[depth - read.known] if depth >= read.known else None
                 if entry is None:
                     break
                 arrays = _to_device(entry)
                 block = tuple(arrays[str(index)] for index in range(len(arrays)))
             start = depth * size
-            if (
-                self._tree.add(path, loading.key, tokens[start : start + size], block, bytes_of(block))
-                is None
-            ):
+            if self._tree.add(path, read.key, tokens[start : start + size], block, bytes_of(block)) is None:
                 break
         self._tree.touch(path)
         if state is not None and len(path) * size == len(tokens):
@@ -292,20 +294,19 @@ class DiskTier:
         self.disk.close()
 
 
-class Loading:
-    """What the disk has of a prompt is under way: blocks from `known` on, up to the end of `tokens`."""
+@dataclass(frozen=True, eq=False)
+class DiskRead:
+    """A read that is under way: what the disk has of a prompt, in blocks from `known` on, up to the end of `tokens`."""
 
-    def __init__(
-        self,
-        key: bytes,
-        tokens: tuple[int, ...],
-        known: int,
-        reply: "Future[list[Entry | None]]",
-    ) -> None:
-        self.key = key
-        self.tokens = tokens
-        self.known = known
-        self.reply = reply
+    key: bytes
+    tokens: tuple[int, ...]
+    known: int  # blocks that the tree had when it began
+    reply: "Future[list[Entry | None]]"
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `DiskTier.take` can have it, or learn that it failed."""
+        return self.reply.done()
 
 
 def _named(snapshot: Snapshot) -> dict[str, mx.array]:

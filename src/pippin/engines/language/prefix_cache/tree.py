@@ -17,6 +17,8 @@ PINNED_SHARE = 0.5  # of the limit, at most, is held by pins
 
 @dataclass(eq=False)
 class Node:
+    """One block of tokens of a key, and what is kept of it."""
+
     parent: "Node | None"
     tokens: tuple[int, ...]
     digest: bytes  # of the key and all tokens up to here
@@ -34,7 +36,7 @@ class Node:
 
 
 class PrefixTree:
-    """`block_tokens` tokens to a node; `limit` bytes and `leaf_limit` leaves (conversations) at most."""
+    """Nodes of `block_tokens` tokens each; `limit` bytes and `leaf_limit` leaves (conversations) at most."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class PrefixTree:
         return len(self._nodes)
 
     def root(self, key: bytes) -> Node:
+        """The node before the first block of this key: it holds nothing."""
         root = self._roots.get(key)
         if root is None:
             digest = hashlib.blake2b(key, digest_size=20).digest()
@@ -62,7 +65,7 @@ class PrefixTree:
         return root
 
     def digest_after(self, digest: bytes, tokens: tuple[int, ...]) -> bytes:
-        """Of the node after the one of `digest`."""
+        """The digest of the node that holds `tokens` after the node with this `digest`."""
         return hashlib.blake2b(digest + array("q", tokens).tobytes(), digest_size=20).digest()
 
     def path(self, key: bytes, tokens: Sequence[int]) -> list[Node]:
@@ -100,7 +103,7 @@ class PrefixTree:
         return node
 
     def touch(self, path: list[Node]) -> None:
-        """These were just used. The deepest count as the oldest of them, and go first."""
+        """Mark these nodes as just used. The deepest count as the oldest of them, and go first."""
         for node in reversed(path):
             if node in self._nodes:
                 self._nodes.move_to_end(node)
@@ -116,6 +119,7 @@ class PrefixTree:
         return True
 
     def drop_snapshot(self, node: Node) -> None:
+        """Forget the state after `node`, unless that is pinned."""
         if node in self._nodes and not node.pinned:
             self.bytes -= node.snapshot_bytes
             node.snapshot, node.snapshot_bytes = None, 0
@@ -126,12 +130,12 @@ class PrefixTree:
         self._limit_pins()
 
     def _limit_pins(self) -> None:
-        """The oldest go while pins hold more than their share."""
-        held = [each for each in self._nodes if each.pinned]
-        covered = {each for pinned in held for each in _ancestors(pinned)}
-        while held and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
-            held.pop(0).pinned = False
-            covered = {each for pinned in held for each in _ancestors(pinned)}
+        """Let the oldest pins go while pins hold more than their share."""
+        pins = [each for each in self._nodes if each.pinned]
+        covered = {each for pinned in pins for each in _ancestors(pinned)}
+        while pins and sum(each.bytes for each in covered) > self.limit * PINNED_SHARE:
+            pins.pop(0).pinned = False
+            covered = {each for pinned in pins for each in _ancestors(pinned)}
 
     def resize(self, limit: int) -> None:
         """From now on hold at most `limit` bytes: what was used least recently goes."""

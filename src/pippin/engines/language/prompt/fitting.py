@@ -1,4 +1,4 @@
-"""What of a conversation goes into the context window, and after which of its messages the prefix cache keeps it."""
+"""Fits a conversation into the context window, and finds the prefixes of it that the prefix cache keeps."""
 
 from dataclasses import replace
 
@@ -7,60 +7,66 @@ import msgspec
 from pippin.core.conversation import Message, Tool, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
-from pippin.engines.language.prompt.rendering import Prompt, PromptRenderer
+from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt
 from pippin.engines.language.text.length import TooLong
 
 MOST_PINS = 8
+"""The most messages of a request whose prefix is kept: the last ones of those that ask for it."""
 
 
-def fitted(
+def fit_prompt(
     renderer: PromptRenderer,
     request: GenerationRequest,
     tools: tuple[Tool, ...],
-    window: int,
+    context_window: int,
     reserve: int,
-) -> Prompt:
-    """The prompt with at least `reserve` tokens of `window` left; raises `context_length_exceeded` otherwise."""
+) -> RenderedPrompt:
+    """Render the prompt, and leave at least `reserve` tokens of the context window to the answer.
+
+    With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is
+    enough. Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
+    """
     truncates = request.overflow == "truncate"
     try:
-        whole = renderer.prompt(request, tools, most=window)
+        whole = renderer.prompt(request, tools, most=context_window)
     except TooLong as error:
         length = f"{error.least} tokens or more"
     else:
-        if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= window:
+        if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
             return replace(whole, pins=_pins(renderer, request, tools, whole))
         length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
-        shorter = _truncated(renderer, request, request.messages, tools, window - reserve)
+        shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
         if shorter is not None:
             return shorter
-    raise overflow(length, window, request)
+    raise too_long(length, context_window, request)
 
 
-def overflow(length: str, window: int, request: GenerationRequest) -> ServerError:
-    """The refusal of a prompt of this length, such as "9000 tokens", which clients read."""
+def too_long(length: str, context_window: int, request: GenerationRequest) -> ServerError:
+    """The refusal of a prompt of this length, such as "9000 tokens", in the words that clients read."""
     field = "prompt" if request.messages is None else "messages"
     return ServerError(
         "context_length_exceeded",
-        f"This model's maximum context length is {window} tokens. However, your {field} resulted in {length}. "
+        f"This model's maximum context length is {context_window} tokens. However, your {field} resulted in {length}. "
         f"Please reduce the length of the {field}.",
         field,
     )
 
 
 def _pins(
-    renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: Prompt
+    renderer: PromptRenderer, request: GenerationRequest, tools: tuple[Tool, ...], whole: RenderedPrompt
 ) -> tuple[int, ...]:
-    """The counts of tokens up to the messages that ask to be kept."""
+    """The counts of prompt tokens up to and including the messages that ask to be kept in the prefix cache."""
     messages = request.messages or ()
-    places = [place for place, message in enumerate(messages) if message.pin][-MOST_PINS:]
+    pinned = [index for index, message in enumerate(messages) if message.pin][-MOST_PINS:]
     pins = set()
-    for place in places:
+    for index in pinned:
         try:
-            tokens = renderer.begun(request, messages[: place + 1], tools)
-        except ServerError:  # a conversation cut there may break the template's rules; then nothing is pinned
+            tokens = renderer.prefix(request, messages[: index + 1], tools)
+        except ServerError:
+            # A conversation that ends there may break the template's rules; then nothing is pinned.
             continue
-        pins.add(_common(tokens, whole.tokens))
+        pins.add(_shared_length(tokens, whole.tokens))
     return tuple(sorted(pins - {0}))
 
 
@@ -70,9 +76,12 @@ def _truncated(
     messages: tuple[Message, ...],
     tools: tuple[Tool, ...],
     most: int,
-) -> Prompt | None:
-    """Without the fewest of the oldest turns that make it fit; None if the last turn alone does not."""
-    turns = [place for place, message in enumerate(messages) if place and _begins_turn(message)]
+) -> RenderedPrompt | None:
+    """The prompt without as few of the oldest turns as make it fit, or None if the last turn alone does not.
+
+    System messages are kept.
+    """
+    turns = [index for index, message in enumerate(messages) if index and _begins_turn(message)]
     low, high, found = 0, len(turns) - 1, None
     while low <= high:
         middle = (low + high) // 2
@@ -94,7 +103,7 @@ def _begins_turn(message: Message) -> bool:
     return message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts)
 
 
-def _common(tokens: list[int], whole: tuple[int, ...]) -> int:
-    """How many tokens both begin with."""
+def _shared_length(tokens: list[int], whole: tuple[int, ...]) -> int:
+    """The length of the longest common prefix."""
     pairs = enumerate(zip(tokens, whole, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(tokens), len(whole)))
+    return next((index for index, (one, other) in pairs if one != other), min(len(tokens), len(whole)))

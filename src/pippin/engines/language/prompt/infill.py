@@ -1,4 +1,4 @@
-"""Filling a gap between two texts, with the tokens that a model was trained to do it with."""
+"""Fill-in-the-middle prompts: a model writes the text between a prefix and a suffix."""
 
 from dataclasses import dataclass
 
@@ -7,26 +7,29 @@ from pippin.engines.language.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Family:
-    """`layout` is written with {prefix} and {suffix}; `marks` must all be tokens of the model."""
+class InfillFormat:
+    """A format of fill-in-the-middle prompts, for models that have all of its `marks` as tokens.
+
+    `layout` is a format string with the fields `prefix` and `suffix`.
+    """
 
     marks: tuple[str, ...]
     layout: str
 
 
-def _prefix_first(*marks: str) -> Family:
+def _prefix_first(*marks: str) -> InfillFormat:
     before, between, after = marks
-    return Family(marks, f"{before}{{prefix}}{between}{{suffix}}{after}")
+    return InfillFormat(marks, f"{before}{{prefix}}{between}{{suffix}}{after}")
 
 
-FAMILIES = (
+FORMATS = (
     _prefix_first("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     _prefix_first("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
     _prefix_first("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
     _prefix_first("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     _prefix_first("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
     _prefix_first("▁<PRE>", "▁<SUF>", "▁<MID>"),
-    Family(("[PREFIX]", "[SUFFIX]"), "[SUFFIX]{suffix}[PREFIX]{prefix}"),
+    InfillFormat(("[PREFIX]", "[SUFFIX]"), "[SUFFIX]{suffix}[PREFIX]{prefix}"),
 )
 
 ENDS = (
@@ -38,21 +41,22 @@ ENDS = (
     "▁<EOT>",
     "<|cursor|>",
 )
-"""Tokens that end a filling beside the usual ones, where a model has them."""
+"""Tokens that end an infill beside the end-of-sequence tokens, in models that have them."""
 
 
-def family(tokenizer: Tokenizer) -> Family | None:
+def infill_format(tokenizer: Tokenizer) -> InfillFormat | None:
+    """The format that the model was trained with, or None for a model without such tokens."""
     return next(
-        (found for found in FAMILIES if all(tokenizer.single(mark) is not None for mark in found.marks)), None
+        (found for found in FORMATS if all(tokenizer.single(mark) is not None for mark in found.marks)), None
     )
 
 
 def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | None = None) -> list[int]:
-    """The tokens of a prompt that asks for what stands between; markers in the texts are read as text.
+    """The tokens of a prompt for the text between `prefix` and `suffix`, in which special tokens are read as text.
 
-    Raises `TooLong` for long texts of more than `most` tokens.
+    Raises `ServerError` for a model that can't infill, and `TooLong` for long texts of more than `most` tokens.
     """
-    found = family(tokenizer)
+    found = infill_format(tokenizer)
     if found is None:
         raise ServerError(
             "unsupported",
@@ -68,6 +72,7 @@ def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | No
     )
 
 
-def ends(tokenizer: Tokenizer) -> frozenset[int]:
+def end_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of `ENDS` that the model has."""
     found = (tokenizer.single(text) for text in ENDS)
     return frozenset(token for token in found if token is not None)

@@ -1,10 +1,11 @@
-"""A conversation in the shape that one model's chat template understands."""
+"""Converts a conversation to the messages that the model's chat template takes."""
 
 import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 from pippin.core.conversation import (
@@ -23,7 +24,7 @@ from pippin.core.errors import ServerError
 from pippin.engines.language.template.traits import Messages, Traits, thinking_parts
 from pippin.engines.language.text.literals import Literals
 from pippin.engines.language.vision.checkpoint import EXTRA_HINT, has_extra
-from pippin.engines.language.vision.writing import MediaStyle, holds_media
+from pippin.engines.language.vision.placeholders import MediaStyle, holds_media
 from pippin.output.tool_format import History, Write, write_json_tags
 
 Style = Literal["any", "nine", "function"]
@@ -31,7 +32,11 @@ _FUNCTION = re.compile(r"functions\.[^\s:]+:[0-9]+")
 
 
 class CallIds:
-    """Of one conversation: a call and its result keep one id, whatever the client calls it."""
+    """The ids of tool calls in one conversation, in the form that the model was trained with.
+
+    `nine` is nine letters or digits (Mistral's), `function` is `functions.NAME:NUMBER` (Kimi's). A call and its result
+    keep a common id, whatever id the client gave them.
+    """
 
     def __init__(self, messages: Sequence[Message], style: Style) -> None:
         self._style = style
@@ -51,19 +56,21 @@ class CallIds:
 
 @dataclass(frozen=True)
 class Converter:
+    """Converts conversations for one chat template."""
+
     traits: Traits
     history: History
     literals: Literals
     media: MediaStyle | None = None  # of models that take more than text
 
     def convert(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> Messages:
-        """Raises `ServerError` for a part that this model can't take."""
+        """The messages for the template. Raises `ServerError` naming a part that this model can't take."""
         converted: Messages = []
         ids = CallIds(messages, self.history.call_ids)
-        for place, message in enumerate(messages):
-            converted += self._message(message, ids, f"messages[{place}]")
+        for index, message in enumerate(messages):
+            converted += self._message(message, ids, f"messages[{index}]")
         if tools and not self.traits.tools:
-            converted = with_words(converted, self.offer(tools), self._write)
+            converted = with_tool_prompt(converted, self.offer(tools), self._write)
         converted = self._place_system(converted)
         if not self.traits.repeated_roles:
             converted = _merge_repeated(converted)
@@ -74,16 +81,16 @@ class Converter:
         return converted
 
     def offer(self, tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
-        """The tools as the template expects them."""
+        """The tools as the template takes them, with their texts shielded."""
         shielded: list[dict[str, Any]] = self.literals.shield_value(
-            [described(tool, self.traits) for tool in tools]
+            [tool_entry(tool, self.traits) for tool in tools]
         )
         return shielded
 
     def _message(self, message: Message, ids: CallIds, where: str) -> Messages:
-        results = [(place, part) for place, part in enumerate(message.parts) if isinstance(part, ToolResult)]
-        entries = [self._result(part, message, ids, f"{where}.content[{place}]") for place, part in results]
-        entries += self._shown_results([part for _, part in results])
+        results = [(index, part) for index, part in enumerate(message.parts) if isinstance(part, ToolResult)]
+        entries = [self._result(part, message, ids, f"{where}.content[{index}]") for index, part in results]
+        entries += self._result_images([part for _, part in results])
         if message.role == "tool" or (results and len(results) == len(message.parts)):
             if not results:
                 raise ServerError(
@@ -109,12 +116,12 @@ class Converter:
         texts = _texts(message.parts, where)
         return self.literals.shield("\n".join(texts), trusted=trusted)
 
-    def _shown_results(self, results: list[ToolResult]) -> Messages:
-        """What tools have shown beside text, in a message of the user: templates take it nowhere else."""
-        shown = tuple(part for result in results for part in result.parts if isinstance(part, Image))
-        if self.media is None or not shown:
+    def _result_images(self, results: list[ToolResult]) -> Messages:
+        """The pictures in results of tools, as a message of the user: templates take them nowhere else."""
+        images = tuple(part for result in results for part in result.parts if isinstance(part, Image))
+        if self.media is None or not images:
             return []
-        return [{"role": "user", "content": self.media.content(shown, self.literals.shield)}]
+        return [{"role": "user", "content": self.media.content(images, self.literals.shield)}]
 
     def _assistant(self, entry: dict[str, Any], message: Message, ids: CallIds) -> Messages:
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
@@ -129,10 +136,15 @@ class Converter:
         if not self.traits.tool_calls:
             written = "\n".join(self._written_call(call) for call in calls)
             return [{**entry, "content": f"{entry['content']}\n{written}".strip()}]
-        drawn = [self._call(call, ids) for call in calls]
+        written_calls = [self._call(call, ids) for call in calls]
         if entry["content"] and not self.traits.calls_beside_text:
-            return [entry, {"role": entry["role"], "content": self.traits.empty_content, "tool_calls": drawn}]
-        return [{**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": drawn}]
+            return [
+                entry,
+                {"role": entry["role"], "content": self.traits.empty_content, "tool_calls": written_calls},
+            ]
+        return [
+            {**entry, "content": entry["content"] or self.traits.empty_content, "tool_calls": written_calls}
+        ]
 
     def _call(self, call: ToolCall, ids: CallIds) -> dict[str, Any]:
         given: Any = call.arguments
@@ -143,7 +155,7 @@ class Converter:
         return {"id": written, "type": "function", "function": shielded}
 
     def _written_call(self, call: ToolCall) -> str:
-        """A call for a template that writes none."""
+        """A call as text, for a template that does not write calls."""
         name, arguments = self.literals.shield_value([call.name, _parsed(call.arguments)])
         return self._write(name, arguments)
 
@@ -170,32 +182,71 @@ class Converter:
         return {**entry, "name": self.literals.shield(name)} if name else entry
 
     def _place_system(self, entries: Messages) -> Messages:
-        """System messages where the template takes them: where they are, at the start, or in the first user turn."""
-        traits = self.traits
-        if traits.system and traits.late_system and traits.several_system:
-            return entries
+        """The conversation with system messages where the template takes them.
+
+        Those at the start become one message, or the head of the first user turn, where the template has no better
+        place. Later ones stay where they were said: what was computed of a conversation must hold in its next turn.
+        """
         leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
-        late = any(entry["role"] == "system" for entry in entries[leading:])
-        if traits.system and (traits.late_system or not late) and (leading <= 1 or traits.several_system):
-            return entries
-        moved = entries if not traits.system or (late and not traits.late_system) else entries[:leading]
-        text = "\n\n".join(
-            entry["content"] for entry in moved if entry["role"] == "system" and entry["content"]
-        )
-        rest = [entry for entry in moved if entry["role"] != "system"] + entries[len(moved) :]
-        if not text:
+        opening, rest = entries[:leading], entries[leading:]
+        if not (self.traits.system and self.traits.late_system):
+            rest = self._keep_late_system(rest)
+        if self.traits.system and (leading <= 1 or self.traits.several_system):
+            return [*opening, *rest]
+        said = [entry["content"] for entry in opening if entry["content"]]
+        if not said:
             return rest
-        if traits.system:
-            return [{"role": "system", "content": text}, *rest]
+        content = reduce(_joined, said)
+        if self.traits.system:
+            return [{"role": "system", "content": content}, *rest]
         first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
         if first is None:
-            return [{"role": "user", "content": text}, *rest]
-        opened = {**rest[first], "content": _joined(text, rest[first]["content"])}
+            return [{"role": "user", "content": content}, *rest]
+        opened = {**rest[first], "content": _joined(content, rest[first]["content"])}
         return [*rest[:first], opened, *rest[first + 1 :]]
+
+    def _keep_late_system(self, entries: Messages) -> Messages:
+        """System messages as marked text of the turns around them.
+
+        Each goes to the tail of the user's turn or tool result that it follows, whatever comes after it, and after an
+        answer to the head of the next user turn, or into a turn of its own where none follows.
+        """
+        placed: Messages = []
+        waiting: list[Any] = []
+        for entry in entries:
+            if entry["role"] == "system":
+                if not entry["content"]:
+                    continue
+                marked = _marked(entry["content"])
+                if placed and not waiting and self._takes_text(placed[-1]):
+                    placed[-1] = {**placed[-1], "content": _joined(placed[-1]["content"], marked)}
+                else:
+                    waiting.append(marked)
+                continue
+            if waiting and entry["role"] == "user":
+                entry = {**entry, "content": reduce(_joined, [*waiting, entry["content"]])}
+            elif waiting:
+                placed.append({"role": "user", "content": reduce(_joined, waiting)})
+            waiting = []
+            placed.append(entry)
+        return [*placed, {"role": "user", "content": reduce(_joined, waiting)}] if waiting else placed
+
+    def _takes_text(self, entry: dict[str, Any]) -> bool:
+        return entry["role"] in ("user", self.history.result_role) and isinstance(
+            entry["content"], str | list
+        )
+
+
+def _marked(content: Any) -> Any:
+    """What a system message says, for the turn of somebody else; in the words that Claude Code marks its own with."""
+    opening, closing = "<system-reminder>\n", "\n</system-reminder>"
+    if isinstance(content, str):
+        return f"{opening}{content}{closing}"
+    return [{"type": "text", "text": opening}, *content, {"type": "text", "text": closing}]
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Two contents as one: texts, or lists of parts where one of them holds media."""
+    """Two contents as one: a text, or a list of parts if one of them has media."""
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
     listed = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
@@ -203,20 +254,20 @@ def _joined(first: Any, second: Any) -> Any:
 
 
 def _texts(parts: Sequence[Part], where: str) -> list[str]:
-    """The texts of a message; what is no text and no call is refused by name."""
+    """The texts of a message. Raises `ServerError` naming the first part that is a medium."""
     texts = []
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         match part:
             case Text(text):
                 texts.append(text)
             case Image() | Audio() | Video():
-                kind = type(part).__name__.lower()
+                modality = type(part).__name__.lower()
                 hint = "" if has_extra() else f" Models that do need an extra: {EXTRA_HINT}."
                 raise ServerError(
                     "unsupported",
-                    f"This model takes text only, and '{where}.content[{place}]' is of the type {kind}. Leave it out, "
-                    f"or choose a model that takes such input.{hint}",
-                    f"{where}.content[{place}]",
+                    f"This model takes text only, and '{where}.content[{index}]' is of the type {modality}. Leave it "
+                    f"out, or choose a model that takes such input.{hint}",
+                    f"{where}.content[{index}]",
                 )
             case _:
                 pass
@@ -224,7 +275,7 @@ def _texts(parts: Sequence[Part], where: str) -> list[str]:
 
 
 def _parsed(arguments: str) -> Any:
-    """Arguments as an object. What is no JSON object, an earlier model's slip, is kept under one name."""
+    """The arguments of a call as an object. Text that is no JSON object, a model's mistake, is its one field."""
     try:
         found = json.loads(arguments or "{}")
     except ValueError:
@@ -240,7 +291,7 @@ def _parsed_result(text: str) -> Any:
 
 
 def _merge_repeated(entries: Messages) -> Messages:
-    """One message where the same side speaks twice in a row, in plain text."""
+    """Merge messages of plain text in a row that have the same role."""
     merged: Messages = []
     for entry in entries:
         last = merged[-1] if merged else None
@@ -258,11 +309,11 @@ OFFER = """You can call functions. These are on offer, one JSON object in each l
 </tools>
 To call one, write its name and its arguments in this form, and nothing else around them:
 {example}"""
-"""For templates that know nothing of tools."""
+"""The system message that offers tools to a model whose template does not write them."""
 
 
-def described(tool: Tool, traits: Traits) -> dict[str, Any]:
-    """OpenAI's way of naming a tool, with what the template can't do without."""
+def tool_entry(tool: Tool, traits: Traits) -> dict[str, Any]:
+    """A tool in OpenAI's form, with the fields that this template can't do without."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None or traits.descriptions:
         function["description"] = tool.description or ""
@@ -272,7 +323,7 @@ def described(tool: Tool, traits: Traits) -> dict[str, Any]:
 
 
 def without_null(schema: Any) -> Any:
-    """A schema whose lists of types do not say that a value may be null: some templates loop for ever over it."""
+    """A JSON schema without the type `null`, over which some templates loop for ever."""
     if isinstance(schema, list):
         return [without_null(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -280,15 +331,15 @@ def without_null(schema: Any) -> Any:
     found = {key: without_null(held) for key, held in schema.items()}
     match schema.get("type"):
         case list(types):
-            kept = [kind for kind in types if kind != "null"]
+            kept = [name for name in types if name != "null"]
             found["type"] = kept[0] if len(kept) == 1 else kept
         case "null":
             del found["type"]
     return found
 
 
-def with_words(entries: Messages, offered: list[dict[str, Any]], write: Write) -> Messages:
-    """The conversation with the offer in its system message, and how a call is written."""
+def with_tool_prompt(entries: Messages, offered: list[dict[str, Any]], write: Write) -> Messages:
+    """The conversation with a system message that offers the tools and shows how a call is written."""
     lines = "\n".join(json.dumps(entry["function"], ensure_ascii=False) for entry in offered)
     offer = OFFER.format(tools=lines, example=write("function_name", {"argument": "value"}))
     if entries and entries[0]["role"] in ("system", "developer"):

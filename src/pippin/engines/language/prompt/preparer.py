@@ -1,4 +1,4 @@
-"""Requests to jobs: what is done before the engine sees a request, beside the step loop."""
+"""The preparer of language models: it makes a job of a request, beside the step loop."""
 
 import hashlib
 import logging
@@ -22,13 +22,13 @@ from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate,
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill, limits
-from pippin.engines.language.prompt.fitting import fitted, overflow
-from pippin.engines.language.prompt.reasoning import ReasoningPlan, marked, plan_reasoning
-from pippin.engines.language.prompt.rendering import Prompt, PromptRenderer
+from pippin.engines.language.prompt.fitting import fit_prompt, too_long
+from pippin.engines.language.prompt.reasoning import ReasoningPlan, plan_reasoning, with_markers
+from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt
 from pippin.engines.language.text.length import TooLong
 from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.checkpoint import load_processor
 from pippin.engines.language.vision.media import Medium
-from pippin.engines.language.vision.opening import open_media
 from pippin.output import formats
 from pippin.output.tool_format import History, ToolFormat
 
@@ -37,19 +37,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_WINDOW = 1 << 20
-RESERVED_FOR_ANSWER = 4  # with the policy `truncate`, this fraction of the window at most is kept free
-DEFAULT_TOOL_FORMAT = "json_tools"  # for templates that know nothing of tools
+UNKNOWN_CONTEXT_WINDOW = 1 << 20
+"""The context window, in tokens, of a model whose configuration names none."""
+
+ANSWER_DIVISOR = 4
+"""With `overflow: truncate`, at most the context window divided by this is kept free for the answer."""
+
+DEFAULT_TOOL_FORMAT = "json_tools"
+"""The tool-call format of models whose template does not write tools."""
+
 MOST_DETOKENIZED = 1 << 20
 MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 
 
 class LanguagePreparer:
-    """Safe for use from several threads at once."""
+    """The preparer of one language model. Several threads may use it at once."""
 
     def __init__(self, spec: WorkerSpec, tokenizer: Tokenizer, media: "MediaProcessor | None" = None) -> None:
-        """`tokenizer` as it was loaded, with the chat templates to use. Raises `ServerError` for a broken one. `media`
-        is there for models that take more than text."""
+        """Raises `ServerError("load_failed")` for a broken chat template.
+
+        `tokenizer` has the chat templates to use, and `media` is the processor of a model that takes media.
+        """
         self.options = convert(spec.options, ModelOptions)
         sources = tokenizer.chat_templates
         source = sources.get("default", "")
@@ -63,7 +71,7 @@ class LanguagePreparer:
             if options.reasoning_parser
             else detected.reasoning
         )
-        self._reasoning = marked(named, options.thinking_start_token, options.thinking_end_token)
+        self._reasoning = with_markers(named, options.thinking_start_token, options.thinking_end_token)
         markers = [
             *(self._tools.markers if self._tools else ()),
             *(self._reasoning.markers if self._reasoning else ()),
@@ -74,14 +82,15 @@ class LanguagePreparer:
             media.use(self.tokenizer)
         self._renderer = self._open_renderer()
         if self._tools is not None and not options.tool_call_parser and not self._renderer.offers_tools:
-            self._stand_in(self._tools)
+            self._require_writable(self._tools)
         ending = self.tokenizer.single(self._renderer.turn_end)
-        if ending is not None:  # chat models whose configuration forgets the end of a turn would talk on
+        # A chat model whose configuration does not name the end of a turn would go on with the next turn.
+        if ending is not None:
             self.tokenizer.eos |= {ending}
         self._grammars = GrammarCompiler(self.tokenizer)
-        self._infill_ends = infill.ends(self.tokenizer)
-        window = spec.info.context_window or UNKNOWN_WINDOW
-        self.window = min(window, options.context_length or window)
+        self._infill_ends = infill.end_tokens(self.tokenizer)
+        longest = spec.info.context_window or UNKNOWN_CONTEXT_WINDOW
+        self.context_window = min(longest, options.context_length or longest)
         self.info: ModelInfo = self._described(spec.info)
 
     def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
@@ -119,27 +128,29 @@ class LanguagePreparer:
                 )
 
     def try_media(self, is_faithful: Callable[[Medium], bool]) -> None:
-        """Keep to the media that the model, now that it is loaded, is right with."""
+        """Refuse from now on the modalities that the loaded model gets wrong, as `is_faithful` finds for a sample."""
         if self._media is None:
             return
-        for kind, sample in self._media.samples.items():
-            if kind in self._media.placeholders and not is_faithful(sample):
-                log.warning("%s is served without %s: this family's are not supported", self.info.id, kind)
-                self._media.refused.add(kind)
+        for modality, sample in self._media.samples.items():
+            if modality in self._media.placeholders and not is_faithful(sample):
+                log.warning(
+                    "%s is served without %s: this family's are not supported", self.info.id, modality
+                )
+                self._media.refused.add(modality)
         self.info = self._described(self.info)
 
-    def _counted(self, request: GenerationRequest) -> Prompt:
+    def _counted(self, request: GenerationRequest) -> RenderedPrompt:
         return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         limits.check(request, self.tokenizer)
         offered = self._offered(request)
         asked = request.max_tokens
-        reserve = min(1 if asked is None else asked, max(self.window // RESERVED_FOR_ANSWER, 1))
-        prompt = fitted(self._renderer, request, offered, self.window, reserve)
-        room = self.window - len(prompt.tokens)
-        if room < 1 and asked != 0:
-            raise overflow(f"{len(prompt.tokens)} tokens", self.window, request)
+        reserve = min(1 if asked is None else asked, max(self.context_window // ANSWER_DIVISOR, 1))
+        prompt = fit_prompt(self._renderer, request, offered, self.context_window, reserve)
+        free = self.context_window - len(prompt.tokens)
+        if free < 1 and asked != 0:
+            raise too_long(f"{len(prompt.tokens)} tokens", self.context_window, request)
         tool_format = self._tool_format(request) if not prompt.raw else None
         reasoning = plan_reasoning(self._reasoning, prompt, request, self.tokenizer)
         ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())
@@ -151,7 +162,7 @@ class LanguagePreparer:
             prompt=prompt.tokens,
             prompt_text=prompt.text if request.echo else "",
             raw_prompt=prompt.raw,
-            max_tokens=max(min(room, room if asked is None else asked), 0),
+            max_tokens=max(min(free, free if asked is None else asked), 0),
             eos=frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else ends),
             pins=prompt.pins,
             thinking_open=reasoning.opened,
@@ -172,7 +183,7 @@ class LanguagePreparer:
         )
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
-        """The tools that the model is told of."""
+        """The tools of a request that its `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""
         choice = request.tool_choice
         known = {tool.name for tool in request.tools}
         unknown = [name for name in choice.names if name not in known]
@@ -193,6 +204,7 @@ class LanguagePreparer:
                 return tuple(tool for tool in request.tools if not choice.names or tool.name in choice.names)
 
     def _tool_format(self, request: GenerationRequest) -> ToolFormat | None:
+        """The tool-call format of the request, else the model's, else the default one if there are tools."""
         if request.tool_format is not None:
             return formats.tool_format(request.tool_format)
         if self._tools is None and request.tools:
@@ -206,6 +218,7 @@ class LanguagePreparer:
         tool_format: ToolFormat | None,
         reasoning: ReasoningPlan,
     ) -> CompiledGrammar | None:
+        """The grammar that the output format, `tool_choice` and strict tools ask for, or None if they ask for none."""
         wanted, calls = request.output_format, None
         required = request.tool_choice.mode == "required"
         if tool_format is not None and offered:
@@ -240,37 +253,40 @@ class LanguagePreparer:
                 "--chat-template-file.",
             ) from error
 
-    def _stand_in(self, found: ToolFormat) -> None:
-        """A template that tells of no tools needs words for them, which name a format that can be written out."""
+    def _require_writable(self, found: ToolFormat) -> None:
+        """Take the default tool-call format in place of one whose calls can't be shown to the model.
+
+        Where the template does not write tools, a system message does, and shows a call in the format.
+        """
         if found.history.write is None:
             self._tools = formats.tool_format(DEFAULT_TOOL_FORMAT)
             self._renderer = self._open_renderer()
 
     def _described(self, info: ModelInfo) -> ModelInfo:
-        """What is known of the model now that its tokenizer and template are read."""
+        """The model's info with what its tokenizer, template and processor tell of it."""
         chat = bool(self.tokenizer.chat_templates)
-        kinds = self._media.kinds if self._media is not None and chat else frozenset()
+        modalities = self._media.modalities if self._media is not None and chat else frozenset()
         capabilities = msgspec.structs.replace(
             info.capabilities or Capabilities(),
             chat=chat,
             tools=chat,
             reasoning=self._reasoning is not None,
-            infill=infill.family(self.tokenizer) is not None,
-            images="image" in kinds,
-            video="video" in kinds,
-            audio="audio" in kinds,
+            infill=infill.infill_format(self.tokenizer) is not None,
+            images="image" in modalities,
+            video="video" in modalities,
+            audio="audio" in modalities,
         )
         return msgspec.structs.replace(
             info,
             capabilities=capabilities,
-            context_window=None if self.window == UNKNOWN_WINDOW else self.window,
+            context_window=None if self.context_window == UNKNOWN_CONTEXT_WINDOW else self.context_window,
             tool_format=self._tools.name if self._tools else None,
             reasoning_format=self._reasoning.name if self._reasoning else None,
         )
 
 
 def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
-    """Read tokenizer and template. Raises `ServerError("load_failed")`."""
+    """Read tokenizer, chat template and processor of a model folder. Raises `ServerError("load_failed")`."""
     if spec.info.path is None:
         raise ServerError("load_failed", f"The model {spec.info.id!r} has no folder.")
     options = convert(spec.options, ModelOptions)
@@ -282,9 +298,10 @@ def open_preparer(spec: WorkerSpec) -> LanguagePreparer:
             }
         except (OSError, UnicodeDecodeError) as error:
             raise ServerError("load_failed", f"The chat template file can't be read: {error}.") from error
-    return LanguagePreparer(spec, tokenizer, open_media(spec.info, options))
+    return LanguagePreparer(spec, tokenizer, load_processor(spec.info, options))
 
 
 def _cache_key(request: GenerationRequest) -> bytes:
+    """The key under which requests share prefixes: those of the same adapter and cache salt."""
     parts = f"{request.adapter or ''}\0{request.cache_salt or ''}"
     return hashlib.blake2b(parts.encode(), digest_size=16).digest()

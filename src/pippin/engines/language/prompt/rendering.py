@@ -1,4 +1,4 @@
-"""A request's prompt: rendered and tokenized."""
+"""Renders the prompt of a request with the model's chat template, and tokenizes it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,38 +11,42 @@ from pippin.core.errors import ServerError
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.language.prompt import infill, limits
 from pippin.engines.language.prompt.messages import Converter
-from pippin.engines.language.template.limits import TemplateRefusal, TemplateTooCostly
+from pippin.engines.language.template.sandbox import TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.length import check_length
 from pippin.engines.language.text.literals import plain
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
-from pippin.engines.language.vision.writing import media_parts, style_of, written_out
+from pippin.engines.language.vision.placeholders import expand_placeholders, media_parts, style_of
 from pippin.output.tool_format import History
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.processing import MediaProcessor
 
 CONTINUED = "\ufded"
-"""Stands where an assistant's last words break off, while the template is rendered."""
+"""The noncharacter that marks the end of the assistant's words while the template is rendered, if an answer is to
+continue them: the prompt is cut there."""
 
-MOST_MEDIA_BYTES = 1 << 31  # of one request, as arrays
+MOST_MEDIA_BYTES = 1 << 31
+"""The most bytes of the processed media of one request."""
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RenderedPrompt:
+    """The prompt of a request as the model gets it."""
+
     tokens: tuple[int, ...]
-    text: str = ""
-    raw: bool = False
-    continued: str = ""  # the assistant's words that the answer goes on from
-    pins: tuple[int, ...] = ()
-    dropped: int = 0
+    text: str = ""  # empty for token ids whose text nobody needs
+    raw: bool = False  # text or token ids, not a conversation
+    continued: str = ""  # the assistant's words that the answer continues
+    pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
+    dropped: int = 0  # messages that were dropped to fit the context window
     media: PromptMedia | None = None
 
 
 class PromptRenderer:
-    """Safe for use from several threads at once."""
+    """The chat templates of a model and what they need. Several threads may use it at once."""
 
     def __init__(
         self,
@@ -52,8 +56,11 @@ class PromptRenderer:
         defaults: dict[str, Any],
         media: "MediaProcessor | None" = None,
     ) -> None:
-        """`sources` are the chat templates by name; `defaults` the variables that the model's options set; `media` is
-        there for models that take more than text."""
+        """Compile and try the chat templates. Raises `jinja2.TemplateSyntaxError`.
+
+        `sources` are the templates by name, `defaults` the template variables that the model's options set, and `media`
+        the processor of a model that takes media.
+        """
         self._tokenizer = tokenizer
         self._media = media
         self._defaults = defaults
@@ -66,22 +73,27 @@ class PromptRenderer:
 
     @property
     def offers_tools(self) -> bool:
-        """Whether a template tells the model of tools in its own way."""
+        """Whether one of the templates writes the tools on offer."""
         return any(converter.traits.tools for _, converter in self._templates.values())
 
     @property
     def turn_end(self) -> str:
-        """What the default template writes after an assistant's words."""
+        """The text that the default template writes after the words of the assistant."""
         found = self._templates.get("default")
         return found[1].traits.turn_end if found else ""
 
-    def prompt(self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None) -> Prompt:
-        """The whole prompt, whether it fits or not; but a long one of more than `most` tokens raises `TooLong`."""
+    def prompt(
+        self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
+    ) -> RenderedPrompt:
+        """The whole prompt, whether or not it fits the context window.
+
+        Raises `ServerError` naming the field, and `TooLong` for a long prompt of more than `most` tokens.
+        """
         match request.prompt:
             case None:
                 return self._chat(request, request.messages or (), tools, most)
             case str(text) if request.suffix is not None:
-                return Prompt(
+                return RenderedPrompt(
                     tuple(infill.infill_prompt(self._tokenizer, text, request.suffix, most)), text, raw=True
                 )
             case str(text):
@@ -91,13 +103,13 @@ class PromptRenderer:
                 tokens, text = ids, self._tokenizer.decode(ids) if request.echo else ""
         if not tokens:
             raise ServerError("invalid_request", "'prompt' is empty; give at least one token.", "prompt")
-        return Prompt(tokens, text, raw=True)
+        return RenderedPrompt(tokens, text, raw=True)
 
-    def begun(
+    def prefix(
         self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
     ) -> list[int]:
-        """The tokens of a conversation so far, without a turn for the answer."""
-        text, _ = self._written(request, messages, tools, generation=False)
+        """The tokens of the first messages of a conversation, without the beginning of an answer."""
+        text, _ = self._expanded(request, messages, tools, generation=False)
         return self._tokenizer.literals.encode(text)
 
     def _chat(
@@ -106,7 +118,7 @@ class PromptRenderer:
         messages: tuple[Message, ...],
         tools: tuple[Tool, ...],
         most: int | None,
-    ) -> Prompt:
+    ) -> RenderedPrompt:
         if not messages:
             raise ServerError(
                 "invalid_request", "'messages' is empty; give at least one message.", "messages"
@@ -117,14 +129,14 @@ class PromptRenderer:
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
-        text, media = self._written(request, messages, tools, generation=continued is None)
+        text, media = self._expanded(request, messages, tools, generation=continued is None)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
         tokens = self._tokenizer.literals.encode(text, most)
         placed = self._placed(media, tokens)
-        return Prompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
+        return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
 
-    def _written(
+    def _expanded(
         self,
         request: GenerationRequest,
         messages: tuple[Message, ...],
@@ -132,7 +144,7 @@ class PromptRenderer:
         *,
         generation: bool,
     ) -> tuple[str, list[Medium]]:
-        """The rendered text with what stands for its media, and these."""
+        """The rendered text with the placeholders of media expanded, and the processed media."""
         if self._media is None:
             return self._render(request, messages, tools, generation=generation), []
         media, size = [], 0
@@ -146,7 +158,7 @@ class PromptRenderer:
                     where,
                 )
         text = self._render(request, messages, tools, generation=generation)
-        return written_out(text, media, self._media.placeholders) if media else text, media
+        return expand_placeholders(text, media, self._media.placeholders) if media else text, media
 
     def _placed(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
         if self._media is None or not media:
@@ -230,7 +242,7 @@ def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:
 
 
 def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str | None:
-    """The words of the assistant that the answer goes on from, where the request asks for that."""
+    """The words of the assistant that the answer continues, or None if the request does not ask for that."""
     if not request.continue_final:
         return None
     last = messages[-1]
@@ -245,7 +257,7 @@ def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str
 
 def _marked(message: Message) -> Message:
     """The message with `CONTINUED` after its last words."""
-    texts = [place for place, part in enumerate(message.parts) if isinstance(part, Text)]
+    texts = [index for index, part in enumerate(message.parts) if isinstance(part, Text)]
     if not texts:
         return msgspec.structs.replace(message, parts=(*message.parts, Text(CONTINUED)))
     parts = list(message.parts)

@@ -40,8 +40,8 @@ def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.uint64], stream: in
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A sampled token on the host: the arguments of `RowDecoder.accept`."""
+class SampledToken:
+    """A sampled token on the host: the arguments of `SequenceDecoder.accept`."""
 
     token: int
     logprob: float | None = None
@@ -67,10 +67,10 @@ class Sampled:
         found = (self.tokens, self.logprobs, self.top_ids, self.top_logprobs)
         return [array for array in found if array is not None]
 
-    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[Choice]:
+    def read(self, tokenizer: Tokenizer, wanted: Sequence[int | None]) -> list[SampledToken]:
         """The values on the host; waits for the device. `wanted` is each row's count of alternatives, or None."""
         tokens: list[int] = np.array(self.tokens).tolist()
-        choices = [Choice(token) for token in tokens]
+        choices = [SampledToken(token) for token in tokens]
         if self.logprobs is None:
             return choices
         logprobs: list[float] = np.array(self.logprobs).tolist()
@@ -82,7 +82,7 @@ class Sampled:
             if count:
                 pairs = zip(ids[place][:count], tops[place][:count], strict=True)
                 top = tuple(TopToken(token, tokenizer.raw(token), logprob) for token, logprob in pairs)
-            choices[row] = Choice(tokens[row], logprobs[place], top)
+            choices[row] = SampledToken(tokens[row], logprobs[place], top)
         return choices
 
 

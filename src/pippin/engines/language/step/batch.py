@@ -1,210 +1,214 @@
-"""The rows that decode together: one step through the model, and one draw for all of them."""
+"""The sequences that decode together: one pass through the model, and one draw for all of them."""
+
+from collections.abc import Iterable
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.group import RowGroup
-from pippin.engines.language.kv_cache.groups import RowGroups
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
-from pippin.engines.language.model.lora import Adapters
-from pippin.engines.language.sampling.sampler import BatchSampler, Choice, Sampled, choice_seed
-from pippin.engines.language.step.sequences import Row
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
+from pippin.engines.language.model.loaded import LoadedModel
+from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
+from pippin.engines.language.step.sequences import Running
 
 
 class Batch:
-    """`rows` is in the sampler's order. A step is `forward`, `sample`; then `read` gives the tokens drawn.
+    """A step is `forward` and `sample`; then `read` gives the tokens drawn. Or it is `check`, which does all three for
+    several tokens of each sequence.
 
-    `forward` may come before the last draw is read: rows that end there leave, and are not drawn for again. Rows that
-    join before `sample` are drawn for from their prompts' logits.
+    `forward` may come before the last draw is read: sequences that end there leave, and are not drawn for again.
+    Sequences that join before `sample` are drawn for from their prompts' logits.
     """
 
     def __init__(
-        self,
-        groups: RowGroups,
-        tokenizer: Tokenizer,
-        vocabulary: int,
-        adapters: Adapters,
-        *,
-        sorts_slowly: bool = False,
-        overlaps: bool = True,
+        self, groups: CacheGroups, model: LoadedModel, *, sorts_slowly: bool = False, overlaps: bool = True
     ) -> None:
-        """`overlaps`: the device computes a step while the host goes on."""
-        self.rows: list[Row] = []
+        """`overlaps`: the device computes a pass while the host goes on."""
+        self.running: list[Running] = []  # in the sampler's order
         self.groups = groups
-        self._tokenizer = tokenizer
-        self._adapters = adapters
-        self._sampler = BatchSampler(tokenizer, sorts_slowly=sorts_slowly)
-        self._mask_words = -(-vocabulary // 32)
-        self._drawn: Sampled | None = None
-        self._drawn_rows: list[Row] = []
         self.overlaps = overlaps
-        self.built = False  # the next step is under way
-        self._logits: list[mx.array] = []  # [n, vocabulary] each: of the step, then of rows that joined since
-        self._places: dict[Row, int] = {}  # of rows in `_logits`, put together
+        self.built = False  # the next pass is under way
+        self._tokenizer = model.tokenizer
+        self._adapters = model.adapters
+        self._mask_words = -(-model.vocabulary // 32)
+        self._sampler = BatchSampler(model.tokenizer, sorts_slowly=sorts_slowly)
+        self._drawn: Sampled | None = None
+        self._unread: list[Running] = []  # for whom the last draw was, until it is read
+        self._logits: list[
+            mx.array
+        ] = []  # [n, vocabulary] each: of the pass, then of sequences that joined since
+        self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
 
-    def join(
-        self,
-        row: Row,
-        cache: RowCache,
-        logits: mx.array,
-        *,
-        reservation: Reservation | None = None,
-        coming: int = 0,
-    ) -> None:
-        """Take a row whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used again, if
-        it does not lie in a slot that was reserved. `coming`: as many like it will follow."""
-        row.joined = len(row.tokens)
-        self.groups.join(row, cache, reservation, coming=coming)
-        self._places[row] = sum(part.shape[0] for part in self._logits)
+    def join(self, running: Running, slot: Slot, cache: PromptCache, logits: mx.array) -> None:
+        """Take a sequence whose tokens are in `cache`; `logits` [1, vocabulary] follow them. The cache may be used
+        again, if it does not lie in the slot."""
+        sequence = running.sequence
+        running.joined, running.slot = len(sequence.tokens), slot
+        self.groups.join(cache, slot, sequence.request.shift)
+        self._logits_at[running] = sum(part.shape[0] for part in self._logits)
         self._logits.append(logits)
-        job = row.request.job
+        job = sequence.request.job
         self._sampler.join(
             job.request.sampling,
-            seed=choice_seed(job.seed, row.choice),
-            prompt=row.tokens,
-            logprobs=row.wanted,
-            generated=row.generated,
+            seed=choice_seed(job.seed, sequence.choice),
+            prompt=sequence.tokens,
+            logprobs=sequence.logprobs,
+            generated=sequence.generated,
         )
-        self.rows.append(row)
+        self.running.append(running)
 
-    def leave(self, gone: list[Row]) -> None:
+    def leave(self, gone: list[Running]) -> None:
         if not gone:
             return
         leaving = set(gone)
-        self.groups.leave(gone)
-        self._sampler.leave([index for index, row in enumerate(self.rows) if row not in leaving])
-        self.rows = [row for row in self.rows if row not in leaving]
-        if not self.rows:
-            self._forget_step()
+        self.groups.leave([each.slot for each in gone])
+        self._sampler.leave([index for index, each in enumerate(self.running) if each not in leaving])
+        self.running = [each for each in self.running if each not in leaving]
+        if not self.running:
+            self._forget_pass()
 
-    def _forget_step(self) -> None:
-        self.built, self._logits, self._places = False, [], {}
+    def _forget_pass(self) -> None:
+        self.built, self._logits, self._logits_at = False, [], {}
 
     def forward(self) -> None:
-        """Build the next step of all rows, and have the device compute it."""
+        """Build the next pass, and have the device compute it."""
         self.groups.compact()
-        fresh = [row for row in self.rows if row.fresh is not None]
-        sources = [] if self._drawn is None else [self._drawn.tokens]
-        drawn = sources[0].size if sources else 0
-        if fresh:
-            sources.append(mx.array([row.fresh for row in fresh], dtype=mx.int32))
-            for index, row in enumerate(fresh):
-                row.source, row.fresh = drawn + index, None
-        source = mx.concatenate(sources) if len(sources) > 1 else sources[0]
-        results = []
-        self._places = {}
-        start = 0
-        for group, mine in self.groups.running():
-            picked = [mine[slot].source if slot in mine else 0 for slot in range(group.low, group.high)]
-            self._choose_adapters(group, mine)
-            logits = group.forward(_pick(source, picked)[:, None])
-            results.append(logits[:, -1])
-            self._places |= {row: start + slot - group.low for slot, row in mine.items()}
-            start += group.high - group.low
-        self._logits = results
+        given = [each for each in self.running if each.next_token is not None]
+        inputs = [] if self._drawn is None else [self._drawn.tokens]
+        drawn = inputs[0].size if inputs else 0
+        if given:
+            inputs.append(mx.array([each.next_token for each in given], dtype=mx.int32))
+            for index, each in enumerate(given):
+                each.source, each.next_token = drawn + index, None
+        tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
+        self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        mx.async_eval(*results)  # type: ignore[no-untyped-call]
+        mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
 
-    def _choose_adapters(self, group: RowGroup, rows: dict[int, Row]) -> None:
+    def _pass(self, tokens: mx.array) -> list[mx.array]:
+        """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
+        vocabulary] of each group, and notes where in them each sequence has its own."""
+        results, start = [], 0
+        self._logits_at = {}
+        for group, slots in self._by_group():
+            # A slot without a sequence computes what nobody reads.
+            sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
+            self._choose_adapters(group, slots)
+            results.append(group.forward(_pick(tokens, sources)))
+            self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
+            start += group.high - group.low
+        return results
+
+    def _by_group(self) -> Iterable[tuple[SlotGroup, dict[int, Running]]]:
+        """The groups that have sequences, and these by the indexes of their slots."""
+        found: dict[SlotGroup, dict[int, Running]] = {}
+        for each in self.running:
+            found.setdefault(each.slot.group, {})[each.slot.index] = each
+        return found.items()
+
+    def fit(self, limit: int, count: int = 1) -> bool:
+        """Whether a pass of `count` tokens fits in `limit` bytes, as far as it can be made to: `CacheGroups.fit`."""
+        for each in self.running:
+            if each.length_class != each.slot.length_class:
+                self.groups.promote(each.slot, each.length_class)
+        return self.groups.fit(limit, count)
+
+    def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
         if len(self._adapters):
-            slots = range(group.low, group.high)
-            self._adapters.choose([rows[slot].request.adapter if slot in rows else 0 for slot in slots])
+            numbers = range(group.low, group.high)
+            self._adapters.choose(
+                [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]
+            )
+
+    def _in_order(self, parts: list[mx.array]) -> mx.array:
+        """What was computed for each sequence, in the sampler's order."""
+        whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
+        return _pick(whole, [self._logits_at[each] for each in self.running])
 
     def sample(self) -> None:
-        """Draw for the rows that are here now, as masks and forced tokens have it."""
-        logits = self._logits[0] if len(self._logits) == 1 else mx.concatenate(self._logits)
-        logits = _pick(logits, [self._places[row] for row in self.rows])
+        """Draw for the sequences that are here now, as masks and forced tokens have it."""
         masked, masks = self._masks()
-        drawn = self._sampler.sample(logits, masks, masked or None)
-        mx.async_eval(*drawn.arrays())  # type: ignore[no-untyped-call]
-        self._forget_step()
-        self._drawn, self._drawn_rows = drawn, list(self.rows)
-        for index, row in enumerate(self.rows):
-            row.source, row.fresh = index, None  # one that was preempted may have another input from before
+        self._drawn = self._sampler.sample(self._in_order(self._logits), masks, masked or None)
+        mx.async_eval(*self._drawn.arrays())  # type: ignore[no-untyped-call]
+        self._forget_pass()
+        self._unread = list(self.running)
+        for index, each in enumerate(self.running):
+            # One that was checked before may have another input from there.
+            each.source, each.next_token = index, None
 
     def _masks(self) -> tuple[list[int], NDArray[np.int32] | None]:
-        masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
+        """Indices of the sequences that need a mask, and the masks."""
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
         if not masked:
             return [], None
         masks = np.zeros((len(masked), self._mask_words), dtype=np.int32)
-        for mask, place in zip(masks, masked, strict=True):
-            self.rows[place].decoder.fill_mask(mask)
+        for mask, index in zip(masks, masked, strict=True):
+            self.running[index].sequence.decoder.fill_mask(mask)
         return masked, masks
 
-    def read(self) -> list[tuple[Row, Choice]]:
-        """The last draw on the host, of the rows that are still here; each draw is read once."""
-        if self._drawn is None or not self._drawn_rows:
+    def read(self) -> list[tuple[Running, SampledToken]]:
+        """The last draw on the host, of the sequences that are still here; each draw is read once."""
+        if self._drawn is None or not self._unread:
             return []
-        rows, self._drawn_rows = self._drawn_rows, []
-        choices = self._drawn.read(self._tokenizer, [row.wanted for row in rows])
-        live = set(self.rows)
-        return [(row, choice) for row, choice in zip(rows, choices, strict=True) if row in live]
+        drawn_for, self._unread = self._unread, []
+        sampled = self._drawn.read(self._tokenizer, [each.sequence.logprobs for each in drawn_for])
+        here = set(self.running)
+        return [pair for pair in zip(drawn_for, sampled, strict=True) if pair[0] in here]
 
-    def check(self, proposals: list[list[int]]) -> list[list[Choice]]:
-        """A step over each row's last token and the tokens proposed after it, which the host knows all.
+    def check(self, proposals: list[list[int]]) -> list[list[SampledToken]]:
+        """A pass over each sequence's last token and the tokens proposed after it, which the host knows all.
 
-        Gives what the model chose for each row: the proposals as far as it agrees, and one token more.
+        Gives what the model chose for each sequence: the proposals as far as it agrees, and one token more.
         """
         width = max(map(len, proposals)) + 1
-        tokens = np.zeros((len(self.rows), width), np.int32)
-        for place, (row, proposed) in enumerate(zip(self.rows, proposals, strict=True)):
-            tokens[place, : len(proposed) + 1] = [row.tokens[-1], *proposed]
-        order = {row: place for place, row in enumerate(self.rows)}
-        results, places = [], {}
-        start = 0
-        for group, mine in self.groups.running():
-            inputs = np.zeros((group.high - group.low, width), np.int32)
-            for slot, row in mine.items():
-                inputs[slot - group.low] = tokens[order[row]]
-                places[row] = start + slot - group.low
-            self._choose_adapters(group, mine)
-            results.append(group.forward(mx.array(inputs)))
-            start += group.high - group.low
-        logits = results[0] if len(results) == 1 else mx.concatenate(results)
-        logits = _pick(logits, [places[row] for row in self.rows])
+        tokens = np.zeros((len(self.running), width), np.int32)
+        for index, (each, proposed) in enumerate(zip(self.running, proposals, strict=True)):
+            tokens[index, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
+            each.source = index
+        logits = self._in_order(self._pass(mx.array(tokens)))
         drawn = self._sampler.sample_ahead(logits, tokens[:, 1:], *self._masks_ahead(proposals, width))
-        wanted = [row.wanted for row in self.rows]
-        choices = [each.read(self._tokenizer, wanted) for each in drawn]
+        wanted = [each.sequence.logprobs for each in self.running]
+        sampled = [each.read(self._tokenizer, wanted) for each in drawn]
         chosen = [
-            _agreed(proposed, [each[place] for each in choices]) for place, proposed in enumerate(proposals)
+            _agreed(proposed, [each[index] for each in sampled]) for index, proposed in enumerate(proposals)
         ]
-        self._settle(chosen, width)
+        self._commit(chosen, width)
         return chosen
 
     def _masks_ahead(
         self, proposals: list[list[int]], width: int
     ) -> tuple[list[NDArray[np.int32] | None], list[list[int] | None]]:
-        masked = [place for place, row in enumerate(self.rows) if row.decoder.needs_mask]
+        """As `_masks`, for each of `width` tokens."""
+        masked = [index for index, each in enumerate(self.running) if each.sequence.decoder.needs_mask]
         if not masked:
             return [], []
         masks = np.full((width, len(masked), self._mask_words), -1, dtype=np.int32)
-        for index, place in enumerate(masked):
-            own = np.full((len(proposals[place]) + 1, self._mask_words), -1, dtype=np.int32)
-            self.rows[place].decoder.masks_ahead(proposals[place], own)
-            masks[: len(own), index] = own
+        for number, index in enumerate(masked):
+            own = np.full((len(proposals[index]) + 1, self._mask_words), -1, dtype=np.int32)
+            self.running[index].sequence.decoder.masks_ahead(proposals[index], own)
+            masks[: len(own), number] = own
         return list(masks), [masked] * width
 
-    def _settle(self, chosen: list[list[Choice]], width: int) -> None:
+    def _commit(self, chosen: list[list[SampledToken]], width: int) -> None:
         """Take the caches back to what was chosen, and let the sampler remember it."""
         tokens = np.zeros((len(chosen), width), np.int32)
-        for place, (row, choices) in enumerate(zip(self.rows, chosen, strict=True)):
-            tokens[place, : len(choices)] = [choice.token for choice in choices]
-            self.groups.rewind(row, width - len(choices))
-            row.fresh = choices[-1].token
-        self._sampler.commit(tokens, np.array([len(choices) for choices in chosen], np.int32))
-        self._drawn, self._drawn_rows = None, []
+        for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
+            tokens[index, : len(sampled)] = [token.token for token in sampled]
+            each.slot.rewind(width - len(sampled))
+            each.next_token = sampled[-1].token
+        self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
+        self._drawn, self._unread = None, []
+        self._logits_at = {}
 
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:
     return array if indices == list(range(array.shape[0])) else array[mx.array(indices)]
 
 
-def _agreed(proposed: list[int], choices: list[Choice]) -> list[Choice]:
-    """The choices up to the first that is not the proposal."""
-    for place, token in enumerate(proposed):
-        if choices[place].token != token:
-            return choices[: place + 1]
-    return choices[: len(proposed) + 1]
+def _agreed(proposed: list[int], sampled: list[SampledToken]) -> list[SampledToken]:
+    """The tokens up to the first that is not the proposal."""
+    for index, token in enumerate(proposed):
+        if sampled[index].token != token:
+            return sampled[: index + 1]
+    return sampled[: len(proposed) + 1]

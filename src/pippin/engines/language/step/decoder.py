@@ -15,7 +15,7 @@ from pippin.output.reader import OutputReader
 logger = logging.getLogger(__name__)
 
 
-class RowDecoder:
+class SequenceDecoder:
     """Fed with every token of a choice in order. The engine adds `Finished` with usage and timings."""
 
     def __init__(self, job: LanguageJob, choice: int, tokenizer: Tokenizer) -> None:
@@ -69,7 +69,7 @@ class RowDecoder:
 
     def close(self, reason: FinishReason) -> list[Event]:
         """Release held-back text and end open parts, if the last token has not done so. `reason` is `finished`, or
-        what ended the row from outside."""
+        what ended the sequence from outside."""
         if self._closed:
             return []
         self._closed = True
@@ -80,6 +80,10 @@ class RowDecoder:
         if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
             self.finished = "tool_calls"
         return events
+
+    def cut(self) -> None:
+        """The next token will not come: there is no memory for it."""
+        self.finished = "length"
 
     @property
     def calls(self) -> int:
@@ -127,7 +131,7 @@ class RowDecoder:
 
     def masks_ahead(self, tokens: list[int], rows: NDArray[np.int32]) -> None:
         """Fill one mask [len(tokens) + 1, words] for each place of a run that `allowed` let through: after none of
-        `tokens`, after the first, and so on. The row stands where it stood afterwards."""
+        `tokens`, after the first, and so on. The grammar stands where it stood afterwards."""
         self.fill_mask(rows[0])
         if self._matcher is None or self.job.grammar is None:
             rows[1:] = -1

@@ -1,297 +1,356 @@
-"""Who gives way where memory is short: rows go back to the queue, and what can never fit any more ends."""
+"""The life of a request: submitted, admitted, started, told of its tokens, preempted, finished, remembered."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event, Failed
+from pippin.core.events import Event, Failed, Progress, PromptEcho
 from pippin.engines.base import Emission
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.model.lora import Adapters
+from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
-from pippin.engines.language.sampling.sampler import Choice
+from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.decoder import RowDecoder
-from pippin.engines.language.step.prefill import Prompts
-from pippin.engines.language.step.scheduler import Scheduler, Ticket
-from pippin.engines.language.step.sequences import Prompt, Request, Row
-from pippin.engines.language.step.speculation import Proposer
-from pippin.engines.language.step.stats import Counters
-from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.sight import Sight, Viewing
+from pippin.engines.language.step.decoder import SequenceDecoder
+from pippin.engines.language.step.prefill import Prefill
+from pippin.engines.language.step.scheduler import Scheduler
+from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence, Waiting
+from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.vision.encoder import MediaInputs
 
 
-class RowKeeping:
-    """A row that ends is `noted` at once and kept with `settle`: copying it waits for the step under way, and the
-    client should not."""
-
-    def __init__(self, batch: Batch, prefixes: PrefixCache | None) -> None:
-        self._batch = batch
-        self._prefixes = prefixes
-        self._noted: list[tuple[bytes, tuple[int, ...], RowCache]] = []
-
-    def __bool__(self) -> bool:
-        """Whether rows wait to be kept."""
-        return bool(self._noted)
-
-    def note(self, row: Row) -> None:
-        """Remember a row that is about to leave: a conversation goes on from its end."""
-        if self._prefixes is None:
-            return
-        length = min(self._batch.groups.length(row), len(row.tokens))
-        stop = length // self._prefixes.tree.block_tokens * self._prefixes.tree.block_tokens
-        if stop and self._earliest(row, length) <= stop:
-            job = row.request.job
-            self._noted.append((job.key, job.identify(row.tokens[:stop]), self._batch.groups.view(row, stop)))
-
-    def _earliest(self, row: Row, length: int) -> int:
-        """The first position as of which a row of this length can be had."""
-        assert self._prefixes is not None
-        if self._prefixes.has_state or not self._batch.groups.looks_back(row):
-            return length  # state is of the very end
-        if self._prefixes.has_snapshots:
-            return row.joined  # a window came with what it needs to go on from there
-        return 0
-
-    def settle(self) -> None:
-        """Copy what was noted; before the next step is built, which would have to copy whole rows otherwise."""
-        noted, self._noted = self._noted, []
-        if self._prefixes is not None:
-            for key, tokens, cache in noted:
-                self._prefixes.keep(key, tokens, cache)
-
-    def keep_states(self) -> None:
-        """Recurrent state cannot be had back later: remember it as rows pass a block's border."""
-        if self._prefixes is None or not self._prefixes.has_state:
-            return
-        for row in self._batch.rows:
-            length = self._batch.groups.length(row)
-            if length % self._prefixes.tree.block_tokens == 0 and length <= len(row.tokens):
-                tokens = row.request.job.identify(row.tokens[:length])
-                self._prefixes.keep_state(row, tokens, self._batch.groups.view(row, length))
-
-
-class Requests:
-    """What is to be told of them gathers in `events`, until a step ends."""
+class Lifecycle:
+    """Every change of stage. What clients are to be told gathers in `events` until a step ends."""
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        model: LoadedModel,
         scheduler: Scheduler,
+        prefill: Prefill,
         batch: Batch,
-        prompts: Prompts,
-        keeping: RowKeeping,
-        counters: Counters,
+        prefixes: PrefixCache | None,
+        speculation: Speculation | None,
         *,
-        adapters: Adapters,
-        proposer: Proposer | None,
-        sight: Sight | None,
         stream_interval: int,
     ) -> None:
+        """`stream_interval`: tokens that are told at once."""
         self.stream_interval = stream_interval
         self.events: list[Emission] = []
-        self._tokenizer = tokenizer
+        self.completion_tokens = 0  # generated since the load
+        self.preemptions = 0  # since the load
+        self._model = model
         self._scheduler = scheduler
+        self._prefill = prefill
         self._batch = batch
-        self._prompts = prompts
-        self._keeping = keeping
-        self._counters = counters
-        self._adapters = adapters
-        self._proposer = proposer
-        self._sight = sight
+        self._prefixes = prefixes
+        self._speculation = speculation
         self._live: dict[str, Request] = {}
         self._arrivals = 0
-
-    def __len__(self) -> int:
-        return len(self._live)
+        # Sequences that have left the batch and are not in the prefix cache yet: key, tokens, cache.
+        self._left: list[tuple[bytes, tuple[int, ...], PromptCache]] = []
 
     @property
     def live(self) -> list[Request]:
-        """Those that have not ended."""
+        """Requests that have not ended."""
         return list(self._live.values())
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._live or self.events or self._left)
+
+    def take_events(self) -> list[Emission]:
+        """What is to be told now."""
+        taken, self.events = self.events, []
+        return taken
+
+    # From the job to the batch
+
     def submit(self, job: LanguageJob) -> None:
+        """Take a request into the queue. Raises `ServerError` where it can never run, or the queue is full."""
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        request = Request(job=job, adapter=self._adapters.index(job.request.adapter), viewing=self._view(job))
+        adapter = self._model.adapters.index(job.request.adapter)
+        request = Request(job=job, adapter=adapter, media=self._open_media(job))
+        for choice in range(job.request.n):
+            decoder = SequenceDecoder(job, choice, self._model.tokenizer)
+            sequence = Sequence(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt))
+            request.sequences.append(sequence)
         self._arrivals += 1
-        ticket = Ticket(
-            id=job.id,
+        waiting = Waiting(
+            sequences=tuple(request.sequences),
+            tokens=job.prompt,
+            growth=job.max_tokens,
             priority=job.request.priority,
             arrival=self._arrivals,
-            length=len(job.prompt),
-            growth=job.max_tokens,
-            rows=job.request.n,
         )
-        for choice in range(job.request.n):
-            decoder = RowDecoder(job, choice, self._tokenizer)
-            row = Row(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt), ticket=ticket)
-            request.rows.append(row)
-        self._scheduler.add(ticket)
+        self._scheduler.add(waiting)
         self._live[job.id] = request
-        self._prompts.add(Prompt(request=request, rows=list(request.rows), tokens=job.prompt, ticket=ticket))
+        _move(waiting.sequences, waiting)
 
-    def _view(self, job: LanguageJob) -> Viewing | None:
+    def _open_media(self, job: LanguageJob) -> MediaInputs | None:
         if job.media is None:
             return None
-        if self._sight is None:
+        if self._model.vision is None:
             message = "This model was loaded for text only, and 'messages' holds more: leave it out."
             raise ServerError("unsupported", message, "messages")
-        return self._sight.open(job.prompt, job.media)
+        return self._model.vision.open(job.prompt, job.media)
+
+    def admit(self, now: float) -> bool:
+        """Let prompts out of the queue; whether there were any."""
+        admitted = self._scheduler.admit()
+        for prompt in admitted:
+            _move(prompt.waiting.sequences, prompt)
+            if prompt.request.admitted is None:
+                prompt.request.admitted = now
+        return bool(admitted)
+
+    def tell_progress(self, prompt: Prefilling) -> None:
+        """After a chunk; nothing where one chunk was all."""
+        request = prompt.request
+        if request.prefilled is None and (prompt.chunks > 1 or prompt.remaining):
+            self._tell(request, [Progress(prompt.computed, len(request.job.prompt), request.cached_tokens)])
+
+    def start(self, prompt: Prefilling) -> None:
+        """The prompt is computed: its sequences join the batch."""
+        request = prompt.request
+        if request.prefilled is None:
+            request.prefilled = time.monotonic()
+            if request.job.request.echo or request.scores_prompt:
+                self._tell(request, [PromptEcho(request.job.prompt_text, tuple(prompt.scores))])
+        started = self._scheduler.start(prompt)
+        for running in started:
+            running.sequence.stage = running
+        if request.media is not None and all(isinstance(each.stage, Running) for each in request.sequences):
+            request.media.release()
+        assert prompt.cache is not None
+        assert prompt.logits is not None
+        if request.job.max_tokens == 0:  # nothing but the prompt was asked for
+            for running in started:
+                self._finish(running.sequence)
+            self._prefill.discard(prompt)
+            return
+        limit = self._scheduler.for_running()
+        for running in started:
+            slot = prompt.slot or self._batch.groups.reserve(self._scheduler.slot_request(running), limit)
+            self._batch.join(running, slot, prompt.cache, prompt.logits)
+        self._prefill.discard(prompt, joined=True)
+
+    # In the batch
+
+    def accept(self, running: Running, sampled: SampledToken) -> None:
+        """A token was drawn for the sequence: it becomes text, and maybe the sequence's last."""
+        sequence = running.sequence
+        request = sequence.request
+        if request.first_token is None:
+            request.first_token = time.monotonic()
+        sequence.tokens.append(sampled.token)
+        self._scheduler.grew(running)
+        self.completion_tokens += 1
+        try:
+            events = sequence.decoder.accept(sampled.token, sampled.logprob, sampled.top)
+        except ServerError as error:
+            self._fail(request, error.report)
+            return
+        sequence.unsent.extend(events)
+        if sequence.decoder.finished is not None:
+            self._remember(running)
+            self._leave([running])
+            self._finish(sequence)
+            return
+        sequence.unsent_tokens += 1
+        if sequence.unsent_tokens >= self.stream_interval:
+            self._tell(request, sequence.unsent)
+            sequence.unsent, sequence.unsent_tokens = [], 0
+
+    def accept_checked(self, running: Running, proposed: int, chosen: list[SampledToken]) -> None:
+        """The model has judged so many proposed tokens: it agrees with all of `chosen` but the last."""
+        sequence = running.sequence
+        sequence.draft_tokens += proposed
+        sequence.accepted_tokens += len(chosen) - 1
+        for sampled in chosen:
+            if sequence.stage is running:  # not so after its last token, or where the request has failed
+                self.accept(running, sampled)
+
+    def _tell(self, request: Request, events: Iterable[Event]) -> None:
+        self.events.extend((request.job.id, event) for event in events)
+
+    # Ends
 
     def cancel(self, id: str) -> None:
+        """Forget a request, and what is to be told of it; an unknown one is ignored."""
         request = self._live.pop(id, None)
         if request is None:
             return
-        for prompt in list(request.prompts):
-            self._prompts.drop(prompt)
-        self.leave([row for row in request.rows if row in self._batch.rows])
-        self._scheduler.drop(ticket for ticket in self._scheduler.tickets if ticket.id == id)
+        # Sequences of one prompt share their stage.
+        stages = list(dict.fromkeys(each.stage for each in request.sequences if each.stage is not None))
+        for stage in stages:
+            self._scheduler.drop(stage)
+            if isinstance(stage, Prefilling):
+                self._prefill.discard(stage)
+        self._leave([stage for stage in stages if isinstance(stage, Running)])
+        _move(request.sequences, None)
         self.events = [(owner, event) for owner, event in self.events if owner != id]
 
     def expire(self, now: float, patience: float | None) -> None:
-        """End those that take longer than they may, and those that wait for longer than `patience` seconds."""
+        """End requests that take longer than they may, and those that wait in the queue for longer than `patience`
+        seconds."""
         for request in self.live:
             waited = now - request.job.created
             limit = request.job.request.timeout
             if limit is not None and waited > limit:
                 message = f"The request took longer than its timeout of {limit:g} seconds."
-                self.fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
+                self._fail(request, ErrorReport(kind="timeout", message=message, param="timeout"))
             elif patience is not None and request.admitted is None and waited > patience:
                 message = (
                     f"The request waited longer than {patience:g} seconds in the queue: try again later."
                 )
-                self.fail(request, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
+                self._fail(request, ErrorReport(kind="overloaded", message=message, retry_after=1.0))
 
-    def fail(self, request: Request, report: ErrorReport) -> None:
+    def _fail(self, request: Request, report: ErrorReport) -> None:
         self.cancel(request.job.id)
-        self.tell(request, [Failed(report)])
+        self._tell(request, [Failed(report)])
 
-    def tell(self, request: Request, events: Sequence[Event]) -> None:
-        self.events.extend((request.job.id, event) for event in events)
+    def _leave(self, gone: list[Running]) -> None:
+        """These run no more, whether they have ended or not."""
+        self._batch.leave(gone)
+        if self._speculation is not None:
+            for running in gone:
+                self._speculation.proposer.forget(running.sequence)
 
-    def accept(self, row: Row, choice: Choice) -> None:
-        """A token was drawn for the row: it becomes text, and maybe the row's last."""
-        request = row.request
-        if request.first_token is None:
-            request.first_token = time.monotonic()
-        row.tokens.append(choice.token)
-        row.ticket.grow()
-        self._counters.completion_tokens += 1
-        try:
-            events = row.decoder.accept(choice.token, choice.logprob, choice.top)
-        except ServerError as error:
-            self.fail(request, error.report)
-            return
-        row.held.extend(events)
-        if row.decoder.finished is not None:
-            self._keeping.note(row)
-            self.leave([row])
-            self.finish(row)
-            return
-        row.held_tokens += 1
-        if row.held_tokens >= self.stream_interval:
-            self.tell(request, row.held)
-            row.held, row.held_tokens = [], 0
-
-    def leave(self, rows: list[Row]) -> None:
-        """These rows run no more, ended or not."""
-        self._batch.leave(rows)
-        if self._proposer is not None:
-            for row in rows:
-                self._proposer.forget(row)
-
-    def finish(self, row: Row) -> None:
-        """The last of a row that runs no more, and of its request if it was the last one."""
-        request, decoder = row.request, row.decoder
-        self._scheduler.drop([row.ticket])
-        request.rows.remove(row)
-        closing = decoder.close(decoder.finished or "stop")
+    def _finish(self, sequence: Sequence) -> None:
+        """A sequence that has left the batch ends, and its request with the last of them."""
+        request, decoder = sequence.request, sequence.decoder
+        assert sequence.stage is not None
+        self._scheduler.drop(sequence.stage)
+        request.sequences.remove(sequence)
+        sequence.stage = None
         # Closing may find that the answer was a call.
-        self.tell(request, [*row.held, *closing, request.finish(row, decoder.finished or "stop")])
-        if not request.rows:
+        closing = decoder.close(decoder.finished or "stop")
+        self._tell(request, [*sequence.unsent, *closing, sequence.finished(decoder.finished or "stop")])
+        if not request.sequences:
             del self._live[request.job.id]
 
-    def cut(self, row: Row) -> None:
-        """The row ends as at the end of the window."""
-        row.decoder.finished = "length"
-        if row in self._batch.rows:
-            self.leave([row])
-        self.finish(row)
+    def _cut(self, sequence: Sequence) -> None:
+        """A sequence for which there is no memory ends as at the end of the model's context."""
+        sequence.decoder.cut()
+        match sequence.stage:
+            case Running() as running:
+                self._leave([running])
+            case Prefilling() as prompt:
+                self._prefill.discard(prompt)
+        self._finish(sequence)
 
-
-class Preemption:
-    """The scheduler says who; here is what becomes of them."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        batch: Batch,
-        prompts: Prompts,
-        requests: Requests,
-        keeping: RowKeeping,
-        counters: Counters,
-    ) -> None:
-        self._scheduler = scheduler
-        self._batch = batch
-        self._prompts = prompts
-        self._requests = requests
-        self._keeping = keeping
-        self._counters = counters
+    # Where memory is short
 
     def preempt(self) -> None:
-        """Send rows back to the queue while the live ones outgrow the memory."""
-        while (ticket := self._scheduler.victim()) is not None:
-            if ticket.phase == "prefill":
-                self._put_back(self._prompts.of(ticket))
-            elif self._scheduler.can_wait(ticket):
-                self.suspend(self._row(ticket))
-            else:
-                self._requests.cut(self._row(ticket))
-        if (ticket := self._scheduler.overgrown()) is not None:
-            self._requests.cut(self._row(ticket))
+        """Send sequences back to the queue while what runs outgrows the memory."""
+        while (victim := self._scheduler.victim()) is not None:
+            match victim:
+                case Prefilling():
+                    self._put_back(victim)
+                case Running() if self._scheduler.fits_alone(victim.length):
+                    self.suspend(victim)
+                case Running():
+                    self._cut(victim.sequence)
+        if (alone := self._scheduler.overgrown()) is not None:
+            self._cut(alone.sequence)
+
+    def suspend(self, running: Running) -> None:
+        """A sequence goes on later as if nothing had been: its tokens are a prompt, which the prefix cache keeps most
+        of."""
+        sequence = running.sequence
+        self._remember(running)
+        self._leave([running])
+        self._scheduler.drop(running)
+        waiting = Waiting(
+            sequences=(sequence,),
+            tokens=tuple(sequence.tokens),
+            growth=running.growth,
+            priority=running.priority,
+            arrival=running.arrival,
+        )
+        self._scheduler.requeue(waiting)
+        sequence.stage = waiting
+        self.preemptions += 1
+
+    def _put_back(self, prompt: Prefilling) -> None:
+        """Compute a prompt anew later."""
+        self._prefill.discard(prompt)
+        self._scheduler.drop(prompt)
+        self._scheduler.requeue(prompt.waiting)
+        _move(prompt.waiting.sequences, prompt.waiting)
+        self.preemptions += 1
 
     def resize(self, memory: int) -> None:
-        """Rows and prompts have so much memory from now on."""
+        """Sequences and prompts have so many bytes from now on."""
         self._scheduler.limits.memory = memory
-        for ticket in self._scheduler.hopeless():
-            self._give_up(self._prompts.of(ticket))
+        for prompt in self._scheduler.hopeless():
+            self._give_up(prompt)
         self.preempt()
-        self._batch.groups.fit(self._scheduler.for_rows())
+        self._batch.fit(self._scheduler.for_running())
 
-    def suspend(self, row: Row) -> None:
-        """It goes on later as if nothing had been: its text is a prompt, most of which the prefix cache keeps."""
-        self._keeping.note(row)
-        self._requests.leave([row])
-        self._scheduler.drop([row.ticket])
-        row.ticket.length = len(row.tokens)
-        self._scheduler.requeue(row.ticket)
-        self._prompts.add(
-            Prompt(request=row.request, rows=[row], tokens=tuple(row.tokens), ticket=row.ticket)
-        )
-        self._counters.preemptions += 1
-
-    def _row(self, ticket: Ticket) -> Row:
-        return next(row for row in self._batch.rows if row.ticket is ticket)
-
-    def _put_back(self, prompt: Prompt) -> None:
-        """Compute it anew later."""
-        self._prompts.forget(prompt)
-        self._scheduler.drop([prompt.ticket])
-        self._scheduler.requeue(prompt.ticket)
-        self._counters.preemptions += 1
-
-    def _give_up(self, prompt: Prompt) -> None:
-        """It does not fit any more: what was said so far is the answer, else a refusal."""
-        if prompt.request.computed is not None:  # then it is one row that was preempted
-            [row] = prompt.rows
-            self._prompts.drop(prompt)
-            self._requests.cut(row)
+    def _give_up(self, prompt: Waiting | Prefilling) -> None:
+        """A prompt does not fit any more: what was said so far is the answer, else a refusal."""
+        waiting = prompt.waiting if isinstance(prompt, Prefilling) else prompt
+        request = waiting.sequences[0].request
+        if request.prefilled is not None:  # then it is one sequence that was preempted
+            self._cut(waiting.sequences[0])
             return
         left = self._scheduler.limits.memory / 2**20
         message = (
-            f"The prompt of {prompt.ticket.length} tokens needs more KV cache than the {left:.1f} MiB that are left "
+            f"The prompt of {prompt.length} tokens needs more KV cache than the {left:.1f} MiB that are left "
             "beside other models: try again later."
         )
-        self._requests.fail(prompt.request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
+        self._fail(request, ErrorReport(kind="overloaded", message=message, retry_after=10.0))
+
+    # What the prefix cache remembers
+
+    def _remember(self, running: Running) -> None:
+        """Note a sequence that is about to leave, for conversations that go on from its end. Its client need not wait
+        until it is copied: that is done by `keep_left`."""
+        if self._prefixes is None:
+            return
+        sequence, slot = running.sequence, running.slot
+        length = min(slot.length, len(sequence.tokens))
+        stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
+        if stop and self._earliest(running, length, self._prefixes) <= stop:
+            job = sequence.request.job
+            self._left.append((job.key, job.identify(sequence.tokens[:stop]), slot.view(stop)))
+
+    def _earliest(self, running: Running, length: int, prefixes: PrefixCache) -> int:
+        """The first position as of which the cache of a sequence of this length can be had."""
+        if prefixes.has_state or not running.slot.looks_back:
+            return length  # state is that of the very end
+        if prefixes.has_snapshots:
+            return running.joined  # a sliding window came with what it needs to go on from there
+        return 0
+
+    def keep_left(self) -> None:
+        """Copy sequences that have left the batch into the prefix cache."""
+        left, self._left = self._left, []
+        if self._prefixes is not None:
+            for key, tokens, cache in left:
+                self._prefixes.keep(key, tokens, cache)
+
+    def keep_states(self) -> None:
+        """Remember recurrent state, which cannot be had back later, as sequences pass the end of a block."""
+        if self._prefixes is None or not self._prefixes.has_state:
+            return
+        size = self._prefixes.block_tokens
+        for running in self._batch.running:
+            sequence, length = running.sequence, running.slot.length
+            if length % size == 0 and length <= len(sequence.tokens):
+                job = sequence.request.job
+                sequence.state_node = self._prefixes.keep_state(
+                    job.key,
+                    job.identify(sequence.tokens[:length]),
+                    running.slot.view(length),
+                    sequence.state_node,
+                )
+
+
+def _move(sequences: Iterable[Sequence], stage: Waiting | Prefilling | None) -> None:
+    """These sequences are in another stage now, which they share."""
+    for sequence in sequences:
+        sequence.stage = stage

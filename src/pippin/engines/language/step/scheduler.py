@@ -1,238 +1,127 @@
 """Who runs when: admission, order of prompts, sizes of chunks, whom to preempt. Pure decisions, no arrays."""
 
-from collections import deque
+import sys
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import capacity as sizes
 from pippin.engines.language.kv_cache.capacity import length_class, rounded
-
-REMEMBERED = 24  # steps of each kind
-# As many as are taken to cost what the fixed part does, for want of knowledge.
-ROWS, TOKENS, GLANCES, COPIES = 64, 256, 1 << 20, 1 << 12
-STRAY = 2.0  # times what was expected: longer steps count as so long, for something else held them up
-PARTS = 6
-STALE = (
-    4  # steps that a fit may miss where it only tells strays: one for each step would cost a token's own work
-)
-ENOUGH = 8  # steps after which there is something to expect
-
-
-@dataclass(frozen=True)
-class Step:
-    rows: int  # that decoded
-    tokens: int  # of prompts
-    glances: float  # pairs of such a token and one before it in its prompt
-    copies: int  # tokens of prefixes and rows
-    seconds: float
-
-    @property
-    def features(self) -> tuple[float, ...]:
-        computes = bool(self.tokens)
-        prompts = computes, self.tokens / TOKENS, self.glances / GLANCES, self.copies / COPIES
-        return bool(self.rows), self.rows / ROWS, *prompts
-
-
-def _held() -> deque[Step]:
-    return deque(maxlen=REMEMBERED)
-
-
-@dataclass
-class StepCost:
-    """Least squares over the last steps of each kind, no part below zero."""
-
-    _kinds: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
-    _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
-    _unfitted: int = 0  # steps since the parts were fitted
-
-    def observe(self, step: Step) -> None:
-        kind = self._kinds.setdefault((step.rows > 0, step.tokens > 0), _held())
-        if len(kind) >= ENOUGH:
-            step = replace(step, seconds=min(step.seconds, STRAY * self._expected(step, STALE)))
-        kind.append(step)
-        self._unfitted += 1
-
-    def decoding(self, rows: int) -> float:
-        """Seconds that a step of so many rows takes by itself; 0 before any was measured."""
-        return self._expected(Step(rows, 0, 0.0, 0, 0.0))
-
-    def affordable(self, seconds: float, context: int) -> int | None:
-        """Tokens after `context` others of a prompt that take so long, at most twice the most of late; None before any
-        measurement."""
-        computed = [step.tokens for kind, steps in self._kinds.items() if kind[1] for step in steps]
-        if not computed:
-            return None
-        most = 2 * max(computed)
-        fixed, token, glance = map(float, self._fitted()[2:5])
-        rest = max(0.0, seconds - fixed)
-        each = token / TOKENS + glance * context / GLANCES
-        return int(rest / each) if each * most > rest else most if rest else 0
-
-    def _expected(self, step: Step, stale: int = 0) -> float:
-        return float(self._fitted(stale) @ np.array(step.features))
-
-    def _fitted(self, stale: int = 0) -> NDArray[np.float64]:
-        if self._unfitted > stale:
-            self._parts = _fit([step for steps in self._kinds.values() for step in steps])
-            self._unfitted = 0
-        return self._parts
-
-
-def _fit(steps: list[Step]) -> NDArray[np.float64]:
-    """The parts in seconds. Of those that explain the steps equally well, the smallest."""
-    parts = np.zeros(PARTS)
-    features = np.array([step.features for step in steps])
-    seconds = np.array([step.seconds for step in steps])
-    kept = list(range(PARTS))
-    while kept:
-        found = np.linalg.lstsq(features[:, kept], seconds, rcond=1e-6)[0]
-        if found.min() >= 0:
-            parts[kept] = found
-            break
-        kept.pop(int(found.argmin()))
-    return parts
-
-
-Phase = Literal["waiting", "prefill", "running"]
+from pippin.engines.language.kv_cache.slots import SlotRequest
+from pippin.engines.language.step.cost import Step, StepCost
+from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
 
 SMALLEST_CHUNK = 16  # tokens
 FIRST_CHUNK = 64  # beside decoding, before anything was measured
 TOO_FEW_STEPS = 2  # of whose time a chunk could make nothing
 LEAST_STEPS, MOST_STEPS = 3, 8  # that a chunk may take the time of, where the target leaves too little
-FOR_EACH = 5  # steps, were there as many prompts that wait as rows that run
+FOR_EACH = 5  # steps, were there as many prompts that wait as sequences that run
 MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
 
-
-@dataclass(eq=False, kw_only=True)
-class Ticket:
-    """One prompt to compute and the rows that it will become; afterwards one row each."""
-
-    id: str  # of the request
-    priority: int
-    arrival: int  # counts submissions; kept over a preemption
-    length: int  # tokens in the prompt, then in the row
-    growth: int  # tokens that may still be added
-    rows: int = 1
-    computed: int = 0  # of the prompt
-    phase: Phase = "waiting"
-    held: bool = False  # waits for another ticket to compute the prefix that they share
-    kind: int = 0  # class of lengths whose rows it lies beside, from its admission on; never lower again
-    passed: int = 0  # prompt tokens that were computed for others since this one was admitted
-    reserved: bool = False  # its row has a slot already
-
-    @property
-    def remaining(self) -> int:
-        return self.length - self.computed
-
-    def grow(self) -> None:
-        """A token was added to the row."""
-        self.length += 1
-        self.growth -= 1
-        self.kind = max(self.kind, length_class(self.length + 1))
-
-    @property
-    def charged(self) -> int:
-        """Tokens that a row of this ticket is charged for."""
-        return self.length + min(self.growth, sizes.GROWTH_CHARGED)
-
-
-def no_bytes(places: int) -> int:
-    return 0
+Stage = Waiting | Prefilling | Running
 
 
 @dataclass(kw_only=True)
-class Limits:
-    max_rows: int
+class StepLimits:
+    """What a step may do, and what sequences may take of the memory."""
+
+    max_sequences: int
     queue_size: int
     prefill_chunk: int  # tokens
-    target_gap: float  # seconds
-    row_bytes: Callable[[int], int]  # of one row with places for so many tokens
+    target_gap: float  # seconds between two tokens of a running sequence
+    sequence_bytes: Callable[[int], int]  # of one sequence with capacity for so many tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
-    memory: int  # bytes for live rows and prompts under way
-    slack: int = 0  # places that a row has beyond its tokens
-    prompts_in_slots: bool = False  # a prompt that becomes one row is computed where that will lie
-    aside_bytes: Callable[[int], int] = no_bytes  # of what such a prompt has beside its slot
-    draft_bytes: Callable[[int], int] = no_bytes  # of what a draft model keeps for a row
+    memory: int  # bytes for running sequences and prompts under way
+    longest_chunk: Callable[[int], int] = lambda context: (
+        sys.maxsize
+    )  # tokens that may be computed behind so many
+    slack: int = 0  # capacity that a sequence has beyond its tokens
+    prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
+    aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot
+    draft_bytes: Callable[[int], int] | None = None  # of what a draft model keeps for a sequence
 
 
-@dataclass
 class Scheduler:
-    limits: Limits
-    tickets: list[Ticket] = field(default_factory=list)
-    step_cost: StepCost = field(default_factory=StepCost)
-    _glances: float = 0.0  # of this step's prompt tokens at earlier ones
-    _copies: int = 0  # tokens that this step copies
-    _favoured: int = (
-        0  # chunks in a row that went to a prompt because it had waited, though another had less left
-    )
+    """The queue, the prompts under way and the running sequences, and the one that moves a prompt between them.
 
-    def phase(self, phase: Phase) -> list[Ticket]:
-        return [ticket for ticket in self.tickets if ticket.phase == phase]
+    Of a sequence it knows lengths and counts, of a request its priority and its arrival.
+    """
 
-    def add(self, ticket: Ticket) -> None:
-        """Raises `ServerError` when the ticket can never run, or when the queue is full."""
+    def __init__(self, limits: StepLimits) -> None:
+        self.limits = limits
+        self.waiting: list[Waiting] = []
+        self.prefilling: list[Prefilling] = []
+        self.running: list[Running] = []
+        self.step_cost = StepCost()
+        self._pairs = 0.0  # of this step's prompt tokens and those before them
+        self._copies = 0  # tokens that this step copies
+        # Chunks in a row that went to a prompt because it had waited, though another had less left.
+        self._favoured = 0
+
+    def add(self, waiting: Waiting) -> None:
+        """Take a new prompt. Raises `ServerError` when it can never run, or when the queue is full."""
         limits = self.limits
-        if ticket.rows > limits.max_rows:
+        if waiting.count > limits.max_sequences:
             raise ServerError(
                 "invalid_request",
-                f"{ticket.rows} choices were asked for, and at most {limits.max_rows} run at once (max_num_seqs).",
+                f"{waiting.count} choices were asked for, and at most {limits.max_sequences} run at once "
+                "(max_num_seqs).",
                 "n",
             )
-        need = self._charge([ticket])
+        need = self._charge([waiting])
         if need > limits.memory:
             raise ServerError(
                 "context_length_exceeded",
-                f"This request has {ticket.length} prompt tokens and needs {need / 2**20:.1f} MiB of KV cache, and "
+                f"This request has {waiting.length} prompt tokens and needs {need / 2**20:.1f} MiB of KV cache, and "
                 f"the server has {limits.memory / 2**20:.1f} MiB for it: shorten the prompt or ask for fewer choices.",
                 "messages",
             )
-        waiting = self.phase("waiting")
-        if len(waiting) >= limits.queue_size:
+        if len(self.waiting) >= limits.queue_size:
             raise ServerError(
                 "overloaded",
-                f"{len(waiting)} requests are waiting, which is as many as the queue holds: try again later.",
-                retry_after=max(1.0, self.step_cost.decoding(len(self.phase("running"))) * 100),
+                f"{len(self.waiting)} requests are waiting, which is as many as the queue holds: try again later.",
+                retry_after=max(1.0, self.step_cost.decoding(len(self.running)) * 100),
             )
-        self.tickets.append(ticket)
+        self.waiting.append(waiting)
 
-    def requeue(self, ticket: Ticket) -> None:
-        """Put a preempted row back; never refused."""
-        ticket.phase, ticket.computed, ticket.held, ticket.passed = "waiting", 0, False, 0
-        ticket.kind, ticket.reserved = 0, False
-        self.tickets.append(ticket)
+    def requeue(self, waiting: Waiting) -> None:
+        """Take back what was preempted; never refused."""
+        self.waiting.append(waiting)
 
-    def drop(self, gone: Iterable[Ticket]) -> None:
-        gone = set(gone)
-        self.tickets = [ticket for ticket in self.tickets if ticket not in gone]
+    def drop(self, stage: Stage) -> None:
+        """Forget a prompt or a sequence: it has ended, or goes over to another stage."""
+        match stage:
+            case Waiting():
+                self.waiting.remove(stage)
+            case Prefilling():
+                self.prefilling.remove(stage)
+            case Running():
+                self.running.remove(stage)
 
-    def admit(self) -> list[Ticket]:
-        """Move tickets from the queue to prefill, best first, as long as rows and bytes suffice."""
-        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        admitted: list[Ticket] = []
-        for ticket in sorted(self.phase("waiting"), key=lambda ticket: (-ticket.priority, ticket.arrival)):
-            together = [*active, *admitted, ticket]
-            if sum(each.rows for each in together) > self.limits.max_rows:
+    def admit(self) -> list[Prefilling]:
+        """Move prompts from the queue to prefill, best first, as long as sequences and bytes suffice."""
+        admitted: list[Prefilling] = []
+        if not self.waiting:
+            return admitted
+        for waiting in sorted(self.waiting, key=lambda each: (-each.priority, each.arrival)):
+            active: list[Stage] = [*self.prefilling, *self.running]
+            if sum(each.count for each in active) + waiting.count > self.limits.max_sequences:
                 break
-            if (active or admitted) and not self._fit(together):
+            if active and not self._fit([*active, waiting]):
                 break
-            ticket.phase = "prefill"
-            ticket.kind = length_class(ticket.charged)
-            admitted.append(ticket)
+            self.waiting.remove(waiting)
+            admitted.append(Prefilling(waiting=waiting, length_class=length_class(_reckoned(waiting))))
+            self.prefilling.append(admitted[-1])
         return admitted
 
-    def _fit(self, tickets: list[Ticket]) -> bool:
-        """Both as they will be, when some may have gone over to another class, and as they are."""
-        return max(self._charge(tickets), self._charge(tickets, growth=1)) <= self.limits.memory
+    def _fit(self, stages: list[Stage]) -> bool:
+        """Both as they will be, when some may have gone over to another class of lengths, and as they are."""
+        return max(self._charge(stages), self._charge(stages, growth=1)) <= self.limits.memory
 
     def chunk(self) -> int:
         """Prompt tokens that this step may compute."""
         limits = self.limits
-        running, waiting = len(self.phase("running")), len(self.phase("prefill"))
+        running, prompts = len(self.running), len(self.prefilling)
         if not running:
             return limits.prefill_chunk
         decoding = self.step_cost.decoding(running)
@@ -241,152 +130,192 @@ class Scheduler:
             # The gap cannot be kept, and what begins a chunk, reading the weights, takes most of a step: prompts get
             # the time of a few, and of more where many wait for few. Whoever joins sooner shares more steps with the
             # others, so that all are done sooner.
-            seconds = min(max(LEAST_STEPS, FOR_EACH * waiting / running), MOST_STEPS) * decoding
-        ticket = self.next_prompt()
-        context = ticket.computed if ticket is not None else 0
+            seconds = min(max(LEAST_STEPS, FOR_EACH * prompts / running), MOST_STEPS) * decoding
+        prompt = self.next_prompt()
+        context = prompt.computed if prompt is not None else 0
         tokens = self.step_cost.affordable(seconds, context)
         return min(max(SMALLEST_CHUNK, FIRST_CHUNK if tokens is None else tokens), limits.prefill_chunk)
 
-    def next_prompt(self, besides: Container[Ticket] = ()) -> Ticket | None:
+    def next_prompt(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
         """Whose prompt is computed next: highest priority, then least left to do, less what it has waited for.
 
         Counting what was computed for others in the meantime keeps long prompts from starving behind short ones. One
         whose turn has so come would keep it to its end: after `MOST_FAVOURED` chunks it is whose least is left.
         """
-        ready = [ticket for ticket in self._ready() if ticket not in besides]
+        ready = [prompt for prompt in self._ready() if prompt not in besides]
         if not ready:
             return None
         waited = self._favoured < MOST_FAVOURED
 
-        def order(ticket: Ticket) -> tuple[int, int, int]:
-            return -ticket.priority, ticket.remaining - (ticket.passed if waited else 0), ticket.arrival
+        def order(prompt: Prefilling) -> tuple[int, int, int]:
+            return -prompt.priority, prompt.remaining - (prompt.passed if waited else 0), prompt.arrival
 
         return min(ready, key=order)
 
-    def _ready(self) -> list[Ticket]:
-        return [ticket for ticket in self.phase("prefill") if ticket.remaining and not ticket.held]
+    def _ready(self) -> list[Prefilling]:
+        return [prompt for prompt in self.prefilling if prompt.remaining and not prompt.paused]
 
-    def done(self) -> list[Ticket]:
-        """Whose prompts are computed, and whose rows do not run yet."""
-        return [ticket for ticket in self.phase("prefill") if not ticket.remaining]
+    def done(self) -> list[Prefilling]:
+        """Prompts that are computed, and whose sequences do not run yet."""
+        return [prompt for prompt in self.prefilling if not prompt.remaining]
 
-    def reserves(self, ticket: Ticket) -> bool:
-        """Whether its prompt is computed in the slot of its row."""
-        return self.limits.prompts_in_slots and ticket.rows == 1
+    def pause(self, prompt: Prefilling) -> None:
+        """Pass the prompt over until `resume`."""
+        prompt.paused = True
 
-    def begun(self, ticket: Ticket, known: int) -> None:
-        """So much of the prompt need not be computed."""
-        ticket.computed = known
+    def resume(self) -> None:
+        """No prompt is passed over any more."""
+        for prompt in self.prefilling:
+            prompt.paused = False
+
+    def begin(self, prompt: Prefilling, known: int, *, in_slot: bool) -> None:
+        """A prompt has a cache, which so many tokens were copied into. `in_slot`: its sequence will run there."""
+        prompt.computed, prompt.in_slot = known, in_slot
         self._copies += known
 
-    def computed(self, ticket: Ticket, tokens: int) -> None:
-        self._glances += tokens * (ticket.computed + tokens / 2)
+    def computed(self, prompt: Prefilling, tokens: int) -> None:
+        """So many tokens more of the prompt are in its cache."""
+        self._pairs += tokens * (prompt.computed + tokens / 2)
         shorter = any(
-            each.remaining < ticket.remaining and each.priority >= ticket.priority for each in self._ready()
+            each.remaining < prompt.remaining and each.priority >= prompt.priority for each in self._ready()
         )
         self._favoured = self._favoured + 1 if shorter else 0
-        ticket.computed += tokens
-        for other in self.tickets:
-            if other is not ticket and other.phase == "prefill":
+        prompt.computed += tokens
+        for other in self.prefilling:
+            if other is not prompt:
                 other.passed += tokens
 
-    def coming(self, ticket: Ticket) -> int:
-        """Rows of its length class that are on their way besides, without a slot yet."""
-        others = [each for each in self.phase("prefill") if each is not ticket and not each.reserved]
-        return sum(each.rows for each in others if each.kind == ticket.kind)
-
-    def split(self, ticket: Ticket) -> list[Ticket]:
-        """The prompt is computed: its rows run, with a ticket each."""
-        rows = [
-            Ticket(
-                id=ticket.id,
-                priority=ticket.priority,
-                arrival=ticket.arrival,
-                length=ticket.length,
-                growth=ticket.growth,
-                computed=ticket.length,
-                kind=ticket.kind,
-                phase="running",
-            )
-            for _ in range(ticket.rows)
-        ]
-        if not ticket.reserved:
-            self._copies += ticket.length * ticket.rows
-        self.drop([ticket])
-        self.tickets.extend(rows)
-        return rows
-
-    def victim(self) -> Ticket | None:
-        """Who is to be preempted, if the live rows outgrow the memory: lowest priority, then youngest. Rows before
-        prompts under way, whose work would be lost; these only where the memory itself has shrunk."""
-        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        if len(active) < 2 or self._charge(active, growth=1) <= self.limits.memory:
-            return None
-        running = [ticket for ticket in active if ticket.phase == "running"]
-        return min(
-            running or active, key=lambda each: (not self.can_wait(each), each.priority, -each.arrival)
+    def slot_request(self, stage: Prefilling | Running) -> SlotRequest:
+        """What a sequence asks for that needs a slot now."""
+        others = (each for each in self.prefilling if each is not stage and not each.in_slot)
+        return SlotRequest(
+            length=stage.length,
+            growth=stage.growth,
+            length_class=stage.length_class,
+            following=sum(each.count for each in others if each.length_class == stage.length_class),
         )
 
-    def can_wait(self, ticket: Ticket) -> bool:
-        """Whether it can be computed anew, if need be alone: as a prompt it may be larger than the row that it is."""
-        return self._charge([replace(ticket, phase="prefill")], growth=1) <= self.limits.memory
+    def start(self, prompt: Prefilling) -> list[Running]:
+        """The prompt is computed: its sequences run."""
+        if not prompt.in_slot:
+            self._copies += prompt.length * prompt.count
+        self.drop(prompt)
+        started = [self._run(sequence, prompt) for sequence in prompt.waiting.sequences]
+        self.running += started
+        return started
 
-    def hopeless(self) -> list[Ticket]:
+    def _run(self, sequence: Sequence, prompt: Prefilling) -> Running:
+        return Running(
+            sequence=sequence,
+            priority=prompt.priority,
+            arrival=prompt.arrival,
+            length=prompt.length,
+            growth=prompt.growth,
+            length_class=prompt.length_class,
+        )
+
+    def grew(self, running: Running) -> None:
+        """A token was added to the sequence."""
+        running.length += 1
+        running.growth -= 1
+        running.length_class = max(running.length_class, length_class(running.length + 1))
+
+    def victim(self) -> Prefilling | Running | None:
+        """Who is preempted where the memory is outgrown: lowest priority, then youngest. Sequences before prompts under
+        way, whose work would be lost; these only where the memory itself has shrunk."""
+        if len(self.prefilling) + len(self.running) < 2 or self.charged <= self.limits.memory:
+            return None
+        candidates: list[Prefilling | Running] = [*(self.running or self.prefilling)]
+
+        def order(each: Prefilling | Running) -> tuple[bool, int, int]:
+            return not self.fits_alone(each.length, each.count), each.priority, -each.arrival
+
+        return min(candidates, key=order)
+
+    def fits_alone(self, length: int, count: int = 1) -> bool:
+        """Whether a prompt of so many tokens, for `count` sequences, can be computed, if need be with nobody else. It
+        may need more than the running sequence that it was."""
+        limits = self.limits
+        own = limits.sequence_bytes(rounded(length + 1 + limits.slack)) + self._draft_bytes(length + 1)
+        return self._with_prompt(count * own, length, count) <= limits.memory
+
+    def hopeless(self) -> list[Waiting | Prefilling]:
         """Prompts that do not fit any more, even alone, since the memory has shrunk."""
-        return [each for each in self.tickets if each.phase != "running" and not self.can_wait(each)]
+        prompts: list[Waiting | Prefilling] = [*self.waiting, *self.prefilling]
+        return [each for each in prompts if not self.fits_alone(each.length, each.count)]
 
-    def overgrown(self) -> Ticket | None:
-        """The only row left, when it has outgrown the memory by itself."""
-        active = [ticket for ticket in self.tickets if ticket.phase != "waiting"]
-        if (
-            len(active) == 1
-            and active[0].phase == "running"
-            and self._charge(active, growth=1) > self.limits.memory
-        ):
-            return active[0]
-        return None
+    def overgrown(self) -> Running | None:
+        """The only sequence left, when it has outgrown the memory by itself."""
+        if self.prefilling or len(self.running) != 1 or self.charged <= self.limits.memory:
+            return None
+        return self.running[0]
 
-    def for_rows(self) -> int:
-        """Bytes that the running rows may take now: what the prompts under way and a draft model leave."""
-        drafts = sum(self._draft_bytes(each.length + 1) for each in self.phase("running"))
-        return self.limits.memory - drafts - sum(map(self._prompt_bytes, self.phase("prefill")))
+    @property
+    def charged(self) -> int:
+        """Bytes that prompts under way and running sequences need, each with its next token."""
+        return self._charge([*self.prefilling, *self.running], growth=1)
 
-    def observe(self, seconds: float, prompt_tokens: int, rows: int) -> None:
-        """Learn from a step that took so long, in which so many rows decoded."""
-        if rows or prompt_tokens:
-            self.step_cost.observe(Step(rows, prompt_tokens, self._glances, self._copies, seconds))
-        self._glances, self._copies = 0.0, 0
+    def for_running(self) -> int:
+        """Bytes that running sequences may take now: what prompts under way and a draft model leave."""
+        left = self.limits.memory
+        for prompt in self.prefilling:
+            left -= self._prompt_bytes(prompt.length, prompt.count)
+        if self.limits.draft_bytes is not None:
+            left -= sum(self._draft_bytes(each.length + 1) for each in self.running)
+        return left
 
-    def _charge(self, tickets: list[Ticket], growth: int | None = None) -> int:
-        """Bytes of these rows, padded as their class is: every row to the longest, rounded up to a step.
+    def observe(self, seconds: float, prompt_tokens: int, sequences: int) -> None:
+        """Learn from a step that took so long, in which so many sequences decoded."""
+        if sequences or prompt_tokens:
+            self.step_cost.observe(Step(sequences, prompt_tokens, self._pairs, self._copies, seconds))
+        self._pairs, self._copies = 0.0, 0
 
-        A prompt under way that has no slot has a cache of its own, which may be larger than the rows that it becomes.
+    def computes_in_slot(self, count: int) -> bool:
+        """Whether the prompt of so many sequences is computed in the slot of one of them."""
+        return self.limits.prompts_in_slots and count == 1
+
+    def _charge(self, stages: Iterable[Stage], growth: int | None = None) -> int:
+        """Bytes of these, padded as their class is: every sequence to the longest, rounded up to a step. They are
+        reckoned with `growth` tokens more than they have, or with those that they are admitted for.
         """
-        row_bytes, slack = self.limits.row_bytes, self.limits.slack
+        limits = self.limits
         longest: dict[int, int] = {}
-        charged = []
-        for each in tickets:
-            tokens = each.charged if growth is None else each.length + growth
-            kind = max(each.kind, length_class(tokens))
-            longest[kind] = max(longest.get(kind, 0), tokens)
-            charged.append((each, tokens, kind))
-        one = {kind: row_bytes(rounded(tokens + slack)) for kind, tokens in longest.items()}
+        reckoned = []
+        for each in stages:
+            tokens = _reckoned(each) if growth is None else each.length + growth
+            padded_as = length_class(tokens)
+            if not isinstance(each, Waiting):
+                padded_as = max(padded_as, each.length_class)
+            longest[padded_as] = max(longest.get(padded_as, 0), tokens)
+            reckoned.append((each, tokens, padded_as))
+        one = {
+            name: limits.sequence_bytes(rounded(tokens + limits.slack)) for name, tokens in longest.items()
+        }
         size = 0
-        for each, tokens, kind in charged:
-            rows = each.rows * (one[kind] + self._draft_bytes(tokens))
-            if each.phase == "running":
-                size += rows
-            elif self.reserves(each):
-                size += rows + self._prompt_bytes(each)
-            else:
-                size += max(rows, self._prompt_bytes(each))
+        for each, tokens, padded_as in reckoned:
+            own = each.count * (one[padded_as] + self._draft_bytes(tokens))
+            size += own if isinstance(each, Running) else self._with_prompt(own, each.length, each.count)
         return size
 
-    def _draft_bytes(self, tokens: int) -> int:
-        return self.limits.draft_bytes(tokens + self.limits.slack + sizes.CAPACITY_STEP)
+    def _with_prompt(self, sequences: int, length: int, count: int) -> int:
+        """Bytes of a prompt whose sequences will take so many: one that has no slot has a cache of its own, which may
+        be larger than they are, and is gone when they run."""
+        aside = self._prompt_bytes(length, count)
+        return sequences + aside if self.computes_in_slot(count) else max(sequences, aside)
 
-    def _prompt_bytes(self, ticket: Ticket) -> int:
-        """Of what a prompt has beside the slots of its rows."""
+    def _draft_bytes(self, tokens: int) -> int:
+        limits = self.limits
+        if limits.draft_bytes is None:
+            return 0
+        return limits.draft_bytes(tokens + limits.slack + sizes.CAPACITY_STEP)
+
+    def _prompt_bytes(self, length: int, count: int) -> int:
+        """Of what a prompt has beside the slots of its sequences."""
+        size = self.limits.aside_bytes if self.computes_in_slot(count) else self.limits.prompt_bytes
         # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
-        size = self.limits.aside_bytes if self.reserves(ticket) else self.limits.prompt_bytes
-        return size(ticket.length + sizes.CAPACITY_STEP)
+        return size(length + sizes.CAPACITY_STEP)
+
+
+def _reckoned(stage: Stage) -> int:
+    """Tokens that a sequence is admitted for."""
+    return stage.length + min(stage.growth, sizes.GROWTH_CHARGED)

@@ -1,43 +1,86 @@
-"""What the engine knows of a running request: its prompts, and the rows that they become."""
+"""A request, its sequences, and the stages of a sequence as types.
+
+    submit -> Waiting -> Prefilling -> Running -> the event `Finished`
+                 ^                        |
+                 +------- preempted ------+
+
+The sequences of a new request share one prompt, so they wait and are prefilled together; each runs by itself. A stage
+that ends is not changed into the next one: it is dropped, with all that it held. Every field that changes has one
+writer, which stands above it.
+"""
 
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import mlx.core as mx
 
 from pippin.core.events import Event, Finished, FinishReason, Timings, Token, Usage
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache.kinds import RowCache
-from pippin.engines.language.kv_cache.slots import Reservation
-from pippin.engines.language.prefix_cache.disk import Loading
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot
+from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
-from pippin.engines.language.step.decoder import RowDecoder
-from pippin.engines.language.step.scheduler import Ticket
-from pippin.engines.language.vision.sight import Viewing
-
-GroupName = tuple[int, bool]
-"""A class of lengths, and whether its rows are too short yet for quantised keys and values."""
+from pippin.engines.language.step.decoder import SequenceDecoder
+from pippin.engines.language.vision.encoder import MediaInputs
 
 
 @dataclass(eq=False, kw_only=True)
-class Row:
-    """One choice. `tokens` is its prompt and all that was generated, whose last token may not be in the cache yet."""
+class Request:
+    """What a client asked for. Its choices are sequences that begin with the same prompt."""
 
-    request: "Request"
+    job: LanguageJob
+    adapter: int = 0  # its index among the model's adapters, 0 for none
+    media: MediaInputs | None = None
+
+    # Written by the lifecycle; times are monotonic seconds.
+    sequences: list["Sequence"] = field(default_factory=list)  # that have not ended
+    admitted: float | None = None
+    prefilled: float | None = None  # when the prompt was computed for the first time
+    first_token: float | None = None
+
+    # Written by the prefill, until the prompt is computed for the first time.
+    cached_tokens: int = 0  # of the prompt, that came from the prefix cache
+    stored_tokens: int = 0  # of the prompt, that are new in the prefix cache
+
+    @property
+    def shift(self) -> int:
+        """By how much the rotary positions of its answers differ from their places."""
+        return 0 if self.media is None else self.media.shift
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the logprobs of the prompt's own tokens are asked for."""
+        request = self.job.request
+        return request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
+
+    def chunk_end(self, position: int, least: int = 0) -> int:
+        """Where a chunk of the prompt ends that was to end at `position`: tokens of media that see each other are in
+        one chunk, which ends after `least`."""
+        return position if self.media is None else self.media.chunk_end(position, least)
+
+    def block_end(self, position: int, size: int) -> int:
+        """The last multiple of `size` up to `position` at which a chunk of the prompt can end."""
+        end = position // size * size
+        while (free := self.chunk_end(end)) < end:
+            end = free // size * size
+        return end
+
+
+@dataclass(eq=False, kw_only=True)
+class Sequence:
+    """One generation of one choice: what is the same object from its submission to its end."""
+
+    request: Request
     choice: int
-    decoder: RowDecoder
-    tokens: list[int]
-    ticket: Ticket
-    group: GroupName = (0, False)
-    slot: int = -1
-    joined: int = 0  # tokens in its cache when it began to run
-    fresh: int | None = None  # the next input, where it does not come from the sampler
-    source: int = -1  # index of the next input in what was sampled last
-    held: list[Event] = field(default_factory=list)  # events to send with the next ones
-    held_tokens: int = 0
-    started: float = 0.0  # when its decoding began, monotonic
-    state_node: Node | None = None  # where its newest recurrent state is remembered
+    decoder: SequenceDecoder
+
+    # Written by the lifecycle.
+    tokens: list[int]  # the prompt's and all generated ones; the last may not be in the KV cache yet
+    stage: "Waiting | Prefilling | Running | None" = None  # None once it has ended
+    unsent: list[Event] = field(default_factory=list)  # events that are sent with later ones
+    unsent_tokens: int = 0
+    state_node: Node | None = None  # where the prefix cache has its newest recurrent state
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
@@ -46,98 +89,136 @@ class Row:
         return len(self.tokens) - len(self.request.job.prompt)
 
     @property
-    def wanted(self) -> int | None:
-        """Alternatives to report beside each token, None for no logprobs at all."""
+    def logprobs(self) -> int | None:
+        """How many alternatives are reported beside each token; None for no logprobs at all."""
         return self.request.job.request.logprobs
 
-
-@dataclass(eq=False, kw_only=True)
-class Prompt:
-    """Tokens to compute for one or more rows: all choices of a new request, or one preempted row."""
-
-    request: "Request"
-    rows: list[Row]
-    tokens: tuple[int, ...]
-    ticket: Ticket
-    cache: RowCache | None = None
-    reservation: Reservation | None = None  # of the slot where its row will lie, and `cache` with it
-    begun: bool = False  # looked up in the prefix cache
-    fetched: bool = False  # looked up on the disk
-    loading: Loading | None = None  # from the disk
-    borders: set[int] = field(default_factory=set)  # positions at which a chunk must end
-    chunks: int = 0  # computed so far
-    logits: mx.array | None = None  # [1, vocabulary] after the last token, once that is computed
-    scores: list[Token] = field(default_factory=list)  # of the prompt's own tokens, where asked for
-
-    def forget(self) -> None:
-        """Let go of what was computed."""
-        self.cache = self.logits = self.reservation = None
-        self.begun, self.chunks = False, 0
-        self.borders.clear()
-        self.scores.clear()
-
-    @cached_property
-    def identity(self) -> tuple[int, ...]:
-        """Its tokens as the prefix cache knows them."""
-        return self.request.job.identify(self.tokens)
-
-    def border(self, place: int, least: int = 0) -> int:
-        """Where a chunk ends that was to end at `place`."""
-        viewing = self.request.viewing
-        return place if viewing is None else viewing.border(place, least)
-
-    def block_border(self, place: int, size: int) -> int:
-        """The last border of blocks of `size` tokens up to `place` at which a chunk can end."""
-        border = place // size * size
-        while (free := self.border(border)) < border:
-            border = free // size * size
-        return border
-
-
-@dataclass(eq=False, kw_only=True)
-class Request:
-    job: LanguageJob
-    adapter: int = 0  # its index among the model's, 0 for none
-    viewing: Viewing | None = None  # its media
-    rows: list[Row] = field(default_factory=list)  # unfinished ones
-    prompts: list[Prompt] = field(default_factory=list)  # waiting or in prefill
-    admitted: float | None = None
-    computed: float | None = None  # when the prompt was done
-    first_token: float | None = None
-    cached: int = 0  # prompt tokens from the prefix cache
-    stored: int = 0  # prompt tokens written to it
-
-    @property
-    def shift(self) -> int:
-        """What rotary positions of its answers differ by from their places."""
-        return 0 if self.viewing is None else self.viewing.shift
-
-    @property
-    def scores_prompt(self) -> bool:
-        request = self.job.request
-        return request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
-
-    def finish(self, row: Row, reason: FinishReason) -> Finished:
+    def finished(self, reason: FinishReason) -> Finished:
+        """The event of its end."""
         now = time.monotonic()
-        job, decoder = self.job, row.decoder
-        admitted = self.admitted if self.admitted is not None else now
-        computed = self.computed if self.computed is not None else now
+        request, decoder = self.request, self.decoder
+        admitted = request.admitted if request.admitted is not None else now
+        prefilled = request.prefilled if request.prefilled is not None else now
         return Finished(
-            row.choice,
+            self.choice,
             reason,
             decoder.stop_sequence,
             Usage(
-                prompt_tokens=job.accepted.prompt_tokens,
-                cached_tokens=self.cached,
-                stored_tokens=self.stored,
+                prompt_tokens=request.job.accepted.prompt_tokens,
+                cached_tokens=request.cached_tokens,
+                stored_tokens=request.stored_tokens,
                 completion_tokens=decoder.completion_tokens,
                 reasoning_tokens=decoder.reasoning_tokens,
-                draft_tokens=row.draft_tokens,
-                accepted_tokens=row.accepted_tokens,
+                draft_tokens=self.draft_tokens,
+                accepted_tokens=self.accepted_tokens,
             ),
             Timings(
-                queue=(admitted - job.created) * 1e3,
-                prefill=(computed - admitted) * 1e3,
-                decode=(now - computed) * 1e3,
+                queue=(admitted - request.job.created) * 1e3,
+                prefill=(prefilled - admitted) * 1e3,
+                decode=(now - prefilled) * 1e3,
             ),
         )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Waiting:
+    """A prompt in the queue: of a new request with all its choices, or of one sequence that was preempted."""
+
+    sequences: tuple[Sequence, ...]  # that go on from it
+    tokens: tuple[int, ...]
+    growth: int  # tokens that each sequence may still generate
+    priority: int
+    arrival: int  # counts submissions; the same after a preemption
+
+    @property
+    def count(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def identity(self) -> tuple[int, ...]:
+        """The tokens as the prefix cache knows them: those of media by their content."""
+        return self.sequences[0].request.job.identify(self.tokens)
+
+
+@dataclass(eq=False, kw_only=True)
+class Prefilling:
+    """A prompt whose tokens are computed, a chunk at a time."""
+
+    waiting: Waiting
+
+    # Written by the scheduler.
+    length_class: int  # of the sequences beside which its own will lie
+    computed: int = 0  # tokens of the prompt that are in its cache
+    passed: int = 0  # prompt tokens that were computed for others since it was admitted
+    paused: bool = False  # it has to wait for another prompt, or for the disk
+    in_slot: bool = False  # it is computed in the slot where its sequence will run
+
+    # Written by the prefill.
+    cache: PromptCache | None = None  # None until its first chunk is due
+    slot: Slot | None = None  # in which `cache` lies
+    asked_disk: bool = False
+    disk_read: DiskRead | None = None  # under way
+    chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
+    chunks: int = 0
+    logits: mx.array | None = None  # [1, vocabulary], after its last token
+    scores: list[Token] = field(
+        default_factory=list
+    )  # the prompt's own tokens with logprobs, where asked for
+
+    @property
+    def request(self) -> Request:
+        return self.waiting.sequences[0].request
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.waiting.tokens
+
+    @property
+    def count(self) -> int:
+        return self.waiting.count
+
+    @property
+    def length(self) -> int:
+        return self.waiting.length
+
+    @property
+    def growth(self) -> int:
+        return self.waiting.growth
+
+    @property
+    def priority(self) -> int:
+        return self.waiting.priority
+
+    @property
+    def arrival(self) -> int:
+        return self.waiting.arrival
+
+    @property
+    def remaining(self) -> int:
+        return self.waiting.length - self.computed
+
+
+@dataclass(eq=False, kw_only=True)
+class Running:
+    """A sequence in the batch: each step gives it a token, or several that were proposed."""
+
+    sequence: Sequence
+    priority: int
+    arrival: int
+
+    # Written by the scheduler.
+    length: int  # tokens, generated ones included
+    growth: int  # tokens that may still be generated
+    length_class: int  # of the sequences beside which it lies; never lower again
+
+    # Written by the batch.
+    slot: Slot = field(init=False, repr=False)  # where its cache lies, from when it joins
+    joined: int = 0  # tokens that were in its cache when it began to run
+    next_token: int | None = None  # its next input, where the sampler did not draw it last
+    source: int = -1  # index of its next input in what was drawn last
+
+    count: ClassVar[int] = 1  # of sequences, as the other stages have it

@@ -8,9 +8,10 @@ import mlx.core as mx
 
 from pippin.core.models import CacheStats, EngineStats, RequestStatus
 from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
-from pippin.engines.language.step.sequences import Request
-from pippin.engines.language.vision.sight import Sight
+from pippin.engines.language.step.sequences import Prefilling, Request
+from pippin.engines.language.vision.encoder import VisionEncoder
 
 SMOOTHING = 0.2
 
@@ -21,8 +22,6 @@ class Counters:
 
     steps: int = 0
     prompt_tokens: int = 0
-    completion_tokens: int = 0
-    preemptions: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
     weight_bytes: int = 0
@@ -30,9 +29,10 @@ class Counters:
     prompt_tps: float = 0.0
     _completed_before: int = 0
 
-    def step_done(self, seconds: float, prompt_tokens: int, decoded: bool) -> None:
-        drawn = self.completion_tokens - self._completed_before
-        self._completed_before = self.completion_tokens
+    def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
+        """`completion_tokens` counts since the load."""
+        drawn = completion_tokens - self._completed_before
+        self._completed_before = completion_tokens
         if seconds <= 0:
             return
         if decoded:
@@ -44,20 +44,20 @@ class Counters:
 def engine_stats(
     counters: Counters,
     scheduler: Scheduler,
+    lifecycle: Lifecycle,
     batch: Batch,
-    requests: list[Request],
     cache: CacheStats,
-    sight: Sight | None,
+    vision: VisionEncoder | None,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(
-        running=len(scheduler.phase("running")) + len(scheduler.phase("prefill")),
-        waiting=len(scheduler.phase("waiting")),
+        running=len(scheduler.running) + len(scheduler.prefilling),
+        waiting=len(scheduler.waiting),
         steps=counters.steps,
         prompt_tokens=counters.prompt_tokens,
-        completion_tokens=counters.completion_tokens,
-        preemptions=counters.preemptions,
-        batch_size=len(batch.rows),
+        completion_tokens=lifecycle.completion_tokens,
+        preemptions=lifecycle.preemptions,
+        batch_size=len(batch.running),
         kv_bytes=batch.groups.bytes,
         kv_limit_bytes=scheduler.limits.memory,
         weight_bytes=counters.weight_bytes,
@@ -66,29 +66,30 @@ def engine_stats(
         cached_bytes=mx.get_cache_memory(),
         draft_tokens=counters.draft_tokens,
         accepted_tokens=counters.accepted_tokens,
-        media_encoded=0 if sight is None else sight.encoded,
-        media_reused=0 if sight is None else sight.reused,
+        media_encoded=0 if vision is None else vision.encoded,
+        media_reused=0 if vision is None else vision.reused,
         generation_tps=counters.generation_tps,
         prompt_tps=counters.prompt_tps,
         cache=cache,
-        requests=tuple(_status(request, now) for request in requests),
+        requests=tuple(_status(request, now) for request in lifecycle.live),
     )
 
 
 def _status(request: Request, now: float) -> RequestStatus:
     job = request.job
-    generated = sum(row.decoder.completion_tokens for row in request.rows)
+    generated = sum(each.decoder.completion_tokens for each in request.sequences)
     first = request.first_token
     phase: Literal["queued", "prefill", "generation"] = "queued"
     if request.admitted is not None:
-        phase = "prefill" if request.computed is None else "generation"
-    computed = max((prompt.ticket.computed for prompt in request.prompts), default=0)
+        phase = "prefill" if request.prefilled is None else "generation"
+    stages = [each.stage for each in request.sequences]
+    computed = max((stage.computed for stage in stages if isinstance(stage, Prefilling)), default=0)
     return RequestStatus(
         id=job.id,
         phase=phase,
         prompt_tokens=len(job.prompt),
-        cached_tokens=request.cached,
-        prefilled_tokens=computed if request.computed is None else len(job.prompt),
+        cached_tokens=request.cached_tokens,
+        prefilled_tokens=computed if request.prefilled is None else len(job.prompt),
         generated_tokens=generated,
         max_tokens=job.max_tokens,
         elapsed=now - job.created,

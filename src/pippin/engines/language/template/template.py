@@ -1,8 +1,7 @@
-"""Chat templates: Jinja from a model's folder, run in a sandbox with limits."""
+"""Renders chat templates, the Jinja programs of model folders, in a sandbox with limits."""
 
 import datetime
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -10,7 +9,7 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 
-from pippin.engines.language.template.limits import (
+from pippin.engines.language.template.sandbox import (
     BUDGET,
     MOST_CHARACTERS,
     Budget,
@@ -21,16 +20,16 @@ from pippin.engines.language.template.limits import (
 
 
 class ChatTemplate:
-    """A compiled template. Safe for use from several threads at once."""
+    """A compiled template. Several threads may render it at once."""
 
     def __init__(self, source: str, special_names: dict[str, str]) -> None:
-        """Raises `jinja2.TemplateSyntaxError`."""
+        """`special_names` are the template's variables for special tokens. Raises `jinja2.TemplateSyntaxError`."""
         self.source = source
         self._special_names = special_names
         self._template = _environment().from_string(source)
 
     def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-        """The prompt's text. Raises `TemplateRefusal`, for what the template raises and for what it stumbles over."""
+        """Render a conversation. Raises `TemplateRefusal` for an error of the template or a limit that it exceeds."""
         pieces: list[str] = []
         size = 0
         budget = Budget()
@@ -54,13 +53,14 @@ class ChatTemplate:
             raise TemplateTooCostly("it takes too much memory") from None
         except RecursionError:
             raise TemplateTooCostly("it nests too deep") from None
-        except Exception as error:  # a template is a program: it may stumble over any shape of a conversation
+        except Exception as error:
+            # A template is a program, and may raise anything for a conversation that it was not written for.
             raise TemplateRefusal(str(error) or type(error).__name__) from error
         return "".join(pieces)
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's words for training; for us its contents stand as they are."""
+    """The tag `{% generation %}`, which marks the assistant's words for training, renders its contents unchanged."""
 
     tags = {"generation"}
 
@@ -70,7 +70,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 def _environment() -> Sandbox:
-    """With the filters and functions that transformers gives to chat templates."""
+    """A sandbox with the filters and functions that transformers gives to chat templates."""
     environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -98,12 +98,3 @@ def _to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-
-
-def named_templates(found: str | dict[str, str] | None) -> Iterator[tuple[str, str]]:
-    """The templates of a folder by name; a single one is called `default`."""
-    match found:
-        case str():
-            yield "default", found
-        case dict():
-            yield from found.items()

@@ -1,10 +1,10 @@
-"""What a chat template can do, found by trying it once when the model is opened."""
+"""Which parts of a conversation a chat template can write, found by rendering samples when the model is opened."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pippin.engines.language.template.limits import TemplateRefusal
+from pippin.engines.language.template.sandbox import TemplateRefusal
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.output.tool_format import History
 
@@ -15,27 +15,31 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    content: Literal["text", "parts"] = "text"
-    system: bool = True  # takes a system message at the start
-    late_system: bool = True  # and anywhere
-    several_system: bool = True  # and more than one
-    developer: bool = False
-    repeated_roles: bool = True  # two user messages in a row
-    tools: bool = False  # writes the tools on offer
-    tool_calls: bool = False  # writes earlier calls
-    tool_results: bool = False  # writes messages of the role `tool`
-    no_tools: bool = True  # takes `tools=None`; otherwise the variable is left out
-    descriptions: bool = False  # stumbles over a tool without a description
-    null_types: bool = True  # writes a parameter that may be null
-    calls_beside_text: bool = True  # of one message
-    arguments: Literal["object", "json"] = "object"
-    empty_content: str | None = ""  # of a message that is only calls
-    reasoning_fields: tuple[str, ...] = ()
-    thinking_parts: bool = False  # reasoning is a part of the content (Mistral's)
-    turn_end: str = ""  # what follows an assistant's words
+    """What a template takes, and in which form."""
+
+    content: Literal["text", "parts"] = "text"  # a message's content: a string, or a list of parts
+    system: bool = True  # a system message at the start
+    late_system: bool = True  # a system message after others
+    several_system: bool = True  # more than one system message at the start
+    developer: bool = False  # the role `developer`
+    repeated_roles: bool = True  # two messages of the user in a row
+    tools: bool = False  # the tools on offer
+    tool_calls: bool = False  # the assistant's earlier calls
+    tool_results: bool = False  # messages of the role `tool`
+    no_tools: bool = True  # `tools=None`; where false, the variable has to be left out
+    descriptions: bool = False  # the template fails for a tool without a description
+    null_types: bool = True  # a parameter whose type may be null
+    calls_beside_text: bool = True  # a message with both calls and text
+    arguments: Literal["object", "json"] = "object"  # arguments of calls: an object, or its JSON
+    empty_content: str | None = ""  # the content of a message that is calls alone
+    reasoning_fields: tuple[str, ...] = ()  # the fields of a message whose reasoning the template reads
+    thinking_parts: bool = False  # reasoning as a part of the content (Mistral's)
+    turn_end: str = ""  # what the template writes after an assistant's words
 
 
 def probe(template: ChatTemplate, history: History) -> Traits:
+    """Render samples whose texts are unlikely words (QXA and on), and look for those in the result."""
+
     def text(words: str) -> Any:
         return [{"type": "text", "text": words}] if content == "parts" else words
 
@@ -83,7 +87,7 @@ def probe(template: ChatTemplate, history: History) -> Traits:
 
 
 def thinking_parts(thoughts: str, said: Any) -> list[dict[str, Any]]:
-    """A content that begins with reasoning; `said` is text, or parts already."""
+    """A message's content as a list of parts that begins with reasoning; `said` is a text or a list of parts."""
     parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
     return [{"type": "thinking", "thinking": thoughts}, *parts]
 
@@ -125,7 +129,7 @@ def _calling(content: Any, arguments: Any, id: str) -> dict[str, Any]:
 def _call_style(
     template: ChatTemplate, history: History, text: Callable[[str], Any]
 ) -> tuple[Literal["object", "json"], str | None, bool]:
-    """How arguments and empty contents are to be given, so that calls come out right; whether they do at all."""
+    """The form of arguments and of empty content with which calls are written right, and whether they are at all."""
     styles: tuple[Literal["object", "json"], ...] = ("object", "json")
     for style in sorted(styles, key=lambda style: style != history.arguments):
         for empty in ("", None):

@@ -11,7 +11,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Pieces:
-    """The bytes of each token of a vocabulary. Made once for each model, filled as tokens are met."""
+    """The bytes of each token of a vocabulary, spelled out when a token is first met. One serves all streams."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
@@ -24,7 +24,7 @@ class Pieces:
         self._known: dict[int, bytes] = {}
 
     def raw(self, token: int) -> bytes:
-        """The token's bytes, which may be a part of a character; empty for an id that stands for nothing."""
+        """The bytes of a token, which may be a part of a character; empty for an id that the vocabulary lacks."""
         known = self._known.get(token)
         if known is None:
             known = self._known[token] = self._spell(token)
@@ -47,10 +47,10 @@ class Pieces:
 
 
 def byte_values() -> dict[str, int]:
-    """The characters that byte-level vocabularies write bytes with (GPT-2's table)."""
+    """The byte for each character of a byte-level vocabulary (GPT-2's `bytes_to_unicode`, the other way round)."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
 def _decoder_steps(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def _space_mark(step: dict[str, Any]) -> str | None:
 
 
 class Detokenizer:
-    """One stream. Holds back the bytes of a character that is not whole."""
+    """The text of one stream of tokens. The bytes of an incomplete character are held back."""
 
     def __init__(self, pieces: Pieces, shown: frozenset[int], *, strip_first_space: bool) -> None:
         self._pieces = pieces
@@ -90,6 +90,7 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
+        """The text that is complete with this token."""
         if token in self._dropped:
             return ""
         text = self._decoder.decode(self._pieces.raw(token))
@@ -99,5 +100,5 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """What is left of a character that never became whole."""
+        """End the stream: replacement characters for bytes that never became a character."""
         return self._decoder.decode(b"", final=True)

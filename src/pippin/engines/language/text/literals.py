@@ -1,9 +1,10 @@
-"""Text of users that spells a marker stays text: `<|im_end|>` in a message never ends the message.
+"""Shields markers in clients' text: `<|im_end|>` in a message is encoded as text and never ends the message.
 
-A marker in such text gets a noncharacter (U+FDEE) put into it before the template sees it, so that every marker which
-then stands in the rendered prompt is the template's own. A twin of the tokenizer, in which markers are called by other
-names, reads prompts that hold such a noncharacter; all others are read as they are, so ordinary text costs nothing and
-is encoded exactly as it always is.
+Markers are special tokens, and added tokens that the chat template or an output format is written with. Before a
+template sees a client's text, a noncharacter (U+FDEE) is put into each marker in it, so that every whole marker of the
+rendered prompt is the template's own. A prompt with such noncharacters is encoded by a copy of the tokenizer in which
+markers have other names. Every other prompt is encoded by the tokenizer itself: ordinary text costs nothing and keeps
+its tokens.
 """
 
 import json
@@ -17,19 +18,23 @@ import tokenizers
 from pippin.engines.language.text.length import check_length
 
 BREAK = "\ufdee"
-NAME = "\ufdef"  # U+FDEF: with a token's number between two of them, a marker's name in the twin
+"""The noncharacter that shielding puts into a marker."""
+
+NAME = "\ufdef"
+"""A marker's name in the renamed copy of the tokenizer is its id between two of these noncharacters."""
+
 _RESERVED = str.maketrans({BREAK: "\ufffd", NAME: "\ufffd"})
 
 
 class Literals:
-    """Safe for use from several threads at once."""
+    """Shields clients' text and encodes rendered prompts. Several threads may use it at once."""
 
     def __init__(self, backend: tokenizers.Tokenizer, template_text: str) -> None:
-        """`template_text` holds the chat template and the markers of the formats in use: other added tokens that are
-        found in it count as markers where users write them."""
+        """Added tokens count as markers if they are special or occur in `template_text`: the chat templates and the
+        markers of the output formats in use."""
         self._backend = backend
         self._lock = Lock()
-        self._twin: tokenizers.Tokenizer | None = None
+        self._renamed_backend: tokenizers.Tokenizer | None = None
         added = backend.get_added_tokens_decoder()
         markers = {id_: str(token.content) for id_, token in added.items() if len(token.content) > 1}
         special = {id_ for id_ in markers if added[id_].special}
@@ -39,8 +44,11 @@ class Literals:
         self._special = _pattern(markers[id_] for id_ in special)
 
     def shield(self, text: str, *, trusted: bool = False) -> str:
-        """`text` with its markers broken. Text of a trusted author (system, assistant) may hold markers that are no
-        special tokens, such as `<think>`, which models write and clients send back."""
+        """Put a noncharacter into each marker of `text`.
+
+        The text of a trusted author (system, assistant) may hold markers that are no special tokens, such as `<think>`:
+        models write them and clients send them back.
+        """
         if NAME in text or BREAK in text:
             text = text.translate(_RESERVED)
         pattern = self._special if trusted else self._any
@@ -49,7 +57,7 @@ class Literals:
         return text
 
     def shield_value(self, value: Any, *, trusted: bool = True) -> Any:
-        """JSON with all its texts shielded."""
+        """A JSON value with all its strings shielded, keys included."""
         match value:
             case str():
                 return self.shield(value, trusted=trusted)
@@ -64,7 +72,10 @@ class Literals:
                 return value
 
     def encode(self, rendered: str, most: int | None = None) -> list[int]:
-        """The tokens of a rendered prompt. Raises `TooLong` for a long one of more than `most`."""
+        """The tokens of a rendered prompt, in which whole markers are special tokens and shielded ones are text.
+
+        Raises `TooLong` for a long prompt of more than `most` tokens.
+        """
         check_length(self._backend, rendered, most)
         if BREAK not in rendered or self._any is None:
             return encode_text(self._backend, rendered.replace(BREAK, ""))
@@ -73,13 +84,13 @@ class Literals:
 
     def _renamed(self) -> tokenizers.Tokenizer:
         with self._lock:
-            if self._twin is None:
-                self._twin = renamed_twin(self._backend, self._names)
-            return self._twin
+            if self._renamed_backend is None:
+                self._renamed_backend = with_renamed_tokens(self._backend, self._names)
+            return self._renamed_backend
 
 
 def plain(rendered: str) -> str:
-    """The text without what shielding put into it."""
+    """A rendered prompt without the noncharacters that shielding put into it."""
     return rendered.replace(BREAK, "")
 
 
@@ -94,12 +105,16 @@ def _pattern(markers: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def encode_text(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The tokens of a text, without those that the tokenizer puts around it."""
     ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
-def renamed_twin(backend: tokenizers.Tokenizer, names: dict[str, str]) -> tokenizers.Tokenizer:
-    """The tokenizer with other names for its markers, so that text can't spell them."""
+def with_renamed_tokens(backend: tokenizers.Tokenizer, names: dict[str, str]) -> tokenizers.Tokenizer:
+    """A copy of the tokenizer in which these tokens have other names, which text can't spell.
+
+    Raises `ValueError` where a token would get another id.
+    """
     state = json.loads(backend.to_str())
     state["post_processor"] = state["truncation"] = state["padding"] = None
     for token in state["added_tokens"]:
@@ -109,8 +124,8 @@ def renamed_twin(backend: tokenizers.Tokenizer, names: dict[str, str]) -> tokeni
         state["model"]["vocab"] = {names.get(piece, piece): id_ for piece, id_ in vocabulary.items()}
     else:
         state["model"]["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
-    twin = tokenizers.Tokenizer.from_str(json.dumps(state))
+    copy = tokenizers.Tokenizer.from_str(json.dumps(state))
     for marker, name in names.items():
-        if twin.token_to_id(name) != backend.token_to_id(marker):
-            raise ValueError(f"the tokenizer's marker {marker!r} has another number in its twin")
-    return twin
+        if copy.token_to_id(name) != backend.token_to_id(marker):
+            raise ValueError(f"the tokenizer's marker {marker!r} has another id in the renamed copy")
+    return copy

@@ -1,18 +1,18 @@
-"""Stop strings, found across token borders, and text that must wait until it is no part of one."""
+"""Finds stop strings across the borders of tokens, and holds back text that may be the beginning of one."""
 
 from collections import deque
 
 from pippin.core.events import Token
 
 Shown = list[tuple[str, tuple[Token, ...]]]
-"""Text that may be shown now, with the tokens that begin in each piece of it."""
+"""Pieces of text that may be sent now, with the tokens that begin in each."""
 
 
 class StopFinder:
-    """Holds back text that may be the beginning of a stop string.
+    """Looks for stop strings in the text of one stream. `found` is the one that ended it.
 
-    What is found does not depend on how the text was cut: it is the stop string that is complete first, and of
-    several that are complete at once, the longest.
+    The result does not depend on how the text was cut into tokens: `found` is the stop string that is complete first,
+    and of several that are complete at the same character, the longest.
     """
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
@@ -22,10 +22,11 @@ class StopFinder:
         self._longest = max(map(len, stops), default=1)
         self._held = ""
         self._shown = 0  # characters
-        self._waiting: deque[tuple[int, Token]] = deque()  # where each token begins
+        self._waiting: deque[tuple[int, Token]] = deque()  # with the character at which each token begins
         self.found: str | None = None
 
     def feed(self, text: str, tokens: tuple[Token, ...] = ()) -> Shown:
+        """Add text and the tokens that begin with it; return what may be sent now."""
         end = self._shown + len(self._held)
         self._waiting.extend((end, token) for token in tokens)
         if not self._stops:
@@ -44,22 +45,23 @@ class StopFinder:
         return self._release(shown)
 
     def finish(self) -> Shown:
-        """The text is over: what was held back was no stop string."""
+        """End the stream, and return the text that was held back, which is no stop string."""
         held, self._held = self._held, ""
         released = self._release(held)
-        if self._waiting:  # tokens of a character that never became whole
+        # The bytes of these tokens never became a character.
+        if self._waiting:
             released.append(("", tuple(token for _, token in self._waiting)))
             self._waiting.clear()
         return released
 
     def _first(self) -> tuple[int, str] | None:
         found = [
-            (place + len(stop), place, stop) for stop in self._stops if (place := self._held.find(stop)) >= 0
+            (start + len(stop), start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0
         ]
         if not found:
             return None
-        _, place, stop = min(found)
-        return place, stop
+        _, start, stop = min(found)
+        return start, stop
 
     def _begun_length(self) -> int:
         for size in range(min(self._longest - 1, len(self._held)), 0, -1):
@@ -74,10 +76,10 @@ class StopFinder:
         pieces: Shown = []
         cut = begin
         while self._waiting and self._waiting[0][0] < self._shown:
-            place, token = self._waiting.popleft()
-            if place > cut:
-                pieces.append((text[cut - begin : place - begin], ()))
-                cut = place
+            start, token = self._waiting.popleft()
+            if start > cut:
+                pieces.append((text[cut - begin : start - begin], ()))
+                cut = start
             end = min(self._waiting[0][0], self._shown) if self._waiting else self._shown
             pieces.append((text[cut - begin : end - begin], (token,)))
             cut = end

@@ -1,4 +1,4 @@
-"""The model's tokenizer: text to tokens and back, and what its special tokens are."""
+"""The model's tokenizer: text to tokens and back, its special tokens and its chat templates."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,13 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.template.template import named_templates
 from pippin.engines.language.text.detokenizer import Detokenizer, Pieces
 from pippin.engines.language.text.length import check_length
 from pippin.engines.language.text.literals import Literals
 
 
 class Tokenizer:
-    """Safe for use from several threads at once, but for what `detokenizer()` gives, which is one stream's own."""
+    """Several threads may use one tokenizer at once; each stream has a detokenizer of its own."""
 
     def __init__(
         self,
@@ -31,8 +30,12 @@ class Tokenizer:
         chat_templates: dict[str, str] | None = None,
         marker_text: str = "",
     ) -> None:
-        """`vocab_size` is the model's own count, which may be above the tokenizer's. `special_names` are what templates
-        know tokens by: `bos_token`, `eos_token` and so on. `marker_text` is as in `Literals`."""
+        """Wrap a tokenizer of the tokenizers library.
+
+        `vocab_size` is the size of the model's logits, which may be above that of the tokenizer. `special_names` are
+        the variables of chat templates for special tokens: `bos_token`, `eos_token` and so on. `marker_text` is the
+        `template_text` of `Literals`.
+        """
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
@@ -48,7 +51,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path, *, trust_remote_code: bool = False) -> "Tokenizer":
-        """Raises `ServerError` for a folder whose tokenizer can't be read."""
+        """Read the tokenizer of a model folder. Raises `ServerError("load_failed")` for one that can't be read."""
         from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
         try:
@@ -56,7 +59,8 @@ class Tokenizer:
                 folder, trust_remote_code=trust_remote_code, local_files_only=True
             )
             backend = wrapped.backend_tokenizer
-        except Exception as error:  # the library raises bare Exception too
+        except Exception as error:
+            # tokenizers raises bare `Exception` for a file that it can't read.
             raise ServerError(
                 "load_failed",
                 f"The tokenizer in {folder.name!r} can't be read ({type(error).__name__}: {_first_line(error)}). Is "
@@ -73,35 +77,41 @@ class Tokenizer:
             special_names={
                 name: text for name, text in wrapped.special_tokens_map.items() if isinstance(text, str)
             },
-            chat_templates=dict(named_templates(wrapped.chat_template)),
+            chat_templates=_named_templates(wrapped.chat_template),
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
-        """Special tokens that `text` spells are read as such. Raises `TooLong` for a long text of more than `most`."""
+        """The tokens of a text; special tokens that it spells are encoded as such.
+
+        Raises `TooLong` for a long text of more than `most` tokens.
+        """
         check_length(self.backend, text, most)
         ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """All of the text, special tokens too."""
+        """The text of these tokens, with special tokens spelled out."""
         text: str = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text
 
     def raw(self, token: int) -> bytes:
-        """The token's bytes, which may be a part of a character."""
+        """The bytes of a token, which may be a part of a character."""
         return self.pieces.raw(token)
 
     def detokenizer(self, markers: Iterable[str] = (), *, strip_first_space: bool = False) -> Detokenizer:
-        """A new stream. Special tokens are dropped, but for those that are in `markers`. `strip_first_space` is for
-        an answer of its own, as against text that goes on from a prompt."""
+        """A detokenizer for a new stream, which drops special tokens other than those in `markers`.
+
+        With `strip_first_space` an answer loses the leading space that many decoders strip from a text; text that
+        goes on from a prompt keeps it.
+        """
         return Detokenizer(self.pieces, self._shown(frozenset(markers)), strip_first_space=strip_first_space)
 
     def single(self, text: str) -> int | None:
-        """The token that `text` is by itself where it is an added one."""
+        """The id of the added token that is spelled `text`, or None."""
         return self._added_ids.get(text)
 
     def with_markers(self, text: str) -> "Tokenizer":
-        """The same, with `text` as in `Literals`."""
+        """The same tokenizer with `text` as the `template_text` of its `Literals`."""
         return Tokenizer(
             self.backend,
             eos=self.eos,
@@ -114,6 +124,7 @@ class Tokenizer:
 
     @cached_property
     def line_ends(self) -> tuple[int, ...]:
+        """The tokens that are a line feed and nothing else."""
         return tuple(token for token in range(self.size) if self.raw(token) == b"\n")
 
     @cached_property
@@ -121,13 +132,13 @@ class Tokenizer:
         return {str(added.content): token for token, added in self.pieces.added.items()}
 
     def _find_shown(self, markers: frozenset[str]) -> frozenset[int]:
-        """Added tokens that markers are made of: a marker may be several of them, with text between."""
+        """The added tokens that occur in markers, of which one may be several tokens with text between them."""
         return frozenset(
             token for text, token in self._added_ids.items() if any(text in marker for marker in markers)
         )
 
     def _tokens_holding(self, texts: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Which tokens [size] hold any of `texts`."""
+        """Which tokens contain any of `texts`, a mask [vocabulary]."""
         wanted = [text.encode() for text in texts]
         return np.array(
             [any(text in self.raw(token) for text in wanted) for token in range(self.size)], np.bool_
@@ -153,3 +164,14 @@ def _ids(found: Iterable[int | list[int] | None]) -> frozenset[int]:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")[:300]
+
+
+def _named_templates(found: str | dict[str, str] | None) -> dict[str, str]:
+    """The chat templates of a folder by name; a single one is called `default`."""
+    match found:
+        case str():
+            return {"default": found}
+        case dict():
+            return dict(found)
+        case None:
+            return {}

@@ -1,4 +1,12 @@
-"""Pictures, clips and recordings in the prompts of language models: models of mlx-vlm in the language engine.
+"""Pictures, video and audio in the prompts of language models: models of mlx-vlm in the language engine.
 
-Begin with `model.py`.
+Begin with `media.py`. A medium goes through these files in this order:
+
+- `checkpoint.py`: which model folders mlx-vlm runs, and loading their model and processor.
+- `processing.py`: the model's processor turns a medium into arrays and placeholder text (`video.py` decodes frames).
+- `placeholders.py`: where messages name media to a chat template, and the text that replaces their placeholders.
+- `media.py`: the media of a prompt, and which of its tokens their features replace.
+- `encoder.py`: features of media are computed once, kept, and merged into chunks of the prompt.
+- `model.py`: mlx-vlm's model as the engine calls it.
+- `trial.py`: when a model is loaded, what it answers to media is compared with mlx-vlm's own answer.
 """

@@ -1,4 +1,4 @@
-"""What a prompt holds beside text: media made ready for the model, and where in the prompt they stand."""
+"""The media of a prompt: processed pictures, clips and recordings, and the tokens that their features replace."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,51 +8,61 @@ import numpy as np
 
 from pippin.core.conversation import Audio, Image, Video
 
-MediaKind = Literal["image", "video", "audio"]
-Span = tuple[int, int]
-"""From a token of the prompt up to another, not included."""
+Modality = Literal["image", "video", "audio"]
 MediaPart = Image | Audio | Video
+
+Span = tuple[int, int]
+"""A run of tokens of a prompt: the position of the first, and the one after the last."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Medium:
-    """A picture, clip or recording as the model's processor made it."""
+    """A picture, clip or recording as the model's processor returned it."""
 
-    kind: MediaKind
-    digest: bytes  # of its content and of all that decides how it is prepared
-    text: str  # what stands for it in the prompt
-    tokens: tuple[int, ...]  # of that text
-    places: tuple[int, ...]  # of the tokens that its features take the place of
-    arrays: dict[str, Any]  # numpy arrays by the names that the model knows
-    typed: bool = False  # the library tells the model which tokens are of what kind
+    modality: Modality
+    digest: bytes  # of its content and of everything that decides how it is processed
+    text: str  # its placeholder text in the prompt
+    tokens: tuple[int, ...]  # the tokens of that text
+    placeholders: tuple[int, ...]  # indices into `tokens` of the tokens that its features replace
+    arrays: dict[str, Any]  # numpy arrays by the names of the model's arguments
+    has_token_types: bool = (
+        False  # the processor returns `mm_token_type_ids`, by which models choose their mask
+    )
 
     @property
     def bytes(self) -> int:
-        """Of its arrays."""
+        """The size of the arrays."""
         return sum(map(_size, self.arrays.values()))
 
     def identities(self) -> tuple[int, ...]:
-        """What its tokens are called in the prefix cache, where equal tokens must mean equal content."""
+        """A number for each placeholder token that is the same for equal content alone.
+
+        The prefix cache knows the tokens by these numbers: there, equal tokens must mean equal content. They lie above
+        all token ids.
+        """
         seed = int.from_bytes(self.digest[:8], "big")
         return tuple(
-            (1 << 62) | ((seed + place * 0x9E3779B97F4A7C15) % (1 << 62)) for place in range(len(self.places))
+            (1 << 62) | ((seed + index * 0x9E3779B97F4A7C15) % (1 << 62))
+            for index in range(len(self.placeholders))
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedMedium:
+    """A medium in a prompt, and the positions in the prompt of the tokens that its features replace."""
+
     medium: Medium
-    positions: tuple[int, ...]  # in the prompt, of the tokens that its features take the place of
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PromptMedia:
-    """All media of a prompt, in order."""
+    """All media of a prompt, in their order."""
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedMedium, ...]
 
     def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The tokens with those of media called by their content."""
+        """The tokens of the prompt with each placeholder replaced by the identity of its medium."""
         named = list(tokens)
         for item in self.placed:
             for position, identity in zip(item.positions, item.medium.identities(), strict=True):
@@ -60,9 +70,14 @@ class PromptMedia:
                     named[position] = identity
         return tuple(named)
 
-    def spans(self, kinds: Container[MediaKind]) -> tuple[Span, ...]:
-        """Runs of tokens next to each other that features of these kinds take the place of."""
-        positions = (place for item in self.placed if item.medium.kind in kinds for place in item.positions)
+    def spans(self, modalities: Container[Modality]) -> tuple[Span, ...]:
+        """The runs of adjacent tokens that features of these modalities replace."""
+        positions = (
+            position
+            for item in self.placed
+            if item.medium.modality in modalities
+            for position in item.positions
+        )
         found: list[Span] = []
         for position in positions:
             if found and found[-1][1] == position:
@@ -72,27 +87,29 @@ class PromptMedia:
         return tuple(found)
 
     def gathered(self, name: str) -> np.ndarray[Any, Any] | None:
-        """An array of all media that have it, one after the other."""
+        """The arrays of this name, of all media that have one, concatenated."""
         found = [item.medium.arrays[name] for item in self.placed if name in item.medium.arrays]
         return np.concatenate(found) if found else None
 
 
-def place(media: Sequence[Medium], tokens: Sequence[int], marks: Iterable[int]) -> PromptMedia | None:
-    """Where the media stand in the prompt; None if its tokens are not those of the media. `marks` are the tokens that
-    features take the place of."""
-    wanted = frozenset(marks)
+def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Iterable[int]) -> PromptMedia | None:
+    """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens.
+
+    `placeholders` are the ids of the tokens that features replace.
+    """
+    wanted = frozenset(placeholders)
     found = [position for position, token in enumerate(tokens) if token in wanted]
-    if len(found) != sum(len(medium.places) for medium in media):
+    if len(found) != sum(len(medium.placeholders) for medium in media):
         return None
     placed, start = [], 0
     for medium in media:
-        stop = start + len(medium.places)
-        placed.append(Placed(medium, tuple(found[start:stop])))
+        stop = start + len(medium.placeholders)
+        placed.append(PlacedMedium(medium, tuple(found[start:stop])))
         start = stop
     return PromptMedia(tuple(placed))
 
 
-def kind_of(part: MediaPart) -> MediaKind:
+def modality_of(part: MediaPart) -> Modality:
     match part:
         case Image():
             return "image"

@@ -1,4 +1,4 @@
-"""A model of mlx-vlm as the engine runs language models: tokens in, logits out, all state in the caches."""
+"""A model of mlx-vlm as the engine calls language models: tokens in, logits out, and all state in the caches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,31 +7,30 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models import cache as kinds
+from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.attention import AttentionArena
-from pippin.engines.language.kv_cache.kinds import RowCache, leaves
-from pippin.engines.language.kv_cache.state import StateArena
-from pippin.engines.language.vision.media import MediaKind, Medium, PromptMedia, Span
+from pippin.engines.language.kv_cache.layout import leaves, mlx_lm_twin
+from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, Span
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """What a chunk of a prompt with media gives to the model beside its tokens."""
+class ChunkInputs:
+    """The arguments of the model, beside tokens and caches, for a chunk of a prompt with media."""
 
     embeddings: mx.array  # [1, tokens, hidden]
     positions: mx.array | None  # [3, 1, tokens]
     extra: dict[str, Any]
-    spans: tuple[Span, ...] = ()  # of tokens that see each other, in both directions
+    spans: tuple[Span, ...] = ()  # tokens with bidirectional attention among each other
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
-    """What takes the place of a medium's tokens, a row for each."""
+class MediaFeatures:
+    """The features of one medium, for each of its n placeholder tokens."""
 
-    embeddings: mx.array  # [places, hidden]
-    layered: mx.array | None  # [layers, places, hidden], added after the first layers
-    per_layer: mx.array | None  # [places, ...], as `embeddings`, for every layer of its own
+    embeddings: mx.array  # [n, hidden], in place of the embeddings of the tokens
+    layered: mx.array | None  # [layers, n, hidden], added after the first layers (Qwen3-VL's DeepStack)
+    per_layer: mx.array | None  # [n, ...], the per-layer inputs of Gemma 3n and its like
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -43,13 +42,17 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Positions:
-    """Rotary positions of a prompt with media, and by how much those of the tokens after it differ from their index."""
+class RotaryPositions:
+    """Rotary positions of a prompt with media (mlx-vlm's `get_rope_index`).
 
-    table: mx.array | None  # [3, 1, tokens]; None where positions are indexes
+    `shift` is by how much the positions of later tokens differ from their indices (its `rope_deltas`).
+    """
+
+    table: mx.array | None  # [3, 1, tokens]; None for a model whose positions are the indices of tokens
     shift: int = 0
 
     def of(self, start: int, stop: int) -> mx.array | None:
+        """The positions [3, 1, stop - start] of these tokens, of which some may come after the prompt."""
         if self.table is None:
             return None
         known = self.table.shape[-1]
@@ -58,41 +61,6 @@ class Positions:
             later = mx.arange(max(start, known), stop) + self.shift
             parts.append(mx.broadcast_to(later, (3, 1, later.size)).astype(self.table.dtype))
         return mx.concatenate(parts, axis=-1)
-
-
-STATES = (kinds.ArraysCache, StateArena)
-
-
-class _StateView:
-    """A recurrent layer's state with the methods that models of mlx-vlm call on it."""
-
-    left_padding = None
-    lengths = None
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-
-    def __getitem__(self, index: int) -> Any:
-        return self._held[index]
-
-    def __setitem__(self, index: int, value: mx.array) -> None:
-        self._held[index] = value
-
-    def make_mask(self, N: int) -> None:
-        return None
-
-    def advance(self, N: int) -> None:
-        pass
-
-    def update_window(self, index: int, source: mx.array, width: int, *, lengths: None = None) -> mx.array:
-        """Keep the last `width` inputs of a convolution."""
-        self._held[index] = state = mx.contiguous(source[:, source.shape[1] - width :])
-        return state
-
-    def update_recurrent(self, index: int, length: int, update: Any) -> tuple[mx.array, mx.array]:
-        output, state = update(self._held[index], None)[:2]
-        self._held[index] = state
-        return output, state
 
 
 class _MutualView:
@@ -116,25 +84,24 @@ class _MutualView:
         return mask
 
 
-def for_library(cache: RowCache, spans: tuple[Span, ...] = ()) -> list[Any]:
-    """Caches as models of mlx-vlm take them; `spans` are of the next tokens."""
-    views = [_StateView(layer) if isinstance(layer, STATES) else layer for layer in cache]
-    if not spans:
-        return views
-    return [layer if isinstance(layer, _StateView) else _MutualView(layer, spans) for layer in views]
+def _counts_tokens(layer: Any) -> bool:
+    """Whether a layer's cache knows how many tokens are before the next: caches of attention do, states do not."""
+    return hasattr(layer, "offset")
 
 
 class VisionModel(nn.Module):  # type: ignore[misc]
-    """Families with rotary positions in three axes keep the last prompt's on their module; they are always told the
-    positions here, so that rows of different requests can run together."""
+    """A model of mlx-vlm with the interface of mlx-lm's models, and the functions that media need.
+
+    Families with rotary positions in three axes keep those of the last prompt on their module. Here each call is given
+    its positions, so that sequences of different requests can run in one batch.
+    """
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
         self._three_axes = hasattr(inner.language_model, "get_rope_index")
-        self.mutual: frozenset[MediaKind] = (
-            frozenset()
-        )  # kinds whose tokens see each other; the trial finds them
+        # The modalities whose tokens have bidirectional attention among each other, as the trial found.
+        self.bidirectional: frozenset[Modality] = frozenset()
 
     @property
     def layers(self) -> Any:
@@ -144,28 +111,37 @@ class VisionModel(nn.Module):  # type: ignore[misc]
     def cast_predicate(self) -> Any:
         return getattr(self.inner, "cast_predicate", lambda _: True)
 
-    def make_cache(self) -> RowCache:
+    def make_cache(self) -> PromptCache:
         language = self.inner.language_model
         if not hasattr(language, "make_cache"):
-            return [kinds.KVCache() for _ in language.layers]
-        return [_known_kind(layer) for layer in language.make_cache()]
+            return [KVCache() for _ in language.layers]
+        return [mlx_lm_twin(layer) for layer in language.make_cache()]
 
     def __call__(
-        self, tokens: mx.array, cache: RowCache, *, inputs: Inputs | None = None, shift: int = 0
+        self,
+        tokens: mx.array,
+        cache: PromptCache,
+        *,
+        inputs: ChunkInputs | None = None,
+        shift: int | mx.array = 0,
     ) -> mx.array:
-        """Logits [rows, tokens, vocabulary]. `shift` is of a row with caches of its own, as in `Positions`."""
+        """Logits [batch, tokens, vocabulary]. `shift`, as in `RotaryPositions`, is one number or [batch, 1]."""
         given: dict[str, Any] = {}
         if inputs is not None:
             given = {"inputs_embeds": inputs.embeddings, **inputs.extra}
         if self._three_axes:
             positions = inputs.positions if inputs is not None else None
             given["position_ids"] = self._following(cache, tokens, shift) if positions is None else positions
-        layers = for_library(cache, () if inputs is None else inputs.spans)
-        logits: mx.array = self.inner.language_model(tokens, cache=layers, **given).logits
+        if inputs is not None and inputs.spans:
+            cache = [_MutualView(layer, inputs.spans) if _counts_tokens(layer) else layer for layer in cache]
+        logits: mx.array = self.inner.language_model(tokens, cache=cache, **given).logits
         return logits
 
     def without_head(self) -> Callable[[mx.array], mx.array]:
-        """From texts to states after the last norm, [rows, tokens, hidden]. It may leave the model without logits."""
+        """A function of tokens [batch, length] that gives states after the last norm [batch, length, hidden].
+
+        The model may be without a head afterwards, and give states in place of logits.
+        """
         language = self.inner.language_model
         if "model" not in language:
             language.lm_head = nn.Identity()
@@ -181,21 +157,18 @@ class VisionModel(nn.Module):  # type: ignore[misc]
 
         return states
 
-    def _following(self, cache: RowCache, tokens: mx.array, shift: int) -> mx.array:
-        """Positions of tokens that come after what the caches hold."""
-        layer = next(layer for layer in leaves(cache) if not isinstance(layer, kinds.ArraysCache))
-        if isinstance(layer, (AttentionArena, StateArena)):
-            positions = layer.window.shifted_positions()
-        else:
-            starts = mx.array(layer.offset).reshape(
-                -1, 1
-            )  # of one row, or of several prompts computed together
-            positions = mx.arange(tokens.shape[1]) + starts + shift
+    def _following(self, cache: PromptCache, tokens: mx.array, shift: int | mx.array) -> mx.array:
+        """The positions [3, batch, tokens] of tokens that come after those in the caches."""
+        layer = next(layer for layer in leaves(cache) if _counts_tokens(layer))
+        # One offset for the whole batch, or one for each of its sequences.
+        starts = mx.array(layer.offset).reshape(-1, 1)
+        positions = mx.arange(tokens.shape[1]) + starts + shift
         return mx.broadcast_to(positions, (3, *tokens.shape))
 
-    def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> Positions:
+    def positions(self, tokens: tuple[int, ...], media: PromptMedia) -> RotaryPositions:
+        """The rotary positions of a whole prompt."""
         if not self._three_axes:
-            return Positions(table=None)
+            return RotaryPositions(table=None)
         images, videos = media.gathered("image_grid_thw"), media.gathered("video_grid_thw")
         table, deltas = self.inner.language_model.get_rope_index(
             mx.array([tokens]), *(None if grid is None else mx.array(grid) for grid in (images, videos))
@@ -203,56 +176,60 @@ class VisionModel(nn.Module):  # type: ignore[misc]
         if table.ndim == 2:
             table = mx.broadcast_to(table, (3, *table.shape))
         mx.eval(table)
-        return Positions(table=table, shift=int(np.array(deltas).reshape(-1)[0]))
+        return RotaryPositions(table=table, shift=int(np.array(deltas).reshape(-1)[0]))
 
-    def encode(self, medium: Medium) -> Features:
-        """Run a medium through its tower, by itself."""
+    def encode(self, medium: Medium) -> MediaFeatures:
+        """Run one medium through the model's encoder for it."""
         tokens = mx.array([medium.tokens])
         arrays = {name: on_device(value) for name, value in medium.arrays.items()}
         found = self.inner.get_input_embeddings(
             tokens, arrays.pop("pixel_values", None), mask=mx.ones_like(tokens), **arrays
         )
-        places = mx.array(medium.places)
+        placeholders = mx.array(medium.placeholders)
         layered = found.deepstack_visual_embeds
         if layered is not None and not isinstance(layered, mx.array):
             layered = mx.stack(list(layered))
-        return Features(
-            embeddings=found.inputs_embeds[0, places],
+        return MediaFeatures(
+            embeddings=found.inputs_embeds[0, placeholders],
             layered=layered,
-            per_layer=None if found.per_layer_inputs is None else found.per_layer_inputs[0, places],
+            per_layer=None if found.per_layer_inputs is None else found.per_layer_inputs[0, placeholders],
         )
 
     def assemble(
         self,
         tokens: tuple[int, ...],
-        placed: list[tuple[list[int], list[int], Features]],
+        placed: list[tuple[list[int], list[int], MediaFeatures]],
         positions: mx.array | None,
         spans: tuple[Span, ...] = (),
-    ) -> Inputs:
-        """Of a chunk: its tokens, and for each medium in it the places, the rows of its features, and these."""
+    ) -> ChunkInputs:
+        """Embed a chunk of a prompt, with features in place of the placeholder tokens of media.
+
+        `placed` has for each medium in the chunk the indices of its tokens in the chunk, the indices of their features,
+        and the features of the whole medium.
+        """
         found = self.inner.get_input_embeddings(mx.array([tokens]), None)
         embeddings, per_layer = found.inputs_embeds, found.per_layer_inputs
-        seen = np.zeros((1, len(tokens)), np.bool_)
+        with_layers = np.zeros((1, len(tokens)), np.bool_)
         layered = []
-        for places, rows, features in placed:
-            picked = mx.array(rows)
-            embeddings[:, mx.array(places)] = features.embeddings[picked].astype(embeddings.dtype)
+        for indices, chosen, features in placed:
+            picked = mx.array(chosen)
+            embeddings[:, mx.array(indices)] = features.embeddings[picked].astype(embeddings.dtype)
             if per_layer is not None and features.per_layer is not None:
-                per_layer[:, mx.array(places)] = features.per_layer[picked].astype(per_layer.dtype)
+                per_layer[:, mx.array(indices)] = features.per_layer[picked].astype(per_layer.dtype)
             if features.layered is not None:
                 layered.append(features.layered[:, picked])
-                seen[0, places] = True
+                with_layers[0, indices] = True
         extra: dict[str, Any] = {}
         if per_layer is not None:
             extra["per_layer_inputs"] = per_layer
         if layered:
             extra["deepstack_visual_embeds"] = mx.concatenate(layered, axis=1)
-            extra["visual_pos_masks"] = mx.array(seen)
-        return Inputs(embeddings=embeddings, positions=positions, extra=extra, spans=spans)
+            extra["visual_pos_masks"] = mx.array(with_layers)
+        return ChunkInputs(embeddings=embeddings, positions=positions, extra=extra, spans=spans)
 
 
 def on_device(value: Any) -> Any:
-    """A processor's array, or list of such, as MLX's."""
+    """A numpy array of a processor, or a list of them, as MLX arrays."""
     match value:
         case np.ndarray():
             return mx.array(value)
@@ -260,18 +237,3 @@ def on_device(value: Any) -> Any:
             return [on_device(item) for item in value]
         case _:
             return value
-
-
-def _known_kind(layer: Any) -> Any:
-    """mlx-vlm has twins of mlx-lm's caches; other kinds stay as they are, and their rows run one at a time."""
-    match type(layer).__name__:
-        case "KVCache":
-            return kinds.KVCache()
-        case "RotatingKVCache":
-            return kinds.RotatingKVCache(max_size=layer.max_size, keep=layer.keep)
-        case "ArraysCache":
-            return kinds.ArraysCache(len(layer.cache))
-        case "CacheList":
-            return kinds.CacheList(*(_known_kind(part) for part in layer.caches))
-        case _:
-            return layer

@@ -1,7 +1,11 @@
-"""The model's own processor: media to arrays, and to the text that stands for them in a prompt."""
+"""The model's own processor: a medium to the arrays that its encoder takes and to its placeholder text.
+
+Pictures are brought to a size, and video and audio are decoded, before the processor sees them.
+"""
 
 import hashlib
 import inspect
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,34 +14,47 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from PIL import Image as Pictures
+from PIL import Image as PillowImage
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.engines.language.vision.checkpoint import marks, read_config
-from pippin.engines.language.vision.clips import Clip, FrameRate, read_clip
-from pippin.engines.language.vision.media import MediaKind, MediaPart, Medium, PromptMedia, kind_of, place
-from pippin.engines.language.vision.pictures import bounds, resized
+from pippin.engines.language.vision.checkpoint import placeholder_tokens, read_config
+from pippin.engines.language.vision.media import (
+    MediaPart,
+    Medium,
+    Modality,
+    PromptMedia,
+    modality_of,
+    place,
+)
+from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
 
-TYPES = "mm_token_type_ids"
-BESIDE = frozenset({"input_ids", "attention_mask", "token_type_ids", TYPES, "num_crops"})
-"""What processors give that belongs to their text."""
+TOKEN_TYPES = "mm_token_type_ids"
 
-PLACEHOLDERS: dict[MediaKind, tuple[tuple[str, ...], ...]] = {
+TEXT_OUTPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", TOKEN_TYPES, "num_crops"})
+"""The outputs of processors that describe the text and not the medium."""
+
+PLACEHOLDERS: dict[Modality, tuple[tuple[str, ...], ...]] = {
     "image": (("boi_token",), ("image_token",)),
     "video": (("vision_start_token", "video_token", "vision_end_token"), ("video_token",)),
     "audio": (("boa_token",), ("audio_token",)),
 }
-"""Attributes of processors that hold, one after the other, what a medium is called in a prompt; the first that work
-count. Where a video's frames stand apart, the marks around it are repeated for each."""
+"""The attributes of processors that together spell a medium's placeholder; of several spellings the first that works is
+taken. Processors that separate the frames of a video repeat the tokens around it for each frame."""
 
 MOST_KEPT_BYTES = 1 << 28
-"""Of media that are kept as they were made ready."""
+"""The most bytes of processed media that are kept for follow-up requests."""
 
 MOST_AUDIO_SECONDS = 30 * 60.0
+
+LOW_DETAIL_PIXELS = 512 * 512
+"""The most pixels of a picture with `detail: low`."""
+
+MOST_REQUESTED_PIXELS = 1 << 24
+"""The most pixels that a request may have a picture brought to: the cost of encoding it grows with them."""
 
 FAILURES = (
     ValueError,
@@ -49,18 +66,18 @@ FAILURES = (
     ZeroDivisionError,
     OSError,
 )
-"""What processors raise for sizes and shapes that they can't deal with."""
+"""What processors raise for sizes and shapes that they can't take."""
 
 
-class _Listener:
-    """Stands in for a processor's tokenizer, and keeps the text that it is given."""
+class _RecordingTokenizer:
+    """A processor's tokenizer that records the last text it was given: the prompt with placeholders expanded."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.heard = ""
+        self.text = ""
 
     def __call__(self, text: Any = None, **settings: Any) -> Any:
-        self.heard = text if isinstance(text, str) else text[0]
+        self.text = text if isinstance(text, str) else text[0]
         return self._tokenizer(text, **{"add_special_tokens": False, **settings})
 
     def __getattr__(self, name: str) -> Any:
@@ -68,72 +85,76 @@ class _Listener:
 
 
 class MediaProcessor:
-    """Safe for use from several threads at once."""
+    """A model's processor, with the last media that it processed. Several threads may use it at once."""
 
     def __init__(self, folder: Path, options: ModelOptions) -> None:
         """Raises what mlx-vlm and transformers raise for a folder that they can't read."""
-        import mlx_vlm.utils  # its models replace processors that need torch with their own
+        # The models of mlx-vlm replace processors that need torch with their own.
+        import mlx_vlm.utils
         from transformers import AutoProcessor
 
         config = read_config(folder)
         mlx_vlm.utils.get_model_and_args(config)
-        # Said here because mlx-vlm's own processors would run code from the folder if nothing is said.
+        # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         self._processor = AutoProcessor.from_pretrained(
             folder, trust_remote_code=options.trust_remote_code, local_files_only=True
         )
-        self._listener = _Listener(self._processor.tokenizer)
-        self._processor.tokenizer = self._listener
+        self._recording = _RecordingTokenizer(self._processor.tokenizer)
+        self._processor.tokenizer = self._recording
         self._options = options
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, Medium] = OrderedDict()
-        self._marks = marks(config)
-        self._sizes_itself = "max_pixels" in vars(self._processor.image_processor)
+        self._placeholder_tokens = placeholder_tokens(config)
+        self._takes_pixel_limits = "max_pixels" in vars(self._processor.image_processor)
         self._parameters = frozenset(inspect.signature(self._processor.__call__).parameters)
         sampling = mlx_vlm.utils.resolve_video_sampling(self._processor, {})
         self._rate = FrameRate(fps=sampling.fps, least=sampling.min_frames, most=sampling.max_frames)
         self._tokenizer: Tokenizer | None = None
-        self.placeholders: dict[MediaKind, str] = {}
-        self.samples: dict[MediaKind, Medium] = {}  # small ones, to try the model with
-        self.refused: set[MediaKind] = set()  # kinds that the model turned out to get wrong
+        self.placeholders: dict[Modality, str] = {}
+        self.samples: dict[Modality, Medium] = {}  # small media to try the model with
+        self.refused: set[Modality] = set()  # modalities whose trial failed
 
     @property
-    def kinds(self) -> frozenset[MediaKind]:
+    def modalities(self) -> frozenset[Modality]:
+        """The modalities that the model takes."""
         return frozenset(self.placeholders) - self.refused
 
     def use(self, tokenizer: Tokenizer) -> None:
-        """Find out, by trying, which media the processor takes and what it calls them."""
+        """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
         self._tokenizer = tokenizer
-        trials: dict[MediaKind, Callable[[], dict[str, Any]]] = {
-            "image": lambda: {"images": [_shaded()]},
-            "video": lambda: self._filmed(_still()),
-            "audio": lambda: self._heard(np.zeros(self._audio_rate, np.float32)),
+        trials: dict[Modality, Callable[[], dict[str, Any]]] = {
+            "image": lambda: {"images": [_sample_image()]},
+            "video": lambda: self._video_arguments(_sample_clip()),
+            "audio": lambda: self._audio_arguments(np.zeros(self._audio_rate, np.float32)),
         }
-        for kind, trial in trials.items():
-            for attributes in PLACEHOLDERS[kind]:
+        for modality, trial in trials.items():
+            for attributes in PLACEHOLDERS[modality]:
                 names = [getattr(self._processor, attribute, None) for attribute in attributes]
                 known = [
                     name for name in names if isinstance(name, str) and tokenizer.single(name) is not None
                 ]
-                if len(known) < len(names) or not self._marks[kind]:
+                if len(known) < len(names) or not self._placeholder_tokens[modality]:
                     continue
                 try:
-                    sample = self._made(kind, b"", "".join(known), trial())
-                    if sample.places:
-                        self.placeholders[kind], self.samples[kind] = "".join(known), sample
+                    sample = self._run(modality, b"", "".join(known), trial())
+                    if sample.placeholders:
+                        self.placeholders[modality], self.samples[modality] = "".join(known), sample
                         break
                 except FAILURES:
                     continue
 
     def place(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
-        return place(media, tokens, frozenset().union(*(self._marks[kind] for kind in self.placeholders)))
+        """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens."""
+        known = (self._placeholder_tokens[modality] for modality in self.placeholders)
+        return place(media, tokens, frozenset().union(*known))
 
     def process(self, part: MediaPart, param: str) -> Medium:
-        """Raises `ServerError` naming `param`."""
-        kind = kind_of(part)
-        if kind not in self.kinds:
+        """Process a medium, or take it from those that are kept. Raises `ServerError` naming `param`."""
+        modality = modality_of(part)
+        if modality not in self.modalities:
             raise ServerError(
                 "unsupported",
-                f"This model takes no {kind}, and '{param}' is one. Leave it out, or choose a model that takes it.",
+                f"This model takes no {modality}, and '{param}' is one. Leave it out, or choose a model that takes it.",
                 param,
             )
         if not isinstance(part.source, Inline):
@@ -145,9 +166,9 @@ class MediaProcessor:
             if (kept := self._kept.get(digest)) is not None:
                 self._kept.move_to_end(digest)
                 return kept
-        given = self._given(part, part.source.data, param)
+        arguments = self._arguments(part, part.source.data, param)
         try:
-            medium = self._made(kind, digest, self.placeholders[kind], given)
+            medium = self._run(modality, digest, self.placeholders[modality], arguments)
         except FAILURES as error:
             raise ServerError(
                 "invalid_request", f"{param} can't be prepared for this model: {error}", param
@@ -162,51 +183,53 @@ class MediaProcessor:
         return sum(medium.bytes for medium in self._kept.values())
 
     def _digest(self, part: MediaPart, data: bytes) -> bytes:
-        how = repr((type(part).__name__, _manner(part), self._options.min_pixels, self._options.max_pixels))
+        how = repr(
+            (type(part).__name__, _options_of(part), self._options.min_pixels, self._options.max_pixels)
+        )
         return hashlib.blake2b(
             data, digest_size=24, person=hashlib.blake2b(how.encode(), digest_size=16).digest()
         ).digest()
 
-    def _given(self, part: MediaPart, data: bytes, param: str) -> dict[str, Any]:
-        """What the processor is called with, beside the text."""
+    def _arguments(self, part: MediaPart, data: bytes, param: str) -> dict[str, Any]:
+        """The processor's arguments for a medium. Raises `ServerError` naming `param`."""
         match part:
             case Image():
-                return self._picture(part, data, param)
+                return self._image_arguments(part, data, param)
             case Video():
                 rate = FrameRate(
                     fps=part.fps or self._rate.fps,
                     least=min(self._rate.least, part.max_frames or self._rate.most),
                     most=min(part.max_frames or self._rate.most, self._rate.most),
                 )
-                return self._filmed(read_clip(data, rate, param))
+                return self._video_arguments(read_clip(data, rate, param))
             case Audio():
-                heard = sound.decode(data, self._audio_rate, param=param, longest=MOST_AUDIO_SECONDS)
-                return self._heard(heard)
+                samples = sound.decode(data, self._audio_rate, param=param, longest=MOST_AUDIO_SECONDS)
+                return self._audio_arguments(samples)
 
     @property
     def _audio_rate(self) -> int:
-        """Samples in a second that the model hears."""
+        """The sample rate of the audio that the model takes."""
         return int(self._processor.feature_extractor.sampling_rate)
 
-    def _heard(self, samples: sound.Samples) -> dict[str, Any]:
+    def _audio_arguments(self, samples: sound.Samples) -> dict[str, Any]:
         return {("audios" if "audios" in self._parameters else "audio"): [samples]}
 
-    def _filmed(self, clip: Clip) -> dict[str, Any]:
+    def _video_arguments(self, clip: Clip) -> dict[str, Any]:
         from mlx_vlm.utils import VideoMetadata
 
-        told: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "fps": [clip.fps],
             "video_metadata": [VideoMetadata(clip.source_frames, clip.source_fps, clip.indices)],
         }
         return {
             "videos": [clip.frames],
-            **{name: value for name, value in told.items() if name in self._parameters},
+            **{name: value for name, value in metadata.items() if name in self._parameters},
         }
 
-    def _picture(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
-        least, most = bounds(part, self._options.min_pixels, self._options.max_pixels, param)
+    def _image_arguments(self, part: Image, data: bytes, param: str) -> dict[str, Any]:
+        least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, param)
         image = pictures.decode(data, param=param).convert("RGB")
-        if not self._sizes_itself:
+        if not self._takes_pixel_limits:
             return {"images": [resized(image, part, least, most, param)]}
         limits = {"min_pixels": least, "max_pixels": most}
         return {
@@ -214,42 +237,93 @@ class MediaProcessor:
             **{name: limit for name, limit in limits.items() if limit is not None},
         }
 
-    def _made(self, kind: MediaKind, digest: bytes, placeholder: str, given: dict[str, Any]) -> Medium:
+    def _run(self, modality: Modality, digest: bytes, placeholder: str, arguments: dict[str, Any]) -> Medium:
+        """Run the processor on a text that is the placeholder alone."""
         assert self._tokenizer is not None
         with self._lock:
-            made = self._processor(text=[placeholder], **given)
-            text = self._listener.heard
+            outputs = self._processor(text=[placeholder], **arguments)
+            text = self._recording.text
         tokens = tuple(self._tokenizer.literals.encode(text))
-        wanted = self._marks[kind]
+        wanted = self._placeholder_tokens[modality]
         return Medium(
-            kind=kind,
+            modality=modality,
             digest=digest,
             text=text,
             tokens=tokens,
-            places=tuple(place for place, token in enumerate(tokens) if token in wanted),
+            placeholders=tuple(index for index, token in enumerate(tokens) if token in wanted),
             arrays={
                 name: _plain(value)
-                for name, value in made.items()
-                if name not in BESIDE and value is not None
+                for name, value in outputs.items()
+                if name not in TEXT_OUTPUTS and value is not None
             },
-            typed=TYPES in made,
+            has_token_types=TOKEN_TYPES in outputs,
         )
 
 
-def _shaded() -> Pictures.Image:
-    """A picture to try a processor and a model with, of parts that differ."""
-    return Pictures.linear_gradient("L").resize((64, 64)).rotate(30).convert("RGB")
+def pixel_limits(
+    part: Image, least: int | None, most: int | None, param: str
+) -> tuple[int | None, int | None]:
+    """The least and most pixels of a picture: what the request asks for, within `least` and `most` of the options."""
+    for name, asked in (("min_pixels", part.min_pixels), ("max_pixels", part.max_pixels)):
+        if asked is not None and not 0 < asked <= MOST_REQUESTED_PIXELS:
+            raise ServerError(
+                "invalid_request",
+                f"'{name}' of {param} is {asked}; it may be from 1 to {MOST_REQUESTED_PIXELS}.",
+                param,
+            )
+    limits = [limit for limit in (part.max_pixels, most) if limit is not None]
+    if part.detail == "low":
+        limits.append(LOW_DETAIL_PIXELS)
+    most = min(limits, default=None)
+    least = part.min_pixels or least
+    if least is not None and most is not None and least > most:
+        if part.min_pixels is not None:
+            message = f"{param} asks for {least} pixels at least, and {most} are the most."
+            raise ServerError("invalid_request", message, param)
+        least = most
+    return least, most
 
 
-def _still() -> Clip:
-    """A clip to try a processor with."""
+def resized(
+    image: PillowImage.Image, part: Image, least: int | None, most: int | None, param: str
+) -> PillowImage.Image:
+    """Resize a picture as the request asks, then scale it to between `least` and `most` pixels."""
+    if part.resize is not None:
+        height, width = part.resize
+        if height < 1 or width < 1:
+            raise ServerError("invalid_request", f"{param} asks to be resized to nothing.", param)
+        pictures.check_size(width, height, param)
+        image = image.resize((width, height), PillowImage.Resampling.BICUBIC)
+    area = image.width * image.height
+    if most is not None and area > most:
+        return _scaled(image, math.sqrt(most / area), math.floor, param)
+    if least is not None and area < least:
+        return _scaled(image, math.sqrt(least / area), math.ceil, param)
+    return image
+
+
+def _scaled(
+    image: PillowImage.Image, factor: float, rounded: Callable[[float], int], param: str
+) -> PillowImage.Image:
+    width, height = max(rounded(image.width * factor), 1), max(rounded(image.height * factor), 1)
+    pictures.check_size(width, height, param)
+    return image.resize((width, height), PillowImage.Resampling.BICUBIC)
+
+
+def _sample_image() -> PillowImage.Image:
+    """A picture to try a processor and a model with, whose parts differ from each other."""
+    return PillowImage.linear_gradient("L").resize((64, 64)).rotate(30).convert("RGB")
+
+
+def _sample_clip() -> Clip:
+    """Four grey frames to try a processor with."""
     return Clip(
         frames=np.full((4, 3, 64, 64), 128, np.uint8), indices=[0, 1, 2, 3], source_frames=4, source_fps=2.0
     )
 
 
-def _manner(part: MediaPart) -> tuple[Any, ...]:
-    """How a part wants to be prepared."""
+def _options_of(part: MediaPart) -> tuple[Any, ...]:
+    """The fields of a part that decide how it is processed."""
     match part:
         case Image():
             return (part.detail == "low", part.min_pixels, part.max_pixels, part.resize)
@@ -260,7 +334,7 @@ def _manner(part: MediaPart) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays of this thread as numpy's, which any thread may read."""
+    """MLX arrays as numpy's, which other threads than the one that made them may read."""
     match value:
         case mx.array():
             return np.array(value)

@@ -1,0 +1,322 @@
+"""The engine of embedding models: text to one vector for each input, across requests in padded batches.
+
+Encoders (BERT, ModernBERT, EmbeddingGemma and others) run on mlx-vlm's embedding loader. Every other model is run as a
+causal language model whose hidden states after the last norm are pooled. How states are pooled is read from the
+folder's sentence-transformers files (`modules.json`, `1_Pooling/config.json`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import msgspec
+import numpy as np
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.decoding import convert, from_json
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Embedded, Event
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Embed, Task
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.encoding import (
+    EncoderInput,
+    EncodingEngine,
+    EncodingJob,
+    EncodingTokenizer,
+    Floats,
+    Forward,
+    cast_weights,
+    floats,
+    padded,
+    read_json,
+)
+from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.vision.model import VisionModel
+
+ENCODERS = frozenset(
+    {"bert", "xlm-roberta", "modernbert", "llama_bidirec", "gemma3_text", "qwen3", "lfm2", "ministral3"}
+)
+"""The `model_type`s that mlx-vlm's embedding loader builds; every other one is read as a language model."""
+
+MASKED = -1e9
+"""Added to the score of a position that is not attended to. A padding position attends to nothing at all: with minus
+infinity its softmax would be NaN, and so would every sum over positions."""
+
+PoolingMode = Literal["last", "mean"]
+
+CAUSAL_POOLINGS: dict[str, PoolingMode] = {"lasttoken": "last", "mean_tokens": "mean", "mean": "mean"}
+"""The pooling modes of sentence-transformers that a model with causal attention can have: its first token, which
+`cls_token` takes, attends to nothing but itself."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How hidden states become one vector: `config` is sentence-transformers' `1_Pooling/config.json`."""
+
+    config: dict[str, Any]
+    normalize: bool
+
+    @property
+    def mode(self) -> str:
+        """The first mode that is on: `mean_tokens`, `lasttoken`, `cls_token` and so on."""
+        named = self.config.get("pooling_mode")
+        if isinstance(named, str):
+            return named
+        prefix = "pooling_mode_"
+        on = (
+            key.removeprefix(prefix) for key, value in self.config.items() if value is True and prefix in key
+        )
+        return next(on, "mean_tokens")
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """The pooling that a folder's sentence-transformers files name, or None where it has no `modules.json`."""
+    modules = folder / "modules.json"
+    if not modules.exists():
+        return None
+    paths = {
+        str(module.get("type", "")).rsplit(".", 1)[-1]: str(module.get("path", ""))
+        for module in from_json(modules.read_bytes(), list[dict[str, Any]])
+    }
+    config = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
+    return Pooling(config or {"pooling_mode": "mean"}, "Normalize" in paths)
+
+
+class EmbeddingPreparer:
+    """Tokenizes the inputs of a request and checks their lengths against the model's limit."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        folder = Path(spec.info.path or "")
+        options = convert(spec.options, ModelOptions)
+        self.folder = folder
+        self.info: ModelInfo = spec.info
+        self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
+        self.options = options
+        self._overflow = options.embedding_overflow
+        settings = read_json(folder / "config_sentence_transformers.json")
+        prompts = settings.get("prompts") or {}
+        self._prompts: dict[str, str] = {str(k): str(v) for k, v in prompts.items()}
+        self._default_prompt = self._prompts.get(str(settings.get("default_prompt_name")), "")
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, Embed):
+            raise ServerError(
+                "invalid_request", f"{self.info.id} is an embedding model; it only embeds.", "model"
+            )
+        if task.content:
+            raise ServerError(
+                "unsupported", f"{self.info.id} embeds text only; send strings as input.", "input"
+            )
+        if not task.inputs:
+            raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
+        prefix = self._prefix(task.instruction)
+        overflow = task.overflow or self._overflow
+        sequences = tuple(
+            self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)
+        )
+        tokens = sum(len(sequence.tokens) for sequence in sequences)
+        return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
+
+    def _prefix(self, instruction: str | None) -> str:
+        """The text in front of each input: the prompt of this name in the folder's list, or the instruction itself."""
+        if instruction is None:
+            return self._default_prompt
+        return self._prompts.get(instruction, instruction)
+
+    def _sequence(self, item: str | tuple[int, ...], param: str, prefix: str, overflow: str) -> EncoderInput:
+        """The tokens of one input, cut to the model's limit or refused if it is longer, as `overflow` says."""
+        if isinstance(item, str):
+            if not item:
+                raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
+            sequence = self.tokenizer.encode(prefix + item)
+        else:
+            if not item:
+                raise ServerError("invalid_request", f"{param} has no token ids.", param)
+            sequence = self.tokenizer.checked(item, param)
+        if len(sequence.tokens) <= self.tokenizer.limit:
+            return sequence
+        if overflow == "error":
+            raise ServerError(
+                "context_length_exceeded",
+                f"{param} has {len(sequence.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
+                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
+                param,
+            )
+        # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
+        return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
+
+    def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
+        def answer(vectors: Floats) -> Event:
+            if dimensions is not None and dimensions < vectors.shape[1]:
+                vectors = vectors[:, :dimensions]
+                norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+                vectors = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+            return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
+
+        if dimensions is not None and self.info.dimensions and dimensions > self.info.dimensions:
+            raise ServerError(
+                "invalid_request",
+                f"dimensions is {dimensions}; {self.info.id} has {self.info.dimensions}.",
+                "dimensions",
+            )
+        return answer
+
+
+def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
+    return EmbeddingPreparer(spec)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
+    assert isinstance(preparer, EmbeddingPreparer)
+    progress(0, spec.info.size_bytes, "weights")
+    config = preparer.tokenizer.config
+    pooling = read_pooling(preparer.folder)
+    if config.get("model_type") in ENCODERS:
+        if preparer.options.embedding_pooling is not None:
+            raise ServerError(
+                "load_failed",
+                f"{spec.info.id} has a pooling of its own; leave embedding_pooling out.",
+                "embedding_pooling",
+            )
+        forward = _encoder(preparer, pooling)
+    else:
+        forward = _language_model(preparer, pooling, progress)
+    vector = forward([EncoderInput((preparer.tokenizer.pad,))])
+    preparer.info = msgspec.structs.replace(preparer.info, dimensions=int(vector.shape[1]))
+    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
+    return EncodingEngine(forward)
+
+
+def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with `rope_theta` at its top level, where mlx-vlm reads it.
+
+    transformers 5 writes it inside `rope_parameters`.
+    """
+    parameters = config.get("rope_parameters")
+    if "rope_theta" in config or not isinstance(parameters, dict) or "rope_theta" not in parameters:
+        return config
+    return {**config, "rope_theta": parameters["rope_theta"]}
+
+
+def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
+    """The forward pass of an encoder of mlx-vlm, which pools by itself."""
+    try:
+        from mlx_vlm.embedding_loader import load_embedding_model
+        from mlx_vlm.models.pooling import pool_by_config
+    except ImportError as error:
+        raise ServerError(
+            "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
+        ) from error
+    config = with_rope_theta(preparer.tokenizer.config)
+    model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)
+    if config["model_type"] == "gemma3_text":
+        restore_sliding_window(model, config)
+    cast_weights(model, preparer.options)
+    pad = preparer.tokenizer.pad
+    if pooling is not None:
+        model.pooling_config = pooling.config
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        tokens, mask, segments = padded(batch, pad)
+        extra = {} if segments is None else {"token_type_ids": segments}
+        out = model(tokens, attention_mask=mask, **extra)
+        # mlx-vlm's `text_embeds` are normalised; a folder that asks for vectors as they are is pooled here.
+        if pooling is not None and not pooling.normalize and "dense" not in model:
+            return floats(pool_by_config(out.last_hidden_state, mask, pooling.config))
+        return floats(out.text_embeds)
+
+    return forward
+
+
+class SlidingWindowLayer(nn.Module):  # type: ignore[misc]
+    """A layer whose positions attend to those less than `size` positions away, before and after them.
+
+    EmbeddingGemma's local layers have such attention, and mlx-vlm leaves it out.
+    """
+
+    def __init__(self, layer: nn.Module, size: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self._size = size
+
+    def __call__(self, states: mx.array, mask: mx.array, cache: Any = None) -> mx.array:
+        """`states` is [batch, length, hidden]; `mask` [batch, 1, length, length] is added to attention scores."""
+        positions = mx.arange(states.shape[1])
+        near = mx.abs(positions[:, None] - positions[None]) < self._size
+        local = mx.where(near & (mask == 0), 0.0, MASKED).astype(mask.dtype)
+        out: mx.array = self.layer(states, local, cache)
+        return out
+
+
+def restore_sliding_window(model: nn.Module, config: dict[str, Any]) -> None:
+    """Wrap the local layers of a bidirectional Gemma 3.
+
+    `sliding_window` counts both sides together, as transformers reads it for bidirectional attention.
+    """
+    size, pattern = config.get("sliding_window"), model.model.sliding_window_pattern
+    if not config.get("use_bidirectional_attention") or not isinstance(size, int) or pattern < 2:
+        return
+    model.model.layers = [
+        layer if index % pattern == pattern - 1 else SlidingWindowLayer(layer, size // 2 + 1)
+        for index, layer in enumerate(model.model.layers)
+    ]
+
+
+def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progress: LoadProgress) -> Forward:
+    """The forward pass of a causal language model whose hidden states are pooled."""
+    info, options, pad = preparer.info, preparer.options, preparer.tokenizer.pad
+    mode = _pooling_mode(info, options, pooling)
+    normalize = pooling is None or pooling.normalize
+    plan = decide(find_facts(), options)
+    configure(plan)
+    model, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
+    hidden_states = _hidden_states(info, model)
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        tokens, mask, _ = padded(batch, pad)
+        # Attention is causal, so no token attends to the padding on its right.
+        states = hidden_states(tokens)
+        lengths = mask.sum(axis=1)
+        if mode == "mean":
+            pooled = (states * mask[..., None]).sum(axis=1) / lengths[:, None]
+        else:
+            pooled = states[mx.arange(len(batch)), lengths - 1]
+        if normalize:
+            pooled = pooled / mx.maximum(mx.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        return floats(pooled)
+
+    return forward
+
+
+def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | None) -> PoolingMode:
+    """The pooling that the option names, else the folder, else that of the last token, which attends to all others."""
+    if options.embedding_pooling is not None:
+        return options.embedding_pooling
+    if pooling is None:
+        return "last"
+    if pooling.mode not in CAUSAL_POOLINGS:
+        raise ServerError(
+            "load_failed",
+            f"{info.id} asks for the pooling {pooling.mode!r}, which no language model here has; "
+            "choose one with --embedding-pooling last or mean.",
+            "embedding_pooling",
+        )
+    return CAUSAL_POOLINGS[pooling.mode]
+
+
+def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array], mx.array]:
+    """The model without its head: tokens [batch, length] to states after the last norm [batch, length, hidden]."""
+    if isinstance(model, VisionModel):
+        return model.without_head()
+    language = model.language_model if "language_model" in model else model
+    if "model" not in language:
+        raise ServerError(
+            "load_failed", f"{info.id} gives no states that could be embedded; choose another model."
+        )
+    body: Callable[[mx.array], mx.array] = language.model
+    return body

@@ -1,0 +1,201 @@
+"""What a kind of cache is: all that the engine must know of one of mlx-lm's caches to batch sequences with it.
+
+mlx-lm gives each layer of a model a cache: keys and values of full attention (`KVCache`) or of a window that slides
+(`RotatingKVCache`), states of a recurrent layer (`ArraysCache`). For each there is a `CacheKind`, which makes the
+`BatchedCache` that the model is given in a batch, and knows how the cache of a single prompt is sized, computed in its
+slot, cut into the prefix cache's blocks and put together again. Nothing else asks what type a cache has.
+"""
+
+# ruff: noqa: B027 (a method that is empty here is one for which most kinds have nothing to do)
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import mlx.core as mx
+
+from pippin.engines.language.kv_cache.slots import Slot, SlotTable
+
+Snapshot = tuple[mx.array | None, ...]
+"""The state of one layer's cache after some tokens."""
+
+
+@dataclass(frozen=True)
+class TokenArray:
+    """The shape of an array [slots, heads, capacity, size] that holds something for each token."""
+
+    heads: int
+    size: int
+    dtype: mx.Dtype
+
+    @classmethod
+    def of(cls, array: mx.array) -> Self:
+        return cls(array.shape[1], array.shape[3], array.dtype)
+
+    @cached_property
+    def token_bytes(self) -> int:
+        return self.heads * self.size * self.dtype.size
+
+    def zeros(self, slots: int, capacity: int) -> mx.array:
+        return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
+
+
+class BatchedCache(ABC):
+    """One layer's cache of all slots of a group, which the model is given as that layer's cache.
+
+    Towards the model it answers as mlx-lm's cache of its kind does. The layers of a group share one `SlotTable`. A
+    sequence lies in its slot whatever its neighbours do: joining writes one slot, leaving writes nothing.
+    """
+
+    def __init__(self, slots: SlotTable) -> None:
+        self.slots = slots
+
+    @abstractmethod
+    def store(self, slot: int, cache: Any) -> None:
+        """Copy what a prompt's own cache of this kind holds into a slot."""
+
+    @abstractmethod
+    def adopt(self, slot: int, other: Any, theirs: int) -> None:
+        """Copy a sequence from a slot of another batched cache of the same layer, or from another slot of this one."""
+
+    @abstractmethod
+    def view(self, slot: int, stop: int) -> Any:
+        """A sequence as mlx-lm's cache of this kind, as of position `stop`, without copies where that is possible."""
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """The last `tokens` of a slot are forgotten: what follows is written over them. Called where the kind
+        `rewinds`, before the table of slots is told, by no more tokens than the table's slack."""
+
+    def grow(self, slots: int, capacity: int) -> None:
+        """Have as many slots of such a capacity; never fewer than before."""
+
+    @abstractmethod
+    def pack(self, kept: Sequence[int], capacity: int) -> None:
+        """Have these slots alone, in this order, with such a capacity. The table of slots is told afterwards."""
+
+    def cover(self, low: int, high: int) -> None:
+        """Steps compute the slots `low` to `high` from now on. The table of slots is told afterwards."""
+
+    @abstractmethod
+    def arrays(self) -> list[mx.array]:
+        """All that it holds."""
+
+
+class CacheKind(ABC):
+    """One layer's kind of cache with the shapes of one model, as a value: equal for layers that are alike.
+
+    A subclass is a frozen dataclass in a file of `kinds/`, which names it `KIND`.
+    """
+
+    serves: ClassVar[tuple[type, ...]]
+    """Classes of mlx-lm's caches, by identity: a subclass may behave otherwise."""
+
+    rewinds: ClassVar[bool] = False
+    """Whether a batched sequence can forget its last tokens, which proposals need."""
+    trims: ClassVar[bool] = False
+    """Whether mlx-lm's own cache can forget its last tokens, however long it is."""
+    in_slots: ClassVar[bool] = False
+    """Whether prompts are computed where their sequence will decode: `in_slot` gives what the model then sees."""
+    joins: ClassVar[bool] = False
+    """Whether prompts of different lengths can be computed together: `joined` gives what the model then sees."""
+    looks_back: ClassVar[bool] = False
+    """Whether `BatchedCache.view` can stop before the end of a sequence."""
+    packed_arrays: ClassVar[int] = 1
+    """Arrays that `packed` gives."""
+    host_fills: ClassVar[bool] = False
+    """Whether the host can write blocks into a prompt's cache, between `open_to_host` and `filled_by_host`."""
+
+    @property
+    def batches(self) -> bool:
+        """Whether there is a batched form. Sequences of a model with a layer that has none run one at a time."""
+        return True
+
+    @classmethod
+    @abstractmethod
+    def of(cls, cache: Any) -> Self:
+        """The kind of a layer, from its cache of a prompt that the model has run."""
+
+    @classmethod
+    def like(cls, cache: Any) -> Any:
+        """A new cache of a class that is served, for a layer that mlx-vlm made its twin of that class for."""
+        return cls.serves[0]()
+
+    @abstractmethod
+    def slot_bytes(self, capacity: int, slack: int) -> int:
+        """Bytes of one slot with capacity for so many tokens, as `batched` holds it."""
+
+    @abstractmethod
+    def prompt_bytes(self, capacity: int, chunk: int) -> int:
+        """Bytes of a prompt's own cache with capacity for so many tokens, while a chunk is added to it."""
+
+    def presize(self, cache: Any, tokens: int) -> None:
+        """Have a new cache take memory for so many tokens at once, instead of growing step by step with a copy each."""
+
+    @abstractmethod
+    def batched(self, slots: SlotTable) -> BatchedCache:
+        """An empty cache of all slots of a table."""
+
+    def in_slot(self, batched: Any, slot: Slot) -> Any:
+        """What a prompt's cache is to the model while it is computed in its slot. `slot` may move meanwhile."""
+        raise NotImplementedError
+
+    def joined(self, caches: Sequence[Any], counts: Sequence[int]) -> Any:
+        """The caches of several prompts as the model sees one, in a pass over the next `counts` tokens of each, padded
+        on the right."""
+        raise NotImplementedError
+
+    def quantized(self, bits: int, group_size: int) -> "CacheKind":
+        """The kind that keeps the same in few bits; itself where there is none."""
+        return self
+
+    @property
+    def quantized_sizes(self) -> tuple[int, ...]:
+        """Sizes of the vectors that `quantized` would quantise."""
+        return ()
+
+    # What the prefix cache keeps of a prompt's cache. Arrays for each token are cut into blocks; what cannot be cut is
+    # copied whole, as a snapshot of how it stands after a block.
+
+    @property
+    def token_arrays(self) -> tuple[TokenArray, ...]:
+        """The shapes of what is cut into blocks; the prompt's own cache holds it unpacked."""
+        return ()
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether sequences need a snapshot to go on from."""
+        return not self.token_arrays
+
+    def cut(self, cache: Any) -> list[mx.array]:
+        """The arrays that are cut, [1, heads, capacity, size] each."""
+        return []
+
+    def packed(self, stack: mx.array) -> list[mx.array]:
+        """As blocks keep a stack [arrays, heads, tokens, size] of what is cut."""
+        return [stack]
+
+    def unpacked(self, parts: Sequence[mx.array]) -> mx.array:
+        """The stack again."""
+        return parts[0]
+
+    def fill(self, cache: Any, arrays: Sequence[mx.array]) -> None:
+        """Give a new cache what was cut, [1, heads, tokens, size] each."""
+        raise NotImplementedError
+
+    def open_to_host(self, cache: Any) -> list[mx.array]:
+        """Take memory for what was cut in a new cache that was presized, for the host to write into."""
+        raise NotImplementedError
+
+    def filled_by_host(self, cache: Any, tokens: int) -> None:
+        """The host has written so many tokens there."""
+        raise NotImplementedError
+
+    def snapshot(self, cache: Any) -> Snapshot:
+        """Copies of what cannot be cut."""
+        return ()
+
+    def restore(self, cache: Any, snapshot: Snapshot, tokens: int) -> None:
+        """Give a new cache a snapshot that was made after so many tokens."""
+        raise NotImplementedError

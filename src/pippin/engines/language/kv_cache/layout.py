@@ -1,0 +1,190 @@
+"""How one model keeps its sequences: which kind of cache each layer has, and what follows for the model as a whole."""
+
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import CacheList, make_prompt_cache
+
+from pippin.engines.language.kv_cache import kinds as shelf
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
+
+
+def new_prompt_cache(model: nn.Module) -> PromptCache:
+    """An empty cache of one sequence, as the model makes it."""
+    caches: PromptCache = make_prompt_cache(model)
+    return caches
+
+
+def leaves(caches: Iterable[Any]) -> Iterator[Any]:
+    """The caches of all layers, mlx-lm's lists of several caches for one layer taken apart."""
+    for each in caches:
+        if type(each) is CacheList:
+            yield from leaves(each.caches)
+        else:
+            yield each
+
+
+def regrouped(like: Iterable[Any], parts: Iterator[Any]) -> list[Any]:
+    """`parts` in the place of the `leaves` of `like`, in lists of several where those are."""
+    return [
+        CacheList(*regrouped(each.caches, parts)) if type(each) is CacheList else next(parts) for each in like
+    ]
+
+
+def arrays_of(caches: PromptCache) -> list[mx.array]:
+    """What must be evaluated for a prompt's chunk to be computed."""
+    return [array for each in caches for array in _arrays(each.state)]
+
+
+def _arrays(value: Any) -> Iterator[mx.array]:
+    # Not a closure that calls itself: such a cycle would hold the arrays, and MLX would copy what it could write into.
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _arrays(item)
+
+
+@cache
+def find_kinds() -> dict[type, type[CacheKind]]:
+    """The kinds of cache by the classes of mlx-lm that they serve: each file of `kinds/` that has a `KIND`."""
+    found: dict[type, type[CacheKind]] = {}
+    for entry in pkgutil.iter_modules(shelf.__path__):
+        kind = getattr(importlib.import_module(f"{shelf.__name__}.{entry.name}"), "KIND", None)
+        found |= {} if kind is None else dict.fromkeys(kind.serves, kind)
+    return found
+
+
+def mlx_lm_twin(cache: Any) -> Any:
+    """mlx-vlm has twins of mlx-lm's caches, which have the same names. A new cache of mlx-lm's own class, where a kind
+    serves that; `cache` itself, where none does."""
+    name = type(cache).__name__
+    if name == CacheList.__name__:
+        return CacheList(*map(mlx_lm_twin, cache.caches))
+    kind = next((kind for served, kind in find_kinds().items() if served.__name__ == name), None)
+    return cache if kind is None else kind.like(cache)
+
+
+@dataclass(frozen=True)
+class UnknownKind(CacheKind):
+    """A cache that no file of `kinds/` is for: sequences of its model run one at a time, each with its own."""
+
+    serves = ()
+    bytes: int
+
+    @classmethod
+    def of(cls, cache: Any) -> Self:
+        return cls(sum(array.nbytes for array in arrays_of([cache])))
+
+    @property
+    def batches(self) -> bool:
+        return False
+
+    def slot_bytes(self, capacity: int, slack: int) -> int:
+        return self.bytes
+
+    def prompt_bytes(self, capacity: int, chunk: int) -> int:
+        return self.bytes
+
+    def batched(self, slots: SlotTable) -> BatchedCache:
+        raise NotImplementedError
+
+
+class CacheLayout:
+    """The kind of each layer's cache, learnt from a prompt that the model has run."""
+
+    def __init__(self, model: nn.Module, kinds: Sequence[CacheKind]) -> None:
+        self._model = model
+        self.kinds = tuple(kinds)  # of the leaves of the model's caches
+        self._counts = Counter(self.kinds)
+        self._aside = Counter(kind for kind in self.kinds if not kind.in_slots)
+
+    @classmethod
+    def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
+        known = find_kinds()
+        return cls(model, [known.get(type(leaf), UnknownKind).of(leaf) for leaf in leaves(cache)])
+
+    def quantized(self, bits: int, group_size: int) -> "CacheLayout":
+        """As this one, with what can be in few bits."""
+        return CacheLayout(self._model, [kind.quantized(bits, group_size) for kind in self.kinds])
+
+    @property
+    def batches(self) -> bool:
+        return all(kind.batches for kind in self.kinds)
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether batched sequences can forget their last tokens."""
+        return all(kind.rewinds for kind in self.kinds)
+
+    @property
+    def trims(self) -> bool:
+        """Whether a prompt's own cache can forget its last tokens, however long it is."""
+        return all(kind.trims for kind in self.kinds)
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether some of a prompt's cache can lie in the slot where its sequence will decode."""
+        return any(kind.in_slots for kind in self.kinds)
+
+    @property
+    def joins(self) -> bool:
+        """Whether several prompts can be computed together."""
+        layers = new_prompt_cache(self._model)
+        return layers == list(leaves(layers)) and all(kind.joins for kind in self.kinds)
+
+    def slot_bytes(self, capacity: int, slack: int = 0) -> int:
+        """Bytes of one sequence in a slot with such a capacity."""
+        return sum(count * kind.slot_bytes(capacity, slack) for kind, count in self._counts.items())
+
+    def prompt_bytes(self, capacity: int, chunk: int = 0) -> int:
+        """Bytes of a prompt's own cache of such a capacity, while chunks of up to so many tokens are added to it."""
+        return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._counts.items())
+
+    def aside_bytes(self, capacity: int, chunk: int = 0) -> int:
+        """As `prompt_bytes`, of what lies beside the slot of a prompt that is computed there."""
+        return sum(count * kind.prompt_bytes(capacity, chunk) for kind, count in self._aside.items())
+
+    def new_prompt_cache(self, tokens: int) -> PromptCache:
+        """A cache of one sequence, with memory for so many tokens where that spares copies."""
+        caches = new_prompt_cache(self._model)
+        for kind, leaf in zip(self.kinds, leaves(caches), strict=True):
+            kind.presize(leaf, tokens)
+        return caches
+
+    def batched(self, slots: SlotTable) -> list[BatchedCache]:
+        """An empty batched cache for each leaf."""
+        return [kind.batched(slots) for kind in self.kinds]
+
+    def for_model(self, parts: Iterable[Any]) -> list[Any]:
+        """What is there for each leaf, as the model takes it."""
+        return regrouped(new_prompt_cache(self._model), iter(parts))
+
+    def in_slot(self, batched: Sequence[BatchedCache], slot: Slot) -> PromptCache:
+        """A prompt's cache that lies in its slot, as far as the kinds allow it."""
+        caches = self.new_prompt_cache(slot.request.length)
+        layers = zip(self.kinds, leaves(caches), batched, strict=True)
+        return regrouped(
+            caches, (kind.in_slot(cache, slot) if kind.in_slots else own for kind, own, cache in layers)
+        )
+
+    def joined(self, caches: Sequence[PromptCache], counts: Sequence[int]) -> list[Any]:
+        """What the model takes to compute the next `counts` tokens of several prompts together."""
+        layers = zip(*caches, strict=True)
+        return [kind.joined(layer, counts) for kind, layer in zip(self.kinds, layers, strict=True)]
+
+
+def probe_prompt(model: nn.Module, length: int) -> PromptCache:
+    """A short prompt that the model has run."""
+    caches = new_prompt_cache(model)
+    model(mx.arange(1, length + 1)[None], cache=caches)
+    mx.eval(arrays_of(caches))
+    return caches

@@ -1,0 +1,21 @@
+"""A model in memory, and what goes with it."""
+
+from dataclasses import dataclass
+
+import mlx.nn as nn
+
+from pippin.engines.language.model.head import Head
+from pippin.engines.language.model.lora import Adapters
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision.encoder import VisionEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    module: nn.Module
+    tokenizer: Tokenizer
+    vocabulary: int  # logits for each token
+    head: Head
+    adapters: Adapters
+    vision: VisionEncoder | None
+    joins_prompts: bool  # several prompts can be computed in one pass

@@ -1,0 +1,118 @@
+"""The vision encoder: features of media are computed once, kept for follow-up questions, and merged into prompts."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from pippin.engines.language.vision.media import Medium, PromptMedia, Span
+from pippin.engines.language.vision.model import ChunkInputs, MediaFeatures, RotaryPositions, VisionModel
+
+
+class FeatureCache:
+    """The features of the last `limit` media, by content, `limit_bytes` of them at most."""
+
+    def __init__(self, limit: int, limit_bytes: int) -> None:
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[bytes, MediaFeatures] = OrderedDict()
+
+    def get(self, digest: bytes) -> MediaFeatures | None:
+        if digest in self._kept:
+            self._kept.move_to_end(digest)
+        return self._kept.get(digest)
+
+    def put(self, digest: bytes, features: MediaFeatures) -> None:
+        self._kept[digest] = features
+        self._bytes += features.bytes
+        while len(self._kept) > self._limit or (self._bytes > self._limit_bytes and self._kept):
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.bytes
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+
+class VisionEncoder:
+    """A model's towers, on the step thread. `encoded` counts the media that went through them, `reused` those whose
+    features were kept."""
+
+    def __init__(self, model: VisionModel, limit: int, limit_bytes: int = 1 << 30) -> None:
+        self.model = model
+        self.cache = FeatureCache(limit, limit_bytes)
+        self.encoded = 0
+        self.reused = 0
+
+    def open(self, tokens: tuple[int, ...], media: PromptMedia) -> "MediaInputs":
+        """The media of a prompt of these tokens, the last one included."""
+        return MediaInputs(
+            self, media, self.model.positions(tokens, media), media.spans(self.model.bidirectional)
+        )
+
+
+@dataclass(eq=False)
+class MediaInputs:
+    """The media of one request as inputs of the model, while its prompt is computed."""
+
+    encoder: VisionEncoder
+    media: PromptMedia
+    positions: RotaryPositions
+    spans: tuple[Span, ...]  # of tokens that see each other
+    _features: dict[bytes, MediaFeatures] = field(default_factory=dict)
+
+    @property
+    def shift(self) -> int:
+        return self.positions.shift
+
+    def chunk_end(self, position: int, least: int = 0) -> int:
+        """Where a chunk ends that was to end at `position`: not within a span, nor up to `least`."""
+        for start, stop in self.spans:
+            if start < position < stop:
+                return start if start > least else stop
+        return position
+
+    def missing(self, start: int, stop: int) -> Medium | None:
+        """The first medium within these tokens of the prompt whose features are still to be computed."""
+        for item in self.media.placed:
+            medium = item.medium
+            if item.positions[-1] < start or item.positions[0] >= stop or medium.digest in self._features:
+                continue
+            kept = self.encoder.cache.get(medium.digest)
+            if kept is None:
+                return medium
+            self.encoder.reused += 1
+            self._features[medium.digest] = kept
+        return None
+
+    def encode(self, medium: Medium, *, wait: bool) -> None:
+        """Compute the features of a medium; `wait` until the device has done so."""
+        features = self.encoder.model.encode(medium)
+        if wait:
+            mx.eval(features.arrays)
+        else:
+            mx.async_eval(*features.arrays)  # type: ignore[no-untyped-call]
+        self.encoder.encoded += 1
+        self._features[medium.digest] = features
+        self.encoder.cache.put(medium.digest, features)
+
+    def inputs(self, tokens: tuple[int, ...], start: int) -> ChunkInputs:
+        """What the model is given for `tokens` of the prompt, from position `start` on; none of their media may be
+        missing."""
+        stop = start + len(tokens)
+        placed = []
+        for item in self.media.placed:
+            inside = [n for n, position in enumerate(item.positions) if start <= position < stop]
+            if inside:
+                places = [item.positions[n] - start for n in inside]
+                placed.append((places, inside, self._features[item.medium.digest]))
+        # After a span's first tokens, which a cache may have, the others see all of it as well.
+        spans = tuple(
+            (max(first, start) - start, last - start) for first, last in self.spans if start < last <= stop
+        )
+        return self.encoder.model.assemble(tokens, placed, self.positions.of(start, stop), spans)
+
+    def release(self) -> None:
+        """Drop the features; the encoder's cache may still have them."""
+        self._features.clear()

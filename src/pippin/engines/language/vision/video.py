@@ -1,0 +1,128 @@
+"""Video as bytes: that of clients is decoded within limits to frames at a rate, through PyAV."""
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pippin.core.errors import ServerError
+
+MOST_SOURCE_FRAMES = 36_000
+"""The most frames that a file may hold, sampled or not: 20 minutes at 30 in a second."""
+
+MOST_FRAME_PIXELS = 4096 * 2304
+MOST_CLIP_PIXELS = 64_000_000
+"""The most pixels of all sampled frames together; larger frames are scaled down while they are decoded."""
+
+MOST_RATE = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameRate:
+    """How many frames are sampled: `fps` in a second, from `least` to `most` in all, a multiple of `group`."""
+
+    fps: float
+    least: int
+    most: int
+    group: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Clip:
+    """The sampled frames of a video, and what the model is told of the file that they come from."""
+
+    frames: npt.NDArray[np.uint8]  # [frames, channels, height, width]
+    indices: list[int]  # which frames of the file they are
+    source_frames: int
+    source_fps: float
+
+    @property
+    def fps(self) -> float:
+        """The sampled frames in a second."""
+        return len(self.indices) / self.source_frames * self.source_fps
+
+
+def read_clip(data: bytes, rate: FrameRate, param: str) -> Clip:
+    """Decode the sampled frames of a video. Raises `ServerError` naming `param` if it is unreadable or too large."""
+    try:
+        import av
+    except ImportError as error:
+        raise ServerError(
+            "unsupported", f'{param} is a video, which needs an extra: pip install "pippin[vision]".', param
+        ) from error
+    if not data:
+        raise ServerError("invalid_request", f"{param} is an empty file; send a video.", param)
+    try:
+        total, fps = _measure(data, param)
+        wanted = _sampled(total, fps, rate)
+        with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
+            frames = _decode(container, wanted, param)
+    except av.FFmpegError as error:
+        raise _unreadable(param) from error
+    if not frames:
+        raise _unreadable(param)
+    return Clip(frames=np.stack(frames), indices=wanted[: len(frames)], source_frames=total, source_fps=fps)
+
+
+def _measure(data: bytes, param: str) -> tuple[int, float]:
+    """The count of frames of a file, and how many it shows in a second."""
+    import av
+
+    with av.open(io.BytesIO(data), metadata_errors="ignore") as container:
+        if not container.streams.video:
+            raise _unreadable(param)
+        stream = container.streams.video[0]
+        if stream.width * stream.height > MOST_FRAME_PIXELS:
+            raise ServerError(
+                "invalid_request",
+                f"{param} has frames of {stream.width} x {stream.height} pixels; send a smaller video.",
+                param,
+            )
+        total = 0
+        for packet in container.demux(stream):
+            total += packet.size > 0
+            if total > MOST_SOURCE_FRAMES:
+                message = f"{param} has more than {MOST_SOURCE_FRAMES} frames; send a shorter video."
+                raise ServerError("invalid_request", message, param)
+        fps = float(stream.average_rate or stream.guessed_rate or 1)
+    if not total:
+        raise _unreadable(param)
+    return total, fps if math.isfinite(fps) and fps > 0 else 1.0
+
+
+def _sampled(total: int, fps: float, rate: FrameRate) -> list[int]:
+    """The indices of the sampled frames, evenly spread over the file."""
+    wanted = total / fps * min(rate.fps, MOST_RATE)
+    wanted = min(max(wanted, rate.least), rate.most, total)
+    count = max(math.floor(wanted / rate.group) * rate.group, 1)
+    return [int(index) for index in np.linspace(0, total - 1, count).round()]
+
+
+def _decode(container: Any, wanted: list[int], param: str) -> list[npt.NDArray[np.uint8]]:
+    """The frames of these indices, each uint8 [channels, height, width] and of the first one's size."""
+    frames: list[npt.NDArray[np.uint8]] = []
+    size: tuple[int, int] | None = None
+    for index, frame in enumerate(container.decode(video=0)):
+        if len(frames) == len(wanted):
+            break
+        if index != wanted[len(frames)]:
+            continue
+        if size is None:
+            if frame.width * frame.height > MOST_FRAME_PIXELS:
+                raise _unreadable(param)
+            scale = min(1.0, math.sqrt(MOST_CLIP_PIXELS / (len(wanted) * frame.width * frame.height)))
+            size = (max(int(frame.width * scale), 1), max(int(frame.height * scale), 1))
+        pixels = frame.reformat(width=size[0], height=size[1], format="rgb24").to_ndarray()
+        frames.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    return frames
+
+
+def _unreadable(param: str) -> ServerError:
+    return ServerError(
+        "invalid_request",
+        f"{param} can't be read as a video; send a whole mp4, webm, mov, mkv or gif file.",
+        param,
+    )

@@ -1,0 +1,177 @@
+"""The engine of rerankers: a score for each pair of query and document, across requests in padded batches.
+
+A reranker is a cross-encoder of mlx-vlm with one label, or a language model that was trained to answer yes or no.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Text
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event, Ranked
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Rerank, RerankDocument, Task
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.encoding import (
+    EncoderInput,
+    EncodingEngine,
+    EncodingJob,
+    EncodingTokenizer,
+    Floats,
+    Forward,
+    cast_weights,
+    floats,
+    padded,
+)
+
+# The prompt that Qwen3-Reranker was trained with (its model card).
+SYSTEM = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".'
+)
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+PREFIX = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+class RerankingPreparer:
+    """Tokenizes pairs of query and document and checks their lengths against the model's limit."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.folder = Path(spec.info.path or "")
+        options = convert(spec.options, ModelOptions)
+        self.info: ModelInfo = spec.info
+        self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
+        self.options = options
+        self.is_classifier = any(
+            str(name).endswith("ForSequenceClassification")
+            for name in self.tokenizer.config.get("architectures") or ()
+        )
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, Rerank):
+            raise ServerError("invalid_request", f"{self.info.id} is a reranker; it only scores.", "model")
+        if not task.query:
+            raise ServerError("invalid_request", "query is empty; send the text to compare with.", "query")
+        if not task.documents:
+            raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
+        build = self._pair if self.is_classifier else self._question
+        sequences = tuple(
+            build(
+                task, document.query or task.query, plain_text(document, f"documents[{i}]"), f"documents[{i}]"
+            )
+            for i, document in enumerate(task.documents)
+        )
+        tokens = sum(len(sequence.tokens) for sequence in sequences)
+
+        def answer(logits: Floats) -> Event:
+            scores = logits[:, 0] if task.raw_scores else 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
+            return Ranked(tuple(float(score) for score in scores), tokens)
+
+        return EncodingJob(id, Accepted(tokens), sequences, answer)
+
+    def _pair(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
+        sequence = self.tokenizer.encode(query, document)
+        excess = len(sequence.tokens) - self.tokenizer.limit
+        if excess <= 0:
+            return sequence
+        self._refuse_unless_truncating(task, len(sequence.tokens), param)
+        segments = (
+            None if sequence.segments is None else (*sequence.segments[: -excess - 1], sequence.segments[-1])
+        )
+        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments)
+
+    def _question(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
+        head = f"{PREFIX}<Instruct>: {task.instruction or INSTRUCTION}\n<Query>: "
+        start = self.tokenizer.template(head)
+        middle = self.tokenizer.plain(f"{query}\n<Document>: {document}")
+        end = self.tokenizer.template(SUFFIX)
+        available = self.tokenizer.limit - len(start) - len(end)
+        if len(middle) > available:
+            self._refuse_unless_truncating(task, len(start) + len(middle) + len(end), param)
+            middle = middle[:available]
+        return EncoderInput((*start, *middle, *end))
+
+    def _refuse_unless_truncating(self, task: Rerank, length: int, param: str) -> None:
+        if (task.overflow or self.options.embedding_overflow) == "error":
+            raise ServerError(
+                "context_length_exceeded",
+                f"{param} and the query have {length} tokens; {self.info.id} takes {self.tokenizer.limit}. "
+                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
+                param,
+            )
+
+
+def plain_text(document: RerankDocument, param: str) -> str:
+    """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
+    if not all(isinstance(part, Text) for part in document.parts):
+        raise ServerError("unsupported", f"{param} is not text; this reranker reads text only.", param)
+    return "".join(part.text for part in document.parts if isinstance(part, Text))
+
+
+def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
+    return RerankingPreparer(spec)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
+    assert isinstance(preparer, RerankingPreparer)
+    progress(0, spec.info.size_bytes, "weights")
+    load = _classifier if preparer.is_classifier else _language_model
+    forward = load(preparer)
+    forward([EncoderInput((preparer.tokenizer.pad,))])
+    progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
+    return EncodingEngine(forward)
+
+
+def _classifier(preparer: RerankingPreparer) -> Forward:
+    try:
+        from mlx_vlm.reranker_loader import load_sequence_classification_model
+    except ImportError as error:
+        raise ServerError("load_failed", 'Rerankers need an extra: pip install "pippin[vision]".') from error
+    try:
+        model = load_sequence_classification_model(preparer.folder, trust_remote_code=False)
+    except ValueError as error:
+        raise ServerError(
+            "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
+        ) from error
+    cast_weights(model, preparer.options)
+    pad = preparer.tokenizer.pad
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        tokens, mask, segments = padded(batch, pad)
+        extra = {} if segments is None else {"token_type_ids": segments}
+        return floats(model(tokens, attention_mask=mask, **extra).logits)
+
+    return forward
+
+
+def _language_model(preparer: RerankingPreparer) -> Forward:
+    """The score of Qwen3-Reranker and its like: the logit of `yes` as the next token less that of `no`."""
+    from mlx_lm.utils import load_model
+
+    yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
+    if yes is None or no is None:
+        raise ServerError(
+            "load_failed",
+            f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
+        )
+    model, _ = load_model(preparer.folder, trust_remote_code=False)
+    cast_weights(model, preparer.options)
+    pad = preparer.tokenizer.pad
+    head: Callable[[mx.array], Any] = (
+        model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
+    )
+
+    def forward(batch: Sequence[EncoderInput]) -> Floats:
+        tokens, mask, _ = padded(batch, pad)
+        last = model.model(tokens)[mx.arange(len(batch)), mask.sum(axis=1) - 1]
+        logits = head(last)
+        return floats((logits[:, yes] - logits[:, no])[:, None])
+
+    return forward

@@ -1,0 +1,217 @@
+"""The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event, Progress, Segment, Transcribed, Usage, Word
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Task, Transcribe
+from pippin.engines import sound
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+from pippin.engines.encoding import cast_weights
+
+RATE = 16000
+"""Samples a second that the models of mlx-audio take."""
+
+SEGMENT_SECONDS = 30.0
+"""Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
+
+
+class TranscriptionPreparer:
+    """Decodes the audio of a request within limits, beside the step loop."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        sound.require_extra()
+        self.info = info
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, Transcribe):
+            raise ServerError(
+                "invalid_request", f"{self.info.id} turns speech into text; send it audio.", "model"
+            )
+        samples = sound.decode(task.audio, RATE, param="file")
+        accepted = Accepted(prompt_tokens=audio_tokens(samples.size / RATE))
+        return BlockingJob[nn.Module](id, accepted, transcriber(task, samples))
+
+
+def open_preparer(spec: WorkerSpec) -> TranscriptionPreparer:
+    return TranscriptionPreparer(spec.info)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[nn.Module]:
+    folder = Path(spec.info.path or "")
+    options = convert(spec.options, ModelOptions)
+
+    def load() -> nn.Module:
+        from mlx_audio.stt.utils import load_model
+
+        progress(0, spec.info.size_bytes, "weights")
+        model = load_model(folder, strict=True)
+        cast_weights(model, options)
+        if is_whisper(model):
+            _prepare_whisper(model, spec.info.id)
+        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
+        return model
+
+    return BlockingEngine(load)
+
+
+def _prepare_whisper(model: nn.Module, name: str) -> None:
+    """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
+    # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
+    model.dtype = model.encoder.conv1.weight.dtype
+    tokenizer = model.get_tokenizer()
+    if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
+        raise ServerError(
+            "load_failed",
+            f"The tokenizer of {name} has no tokens for times (`<|0.00|>` and on); take tokenizer.json from the "
+            "original model.",
+        )
+
+
+def is_whisper(model: nn.Module) -> bool:
+    from mlx_audio.stt.models.whisper.whisper import Model
+
+    return isinstance(model, Model)
+
+
+def transcriber(task: Transcribe, samples: sound.Samples) -> Callable[[nn.Module, Call], None]:
+    """The call that a job runs on the model's thread: it emits segments as they come, then the whole transcript."""
+    duration = samples.size / RATE
+
+    def run(model: nn.Module, call: Call) -> None:
+        arguments = _arguments(model, task, call, duration)
+        pieces = split_at_silence(samples) if task.stream else [samples]
+        texts: list[str] = []
+        count, begin, tokens = 0, 0.0, 0
+        for piece in pieces:
+            call.check()
+            result = model.generate(piece, **arguments)
+            for segment in _segments(result.segments or (), task.words, first=count, begin=begin):
+                call.emit(segment)
+                count += 1
+                tokens += len(segment.tokens)
+            texts.append(result.text.strip())
+            begin += piece.size / RATE
+            if "language" in arguments and arguments["language"] is None:
+                # The language that was detected in the first piece holds for the others.
+                arguments["language"] = result.language
+        usage = Usage(prompt_tokens=audio_tokens(duration), completion_tokens=tokens)
+        language = arguments.get("language") or result.language
+        text = " ".join(filter(None, texts))
+        call.emit(Transcribed(text=text, language=language, duration=duration, usage=usage))
+
+    return run
+
+
+def audio_tokens(duration: float) -> int:
+    """The tokens that `duration` seconds of audio count for: ten a second, as in OpenAI's usage figures."""
+    return max(1, round(duration * 10))
+
+
+def split_at_silence(samples: sound.Samples) -> list[sound.Samples]:
+    """Cut into pieces of at most `SEGMENT_SECONDS`, each at the quietest tenth of a second of its last third."""
+    frame = RATE // 10
+    pieces = []
+    while samples.size > SEGMENT_SECONDS * RATE:
+        first, last = int(SEGMENT_SECONDS * 2 / 3 * 10), int(SEGMENT_SECONDS * 10)
+        loudness = np.square(samples[first * frame : last * frame]).reshape(-1, frame).mean(axis=1)
+        cut = (first + int(loudness.argmin())) * frame + frame // 2
+        pieces.append(samples[:cut])
+        samples = samples[cut:]
+    return [*pieces, samples]
+
+
+def _arguments(model: nn.Module, task: Transcribe, call: Call, duration: float) -> dict[str, Any]:
+    """The arguments of the model's `generate`. Raises `ServerError` for a field that this model has no argument for."""
+    arguments: dict[str, Any] = {"verbose": None}
+    if not is_whisper(model):
+        for name, asked in (("translate", task.translate), ("words", task.words), ("prompt", task.prompt)):
+            if asked:
+                raise ServerError("unsupported", f"This model has no `{name}`; leave it out.", name)
+        if task.language:
+            arguments["language"] = task.language
+        if task.temperature is not None:
+            arguments["temperature"] = task.temperature
+        return arguments
+    _report_progress(model, call, duration)
+    arguments["language"] = _language(model, task.language)
+    if task.max_tokens is not None:
+        raise ServerError("unsupported", "This model has no `max_tokens`; leave it out.", "max_tokens")
+    arguments["fp16"] = model.dtype == mx.float16
+    arguments["task"] = "translate" if task.translate else "transcribe"
+    arguments["word_timestamps"] = task.words
+    arguments["initial_prompt"] = task.prompt
+    # As in OpenAI's API, 0 is the default: the temperature begins at 0 and rises where decoding fails.
+    if task.temperature:
+        arguments["temperature"] = task.temperature
+    if task.translate and not model.is_multilingual:
+        raise ServerError("unsupported", "This model knows English only; it can't translate.", "model")
+    return arguments
+
+
+def _language(model: nn.Module, language: str | None) -> str | None:
+    """Whisper's code for a language tag such as `en-GB`. Raises `ServerError` for a language that it does not know."""
+    if language is None:
+        return None
+    known: tuple[str, ...] = model.get_tokenizer().all_language_codes
+    code = language.lower().split("-")[0]
+    if code not in known:
+        raise ServerError(
+            "invalid_request",
+            f"language is {language!r}; this model knows {', '.join(sorted(known))}.",
+            "language",
+        )
+    return code
+
+
+def _report_progress(model: nn.Module, call: Call, duration: float) -> None:
+    """Have Whisper emit `Progress` before each segment that it decodes, and stop there if the request is cancelled."""
+    decode = type(model).decode
+    total = max(1, int(np.ceil(duration / SEGMENT_SECONDS)))
+    done = 0
+
+    def reporting(mel: mx.array, options: Any) -> Any:
+        nonlocal done
+        call.emit(Progress(min(done, total), total))
+        done += 1
+        return decode(model, mel, options)
+
+    model.decode = reporting
+
+
+def _segments(
+    found: Iterable[dict[str, Any]], with_words: bool, *, first: int, begin: float
+) -> Iterable[Segment]:
+    """The segments that mlx-audio found, numbered from `first` on, with `begin` seconds added to their times."""
+    for number, segment in enumerate(found, first):
+        words = tuple(
+            Word(
+                text=word["word"],
+                start=begin + float(word["start"]),
+                end=begin + float(word["end"]),
+                probability=float(word["probability"]) if "probability" in word else None,
+            )
+            for word in (segment.get("words") or () if with_words else ())
+        )
+        yield Segment(
+            id=number,
+            start=begin + float(segment.get("start", 0.0)),
+            end=begin + float(segment.get("end", 0.0)),
+            text=segment.get("text", ""),
+            tokens=tuple(int(token) for token in segment.get("tokens") or ()),
+            temperature=float(segment.get("temperature", 0.0)),
+            avg_logprob=float(segment.get("avg_logprob", 0.0)),
+            compression_ratio=float(segment.get("compression_ratio", 0.0)),
+            no_speech_prob=float(segment.get("no_speech_prob", 0.0)),
+            words=words,
+        )

@@ -1,0 +1,69 @@
+"""What a kind of cache says of itself holds: its bytes, and that it goes on from what it gave away."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.engines.language.kv_cache.layout import (
+    CacheLayout,
+    arrays_of,
+    find_kinds,
+    leaves,
+    new_prompt_cache,
+    probe_prompt,
+    regrouped,
+)
+from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache.slots import SlotRequest
+from tests.engines.language.bench import Bench
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
+
+SLACK = 4
+LENGTH = 40  # more than the tiny models' spans
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    folder = tiny_model(request.param, tmp_path_factory.mktemp("models") / request.param)
+    return Bench(folder, ModelOptions()).model
+
+
+@pytest.fixture
+def layout(model: nn.Module) -> CacheLayout:
+    return CacheLayout.learn(model, probe_prompt(model, 2))
+
+
+def test_slots_take_the_bytes_that_their_kinds_say(model: nn.Module, layout: CacheLayout) -> None:
+    group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
+    for length in (5, LENGTH):
+        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
+        group.join(slot, probe_prompt(model, length), shift=0)
+    assert group.bytes == 2 * layout.slot_bytes(group._table.capacity, SLACK)
+
+
+def test_a_prompts_own_cache_takes_no_more_than_its_kinds_say(model: nn.Module, layout: CacheLayout) -> None:
+    cache = layout.new_prompt_cache(LENGTH)
+    model(mx.arange(LENGTH)[None], cache=cache)
+    mx.eval(arrays_of(cache))
+    assert sum(array.nbytes for array in arrays_of(cache)) <= layout.prompt_bytes(LENGTH, LENGTH)
+
+
+def test_a_view_of_a_slot_goes_on_as_the_sequence_does(model: nn.Module, layout: CacheLayout) -> None:
+    group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
+    slot = group.reserve(SlotRequest(length=LENGTH, growth=8, length_class=0), 8, 0)
+    group.join(slot, probe_prompt(model, LENGTH), shift=0)
+    group.forward(mx.array([[7]]))
+    alone = model(mx.array([[9]]), cache=slot.view(LENGTH + 1))
+    assert mx.allclose(group.forward(mx.array([[9]])), alone, atol=1e-3)
+
+
+def test_the_layers_of_a_model_are_of_few_kinds(layout: CacheLayout) -> None:
+    """Equal where they are alike: sizes are reckoned by the kind, not by the layer."""
+    assert len(set(layout.kinds)) <= 2
+
+
+def test_lists_of_caches_are_taken_apart_and_put_together_again(model: nn.Module) -> None:
+    caches = new_prompt_cache(model)
+    assert list(map(type, regrouped(caches, leaves(caches)))) == list(map(type, caches))
+    assert all(type(leaf) in find_kinds() for leaf in leaves(caches))
