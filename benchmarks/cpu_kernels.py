@@ -1,64 +1,75 @@
 """Decoding and prompts on a CPU, without HTTP: the kernels, MLX in float32, and llama.cpp, in turns.
 
-python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--rounds 5] [--threads 2]
+python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--rounds 4] [--threads 2] [--cpu-time]
 
-FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round;
-the best and the median of the rounds are told. llama.cpp's figures are its server's own, of which those of 16 streams
-are summed; its sampler is in them, and argmax in the others'.
+FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round. The
+speed of decoding is that of the steps by which a long answer is longer than a short one, each the quickest of its rounds.
+`--cpu-time` counts seconds of CPU: on a shared machine, with one thread, neighbours change that least.
 """
 
 import argparse
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.blas import accelerate_blas
 
-STEPS = {1: 32, 16: 8}  # of a turn, by streams
+SHORT, LONG = 4, 20  # steps of an answer
 BEFORE = 16  # tokens of each stream's prompt
 PROMPT = 256
+STREAMS = (1, 16)
 
-Turn = Callable[[], float]
+Run = Callable[[int, int, int], object]
+"""Told streams, tokens of each prompt, and tokens of each answer."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gguf", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true")
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), given.threads)
-    ways: dict[str, dict[str, Turn]] = {
+    ways: dict[str, Run] = {
         "kernels": on_mlx(given.folder, given.threads, ModelOptions()),
         "float32": on_mlx(given.folder, given.threads, ModelOptions(cpu_kernels="off")),
     }
     if given.gguf is not None:
         ways["llama.cpp"] = on_llama_cpp(given.gguf, given.threads)
-    found: dict[tuple[str, str], list[float]] = {}
+    clock = time.process_time if given.cpu_time else time.perf_counter
+    jobs = [(streams, BEFORE, steps) for streams in STREAMS for steps in (SHORT, LONG)] + [(1, PROMPT, 1)]
+    quickest: dict[tuple[str, tuple[int, int, int]], float] = {}
     for turn in range(given.rounds):
-        for what in ("1 stream", "16 streams", "prompt"):
-            for way, turns in ways.items():
-                found.setdefault((what, way), []).append(turns[what]())
-        last = ", ".join(f"{what} {way} {speeds[-1]:.0f}" for (what, way), speeds in found.items())
-        print(f"round {turn + 1}: {last}", flush=True)
-    print("tokens/s: best (median) of", given.rounds, "rounds")
-    for (what, way), speeds in found.items():
-        print(f"{what:12}{way:12}{max(speeds):8.0f} ({median(speeds):.0f})")
+        for job in jobs:
+            for way, run in ways.items():
+                started = clock()
+                run(*job)
+                taken = clock() - started
+                quickest[way, job] = min(taken, quickest.get((way, job), taken))
+        print(f"round {turn + 1} of {given.rounds}", flush=True)
+    print(f"{'tokens a second':16}{'1 stream':>10}{'16 streams':>12}{'prompt':>9}")
+    for way in ways:
+        speeds = []
+        for streams in STREAMS:
+            short, long = (quickest[way, (streams, BEFORE, steps)] for steps in (SHORT, LONG))
+            speeds.append(streams * (LONG - SHORT) / (long - short))
+        print(f"{way:16}{speeds[0]:10.0f}{speeds[1]:12.0f}{PROMPT / quickest[way, jobs[-1]]:9.0f}")
 
 
-def on_mlx(folder: Path, threads: int, options: ModelOptions) -> dict[str, Turn]:
+def words(serial: int, count: int) -> list[int]:
+    return [(serial * 7919 + place * 31) % 40_000 for place in range(count)]
+
+
+def on_mlx(folder: Path, threads: int, options: ModelOptions) -> Run:
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
 
     from pippin.engines.device import configure, decide, find_facts
-    from pippin.engines.language.kv_cache.layout import CacheLayout  # noqa: F401 (the caches' room is whole first)
     from pippin.engines.language.model.head import Head
     from pippin.engines.language.model.weights import load_weights
 
@@ -66,78 +77,44 @@ def on_mlx(folder: Path, threads: int, options: ModelOptions) -> dict[str, Turn]
     configure(plan)
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
     model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False, kernel_threads=threads)
-    vocabulary = model(mx.array([[1]])).shape[-1]
-    head = Head(model, vocabulary)
+    head = Head(model, model(mx.array([[1]])).shape[-1])
 
-    def decode(streams: int) -> float:
+    def run(streams: int, before: int, steps: int) -> None:
         cache = make_prompt_cache(model)
-        prompt = mx.array(
-            [[(row * 31 + place * 7) % 1000 for place in range(BEFORE)] for row in range(streams)]
-        )
-        tokens = mx.argmax(model(prompt, cache=cache)[:, -1:], axis=-1)
+        prompts = mx.array([words(stream, before) for stream in range(streams)])
+        with head.only([before - 1] * streams):
+            tokens = mx.argmax(model(prompts, cache=cache)[:, -1:], axis=-1)
         mx.eval(tokens)
-        started = time.perf_counter()
-        for _ in range(STEPS[streams]):
-            tokens = mx.argmax(model(tokens, cache=cache)[:, -1:], axis=-1)
+        for _ in range(steps - 1):
+            tokens = mx.argmax(model(tokens, cache=cache), axis=-1)
             mx.eval(tokens)
-        return streams * STEPS[streams] / (time.perf_counter() - started)
 
-    def prompt() -> float:
-        cache = make_prompt_cache(model)
-        tokens = mx.array([[place * 7919 % vocabulary for place in range(PROMPT)]])
-        started = time.perf_counter()
-        with head.only([PROMPT - 1]):
-            mx.eval(model(tokens, cache=cache))
-        return PROMPT / (time.perf_counter() - started)
-
-    return {"1 stream": lambda: decode(1), "16 streams": lambda: decode(16), "prompt": prompt}
+    return run
 
 
-def on_llama_cpp(file: Path, threads: int) -> dict[str, Turn]:
+def on_llama_cpp(file: Path, threads: int) -> Run:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
-    params.n_parallel = 16
-    params.n_ctx = 16 * 2048
+    params.n_parallel = max(STREAMS)
+    params.n_ctx = params.n_parallel * 2048
     params.port = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(params)
-    serials: Iterator[int] = iter(range(1 << 30))
 
-    def ask(tokens: int, words: int) -> dict[str, Any]:
-        body = {
-            "prompt": [(next(serials) * 7919 + place * 31) % 40_000 for place in range(words)],
-            "n_predict": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_prompt": False,
-        }
-        answer = server.handle_completions(body)
-        timings: dict[str, Any] = (json.loads(answer) if isinstance(answer, (str, bytes)) else answer)[
-            "timings"
-        ]
-        return timings
+    def ask(stream: int, before: int, steps: int) -> None:
+        given = {"temperature": 0, "ignore_eos": True, "cache_prompt": False}
+        server.handle_completions({"prompt": words(stream, before), "n_predict": steps, **given})
 
-    def decode(streams: int) -> float:
-        speeds: list[float] = []
-        threads = [
-            threading.Thread(
-                target=lambda: speeds.append(ask(STEPS[streams], BEFORE)["predicted_per_second"])
-            )
-            for _ in range(streams)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(speeds)
+    def run(streams: int, before: int, steps: int) -> None:
+        asked = [threading.Thread(target=ask, args=(stream, before, steps)) for stream in range(streams)]
+        for each in asked:
+            each.start()
+        for each in asked:
+            each.join()
 
-    return {
-        "1 stream": lambda: decode(1),
-        "16 streams": lambda: decode(16),
-        "prompt": lambda: float(ask(1, PROMPT)["prompt_per_second"]),
-    }
+    return run
 
 
 if __name__ == "__main__":
