@@ -2,8 +2,9 @@
 
 python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--rounds 4] [--threads 2] [--cpu-time]
 
-FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round. The
-speed of decoding is that of the steps by which a long answer is longer than a short one, each the quickest of its rounds.
+FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round.
+The speed of decoding is that of the steps by which a long answer is longer than a short one, each the quickest of its
+rounds.
 `--cpu-time` counts seconds of CPU: on a shared machine, with one thread, neighbours change that least.
 """
 
