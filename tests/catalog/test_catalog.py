@@ -1,6 +1,7 @@
 """Names, listings and the places where models are found."""
 
 import asyncio
+import os
 import shutil
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pippin.catalog import Catalog, CatalogRoots, default_roots
+from pippin.catalog.footprint import footprint
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
@@ -425,3 +427,31 @@ def test_the_usual_places_follow_the_variables_of_hugging_face() -> None:
     assert default_roots({"HF_HOME": "/data/hf", "HF_HUB_CACHE": "~/c"}, home).hub == Path("/home/u/c")
     assert default_roots({"XDG_CACHE_HOME": "/x"}, home).imports == Path("/x/pippin/models")
     assert default_roots({"PIPPIN_HOME": "/p"}, home).imports == Path("/p/models")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to itself"])
+def test_pipes_and_devices_in_a_model_folder_are_named_and_not_read(kind: str, roots: CatalogRoots) -> None:
+    write_model(roots.imports / "good")
+    for name, file in (
+        ("bad", "config.json"),
+        ("weights", "model.safetensors"),
+        ("words", "tokenizer_config.json"),
+    ):
+        path = write_model(roots.imports / name) / file
+        path.unlink(missing_ok=True)
+        match kind:
+            case "pipe":
+                os.mkfifo(path)
+            case "device":
+                path.symlink_to("/dev/zero")
+            case _:
+                path.symlink_to(path)
+    catalog = Catalog(ServerOptions(), roots)
+    assert catalog.resolve("good").id == "good"
+    report = refusal(catalog, "bad").report
+    assert report.kind == "load_failed"
+    assert report.message.startswith("config.json of the model bad ")
+    for entry in catalog.entries():
+        if entry.info is not None:
+            footprint(entry.info, ModelOptions())

@@ -1,5 +1,6 @@
 """Reads the small JSON files of a model folder, whose contents nobody vouches for."""
 
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,10 @@ LARGEST: Final = 32 * 1024 * 1024  # bytes
 def find_json(path: Path) -> Json | None:
     """The object in a JSON file, or None if there is no such file. Raises `ServerError` for any other content."""
     try:
-        if path.stat().st_size > LARGEST:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, and a device read without end
+            raise broken(path, "is no ordinary file")
+        if status.st_size > LARGEST:
             raise broken(path, "is too large to be read")
         document = from_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -32,7 +36,8 @@ def find_json(path: Path) -> Json | None:
 def find_text(path: Path) -> str | None:
     """The text of a file, or None if it is not there or cannot be read."""
     try:
-        return path.read_text(encoding="utf-8") if path.stat().st_size <= LARGEST else None
+        small = path.is_file() and path.stat().st_size <= LARGEST
+        return path.read_text(encoding="utf-8") if small else None
     except (OSError, UnicodeDecodeError):
         return None
 

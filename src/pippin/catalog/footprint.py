@@ -86,6 +86,8 @@ def _array_bytes(name: str, array: StoredArray, settings: Json, value_bytes: int
 def _arrays(path: Path) -> dict[str, StoredArray]:
     """The arrays that the header of a weight file lists; none if the file cannot be read."""
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return {}
         with path.open("rb") as file:
             header = read_header(file)
     except OSError:
