@@ -28,6 +28,7 @@ SPACE := $(subst ,, )
 UV := .venv/.uv
 TO_SERVE := .venv/.to-serve-$(subst $(SPACE),-,$(strip $(DEVICE) $(EXTRAS)))
 TO_TEST := .venv/.to-test-$(DEVICE)
+KERNELS := kernels/pippin_kernels/libpippin_kernels.so
 ORACLE := .venv-oracle/.ready
 IMAGES := .venv-images/.ready
 
@@ -47,8 +48,11 @@ demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 
 # Checking
 
+.PHONY: kernels
+kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as they are stored (needs a C compiler)
+
 .PHONY: test
-test: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
+test: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
 	$(BIN)/pytest $(ARGS)
 
 .PHONY: test-all
@@ -108,6 +112,16 @@ $(TO_TEST): $(UV) $(LOCK)
 	@echo "Installing what the tests need (once) ..."
 	@$(SYNC) --group dev --extra vision --extra audio --extra mcp
 	@touch $@ $(TO_SERVE)
+
+# Where there is no C compiler, Pippin runs without them, and their tests are skipped.
+$(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
+	@echo "Compiling the kernels for CPUs (once) ..."
+	@$(BIN)/python kernels/compile.py $@ || echo "Going on without the kernels for CPUs."
+	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
+
+.PHONY: sanitize
+sanitize: $(UV) ## Run the kernels for CPUs under the address, undefined and thread sanitizers
+	@$(BIN)/python kernels/tests/sanitize.py
 
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py

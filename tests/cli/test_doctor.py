@@ -57,7 +57,7 @@ def test_a_busy_machine_is_no_fault_of_the_blas(
     ],
 )
 def test_an_mlx_without_the_kernels_of_its_chip_is_told(changes: dict[str, Any], warned: bool) -> None:
-    found = list(findings.kernels(REPORT | M5 | changes))
+    found = list(findings.metal_kernels(REPORT | M5 | changes))
     assert [("neural accelerators" in each.text, each.state) for each in found] == [
         (True, "warning")
     ] * warned

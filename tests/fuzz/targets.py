@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pippin.api.access.guards import read_key_file
+from pippin.api.access.keys import read_key_file
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.http.forms import FormReader

@@ -37,7 +37,7 @@ def products(report: dict[str, Any]) -> Finding:
     return Finding("warning", f"{found}: no accelerated BLAS; pip install 'pippin[cpu]'")
 
 
-def kernels(report: dict[str, Any]) -> Iterator[Finding]:
+def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
     """Whether MLX has the kernels of this Mac's GPU: one of its wheels came without those of the M5."""
     found = re.fullmatch(r"applegpu_g(\d+)\w*", report.get("architecture") or "")
     if found is None or int(found[1]) < NEURAL_ACCELERATORS or report.get("nax_kernels") is not False:
@@ -47,6 +47,16 @@ def kernels(report: dict[str, Any]) -> Iterator[Finding]:
         f"MLX {report['version']} lacks the kernels of this GPU's neural accelerators: prompts take up to three times "
         "as long. Install another version of mlx",
     )
+
+
+def cpu_kernels(report: dict[str, Any]) -> Iterator[Finding]:
+    """Whether models on this CPU can be computed in their packed weights."""
+    if report.get("kernels"):
+        yield Finding("ok", f"Kernels for CPUs with {report['kernels']}")
+    elif "cpu" in report["device"]:
+        yield Finding(
+            "warning", f"No kernels for CPUs, models run in float32: {report.get('kernels_missing')}"
+        )
 
 
 def panics(folders: Iterable[Path], now: float | None = None) -> Iterator[Finding]:

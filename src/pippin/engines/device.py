@@ -75,6 +75,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
+    kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -114,6 +115,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
+        kernels=on_cpu and _wants_kernels(options),
         sorts_slowly=on_cpu,
     )
 
@@ -123,6 +125,13 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
     if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
         return None
     return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
+
+
+def _wants_kernels(options: ModelOptions) -> bool:
+    """Whether the options ask for nothing that the kernels lack: these compute in float32, without adapters, and keep
+    keys and values unquantised."""
+    plain = options.kv_bits is None and options.adapter_path is None and not options.adapters
+    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):
@@ -251,6 +260,7 @@ def report() -> dict[str, object]:
 
     `busy` is the part of the processors that others use, measured while this process waits.
     """
+    from pippin.engines.cpu import kernels
     from pippin.engines.cpu.blas import accelerate_blas
 
     # The BLAS must be loaded before mlx is imported.
@@ -267,7 +277,10 @@ def report() -> dict[str, object]:
         started = time.perf_counter()
         mx.eval(left @ right)
         seconds = min(seconds, time.perf_counter() - started)
+    missing = kernels.why_missing()
     return {
+        "kernels": None if missing else kernels.best_instruction_set(),
+        "kernels_missing": missing,
         "version": version("mlx"),
         "device": str(mx.default_device()),
         "blas": blas,

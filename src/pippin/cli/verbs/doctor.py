@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -14,24 +15,35 @@ from pippin.cli import machine_findings as findings
 from pippin.cli.bench_table import bench_table
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.machine_findings import Finding
-from pippin.cli.running import client_parser, running_servers
+from pippin.cli.running import address, ask, client_parser, is_there, running_servers
 from pippin.cli.terminal import size
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings, Sources
+from pippin.core.errors import ServerError
 
 ROOM_FOR_A_MODEL: Final = 10_000_000_000  # bytes
 SECONDS: Final = 60
+FOREIGN: Final = "https://pippin-doctor.invalid"
+"""The origin of a web page that no operator allows."""
 
 
 def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin doctor", "Check that this machine can run models.")
+    parser.add_argument(
+        "--security",
+        action="store_true",
+        help="check the security of the configuration and the running server",
+    )
     parser.add_argument("--bench", action="store_true", help="measure the running server too")
     parser.add_argument("--model", default="default", help="the model to measure")
     parsed = parser.parse(arguments)
-    found = [finding for check in CHECKS for finding in check()]
+    if parsed.security:
+        found = [*check_security(), *check_running_security(parsed)]
+    else:
+        found = [finding for check in CHECKS for finding in check()]
     if parsed.json:
         print(json.dumps([{"state": finding.state, "text": finding.text} for finding in found], indent=2))
     else:
@@ -62,7 +74,8 @@ def check_arrays() -> Iterator[Finding]:
     report = json.loads(done.stdout)
     yield Finding("ok", f"MLX {report['version']} on {report['device']}")
     yield findings.products(report)
-    yield from findings.kernels(report)
+    yield from findings.metal_kernels(report)
+    yield from findings.cpu_kernels(report)
 
 
 def check_mac() -> Iterator[Finding]:
@@ -131,6 +144,63 @@ def check_configuration() -> Iterator[Finding]:
         return
     for note in notes:
         yield Finding("warning", note.text)
+
+
+def check_security() -> Iterator[Finding]:
+    """What the configuration means: options of a command line that started a server are that server's to tell."""
+    from pippin.api.access.posture import security_findings  # not for every run of the doctor
+
+    try:
+        options = load(Sources()).server
+    except ConfigError as error:
+        yield Finding("problem", str(error))
+        return
+    for found in security_findings(options):
+        yield Finding(found.state, f"Configuration: {found.text}")
+
+
+def check_running_security(parsed: Namespace) -> Iterator[Finding]:
+    """What the server says of itself to an administrator, and what it says to a stranger."""
+    if not is_there(parsed):
+        yield Finding("ok", "No server runs here; name one with --server.")
+        return
+    base = address(parsed)
+    try:
+        told = ask(parsed, "GET", "/v1/security")["findings"]
+    except ServerError as error:
+        yield Finding(
+            "warning", f"{base} does not tell of itself ({error}) Show an administrator's --api-key."
+        )
+    else:
+        yield from (Finding(each["state"], f"{base}: {each['text']}") for each in told)
+    yield from _probes(base, is_keyed=bool(parsed.api_key or environment.client_key()))
+
+
+def _probes(base: str, *, is_keyed: bool) -> Iterator[Finding]:
+    """Try what must not work. None of it changes anything where it does."""
+    import httpx
+
+    try:
+        with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as client:
+            page = client.get("/v1/models", headers={"origin": FOREIGN, "sec-fetch-site": "cross-site"})
+            stranger = client.get("/v1/models")
+            manager = client.patch("/v1/settings", json={})
+    except httpx.TransportError as error:
+        yield Finding("problem", f"No server answers at {base} ({type(error).__name__}).")
+        return
+    if page.is_success:
+        yield Finding("warning", f"{base} answers a web page of {FOREIGN}: see --allowed-origin.")
+    else:
+        yield Finding("ok", f"{base} refuses a web page of another origin.")
+    if is_keyed and stranger.is_success:
+        yield Finding("warning", f"{base} answers without a key.")
+    elif not stranger.is_success:
+        yield Finding("ok", f"{base} answers nobody without a key.")
+    if manager.is_success:
+        state: Literal["warning", "problem"] = "problem" if is_keyed else "warning"
+        yield Finding(state, f"{base} lets anyone who reaches it manage it, as no key is set.")
+    else:
+        yield Finding("ok", f"{base} lets nobody manage it without a key.")
 
 
 def _settings() -> Settings:

@@ -1,5 +1,7 @@
 """What only a CPU needs. `engines/device.py` decides whether it is used; no other room asks what the device is.
 
+Begin with `functions.py`.
+
 - `blas.py`: loads a fast BLAS library ahead of the one in MLX's wheel.
 - `functions.py`: exp, sigmoid, erf, softmax, attention and rotary embedding in place of MLX's own.
 - `in_place.py`: the same for large arrays, computed by numpy in the memory of MLX arrays.

@@ -1,6 +1,7 @@
 """From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
 
 import logging
+import os
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     plan = decide(find_facts(), options, spec.memory_bytes)
     configure(plan)
     trusted = options.trust_remote_code
-    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
+    threads = spec.threads or os.cpu_count() or 1
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads)
     if isinstance(model, VisionModel) and not runs(model):
         log.warning(
             "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id

@@ -451,3 +451,81 @@ def test_what_ends_a_turn_ends_an_answer_though_no_configuration_says_so():
     tokenizer.eos = frozenset()
     prepared = LanguagePreparer(WorkerSpec(info=PLAIN.info), tokenizer)
     assert prepared.tokenizer.eos == {prepared.tokenizer.single("<|im_end|>")}
+
+
+class Counting:
+    """A tokenizer's backend that counts the characters it is given."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.characters = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.characters += sum(map(len, texts))
+        return self._backend.encode_batch_fast(texts, **options)
+
+
+def counted(prepared: LanguagePreparer) -> Counting:
+    counting = Counting(prepared.tokenizer.backend)
+    prepared.tokenizer.backend = counting  # type: ignore[assignment]
+    prepared.tokenizer.literals._backend = counting  # type: ignore[assignment]
+    return counting
+
+
+LONG = "word <|im_end|> and more. " * 100_000
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        chat(say("user", LONG)),
+        chat(say("system", LONG), say("user", "Hi")),
+        GenerationRequest(model="small", prompt=LONG),
+    ],
+    ids=["user", "system", "prompt"],
+)
+def test_a_text_that_can_not_fit_is_refused_before_all_of_it_is_tokenized(
+    request_: GenerationRequest,
+) -> None:
+    prepared = preparer(window=4096)
+    read = counted(prepared)
+    told = refusal(prepared, request_)
+    assert told.kind == "context_length_exceeded"
+    assert "maximum context length is 4096 tokens" in told.message
+    assert "tokens or more" in told.message
+    assert read.characters < 200_000 < len(LONG)
+
+
+def test_of_a_conversation_far_too_long_the_last_turns_are_kept() -> None:
+    prepared = preparer(window=4096)
+    read = counted(prepared)
+    job = job_of(
+        prepared, chat(say("user", LONG), say("assistant", "ok"), say("user", "Hi"), overflow="truncate")
+    )
+    assert job.accepted.dropped_messages == 2
+    assert read.characters < 200_000
+
+
+def test_a_text_that_just_fits_is_read_as_ever() -> None:
+    text = "word " * 200_000
+    prepared = preparer(window=1 << 20)
+    (tokenized,) = prepared.prepare("r", Tokenize(text))
+    assert isinstance(tokenized, Tokenized)
+    assert list(job_of(prepared, GenerationRequest(model="small", prompt=text)).prompt) == list(
+        tokenized.tokens
+    )
+
+
+def test_counting_and_tokenizing_end_at_a_million_tokens() -> None:
+    prepared = preparer()
+    read = counted(prepared)
+    huge = "é ö 12 \\n" * 2_000_000
+    for task in (Tokenize(huge), CountTokens(chat(say("user", huge)))):
+        read.characters = 0
+        with pytest.raises(ServerError, match="send at most 1000000") as refused:
+            prepared.prepare("r", task)
+        assert refused.value.report.status == 413
+        assert read.characters < 3_000_000

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import check_depth, invalid, unsupported
+from pippin.api.dialects.shared.fields import check_depth, check_small, invalid, unsupported
 from pippin.api.dialects.shared.output_formats import StructureFields
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest, OverflowPolicy, Thinking
 
@@ -202,6 +202,8 @@ def shows_reasoning(fields: EngineFields) -> bool:
 
 def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None) -> dict[str, Any]:
     variables = dict(fields.chat_template_kwargs or {})
+    check_depth(variables, "chat_template_kwargs")
+    check_small(variables, "chat_template_kwargs", depth=16, nodes=128, size=16 << 10)
     for name in variables:
         if name in RESERVED_VARIABLES:
             raise unsupported(f"chat_template_kwargs.{name}", "this variable is set by the server.")

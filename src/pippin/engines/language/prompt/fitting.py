@@ -8,6 +8,7 @@ from pippin.core.conversation import Message, Tool, ToolResult
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt
+from pippin.engines.language.text.length import TooLong
 
 MOST_PINS = 8
 """The most messages of a request whose prefix is kept: the last ones of those that ask for it."""
@@ -25,23 +26,29 @@ def fit_prompt(
     With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is
     enough. Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
     """
-    whole, truncates = renderer.prompt(request, tools), request.overflow == "truncate"
-    if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-        return replace(whole, pins=_pins(renderer, request, tools, whole))
+    truncates = request.overflow == "truncate"
+    try:
+        whole = renderer.prompt(request, tools, most=context_window)
+    except TooLong as error:
+        length = f"{error.least} tokens or more"
+    else:
+        if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
+            return replace(whole, pins=_pins(renderer, request, tools, whole))
+        length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
         if shorter is not None:
             return shorter
-    raise too_long(len(whole.tokens), context_window, request)
+    raise too_long(length, context_window, request)
 
 
-def too_long(tokens: int, context_window: int, request: GenerationRequest) -> ServerError:
-    """The refusal of a prompt of so many tokens."""
+def too_long(length: str, context_window: int, request: GenerationRequest) -> ServerError:
+    """The refusal of a prompt of this length, such as "9000 tokens", in the words that clients read."""
     field = "prompt" if request.messages is None else "messages"
     return ServerError(
         "context_length_exceeded",
-        f"This model's maximum context length is {context_window} tokens. However, your {field} resulted in {tokens} "
-        f"tokens. Please reduce the length of the {field}.",
+        f"This model's maximum context length is {context_window} tokens. However, your {field} resulted in {length}. "
+        f"Please reduce the length of the {field}.",
         field,
     )
 
@@ -80,8 +87,11 @@ def _truncated(
         middle = (low + high) // 2
         cut = turns[middle]
         kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
-        prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools)
-        if len(prompt.tokens) <= most:
+        try:
+            prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools, most=most)
+        except TooLong:
+            prompt = None
+        if prompt is not None and len(prompt.tokens) <= most:
             found = replace(prompt, dropped=len(messages) - len(kept))
             high = middle - 1
         else:

@@ -1,5 +1,6 @@
 """Renders the prompt of a request with the model's chat template, and tokenizes it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.sandbox import TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.template.traits import probe
+from pippin.engines.language.text.length import check_length
 from pippin.engines.language.text.literals import plain
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
@@ -80,17 +82,22 @@ class PromptRenderer:
         found = self._templates.get("default")
         return found[1].traits.turn_end if found else ""
 
-    def prompt(self, request: GenerationRequest, tools: tuple[Tool, ...]) -> RenderedPrompt:
-        """The whole prompt, whether or not it fits the context window. Raises `ServerError` naming the field."""
+    def prompt(
+        self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
+    ) -> RenderedPrompt:
+        """The whole prompt, whether or not it fits the context window.
+
+        Raises `ServerError` naming the field, and `TooLong` for a long prompt of more than `most` tokens.
+        """
         match request.prompt:
             case None:
-                return self._chat(request, request.messages or (), tools)
+                return self._chat(request, request.messages or (), tools, most)
             case str(text) if request.suffix is not None:
                 return RenderedPrompt(
-                    tuple(infill.infill_prompt(self._tokenizer, text, request.suffix)), text, raw=True
+                    tuple(infill.infill_prompt(self._tokenizer, text, request.suffix, most)), text, raw=True
                 )
             case str(text):
-                tokens = tuple(self._tokenizer.encode(text, add_special_tokens=True))
+                tokens = tuple(self._tokenizer.encode(text, add_special_tokens=True, most=most))
             case ids:
                 limits.check_prompt(ids, self._tokenizer.size)
                 tokens, text = ids, self._tokenizer.decode(ids) if request.echo else ""
@@ -106,19 +113,26 @@ class PromptRenderer:
         return self._tokenizer.literals.encode(text)
 
     def _chat(
-        self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
+        self,
+        request: GenerationRequest,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        most: int | None,
     ) -> RenderedPrompt:
         if not messages:
             raise ServerError(
                 "invalid_request", "'messages' is empty; give at least one message.", "messages"
             )
+        # Rendering takes long, too; and what users say is in the prompt, whatever the template makes of the rest.
+        for text in _texts_of_users(messages):
+            check_length(self._tokenizer.backend, text, most)
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
         text, media = self._expanded(request, messages, tools, generation=continued is None)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        tokens = self._tokenizer.literals.encode(text)
+        tokens = self._tokenizer.literals.encode(text, most)
         placed = self._placed(media, tokens)
         return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
 
@@ -215,6 +229,16 @@ class PromptRenderer:
         if request.thinking.effort is not None:
             variables["reasoning_effort"] = self._tokenizer.literals.shield(request.thinking.effort)
         return variables
+
+
+def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:
+    return (
+        part.text
+        for message in messages
+        if message.role == "user"
+        for part in message.parts
+        if isinstance(part, Text)
+    )
 
 
 def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str | None:
