@@ -28,7 +28,8 @@ SPACE := $(subst ,, )
 UV := .venv/.uv
 TO_SERVE := .venv/.to-serve-$(subst $(SPACE),-,$(strip $(DEVICE) $(EXTRAS)))
 TO_TEST := .venv/.to-test-$(DEVICE)
-KERNELS := kernels/pippin_kernels/libpippin_kernels.so
+KERNELS := .venv/.kernels
+KERNEL_LIBRARY := kernels/pippin_kernels/libpippin_kernels.so
 ORACLE := .venv-oracle/.ready
 IMAGES := .venv-images/.ready
 
@@ -39,7 +40,7 @@ help: ## Show this
 # Serving
 
 .PHONY: serve
-serve: $(TO_SERVE) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
+serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
 	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO)) --host $(HOST) --port $(PORT) $(ARGS)
 
 .PHONY: demo
@@ -116,8 +117,9 @@ $(TO_TEST): $(UV) $(LOCK)
 # Where there is no C compiler, Pippin runs without them, and their tests are skipped.
 $(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
 	@echo "Compiling the kernels for CPUs (once) ..."
-	@$(BIN)/python kernels/compile.py $@ || echo "Going on without the kernels for CPUs."
+	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
 	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
+	@touch $@
 
 .PHONY: sanitize
 sanitize: $(UV) ## Run the kernels for CPUs under the address, undefined and thread sanitizers

@@ -15,7 +15,7 @@ from pippin.core.events import Event
 from pippin.core.models import ModelKind, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Embed, Generate, GenerateImages, Rerank, RerankDocument, Speak, Task, Transcribe
-from pippin.engines.images import engine as images
+from pippin.engines import images
 from tests.engines.driving import no_progress, run
 from tests.engines.images.test_images import Drawing
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model

@@ -33,8 +33,8 @@ def load_weights(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
-    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the kernels
-    for CPUs compute the model if they know it, with so many threads.
+    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
+    kernels for CPUs compute the model if they know it, with so many threads.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
