@@ -157,4 +157,6 @@ class ModelState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     restarts: int = 0  # after the worker died, since the server started
     loads: int = 0  # that succeeded
     evictions: int = 0  # to make room for another model
+    sheds: int = 0  # of its caches, because it took more memory than its plan
+    renewals: int = 0  # started anew, because it still did
     error: ErrorReport | None = None  # why the last load or the last worker failed

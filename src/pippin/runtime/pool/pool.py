@@ -195,6 +195,7 @@ class Pool:
     async def close(self, deadline: float) -> None:
         """Lease nothing more, let the workers finish within `deadline` seconds, and end them all."""
         self._closed = True
+        self._residency.close()
         self._changes.tell()
         leaving = [slot for slot in self._slots.values() if slot.loading or slot.worker or slot.unloading]
         await asyncio.gather(*(self._residency.unload(slot, deadline) for slot in leaving))

@@ -14,6 +14,7 @@ from pippin.core.models import LoadState, WorkerSpec
 from pippin.core.traces import without_folders
 from pippin.runtime.pool.admission import Admission
 from pippin.runtime.pool.clock import Changes, Clock
+from pippin.runtime.pool.overuse import Overuse
 from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate
 from pippin.runtime.workers.worker import Launcher, Worker
@@ -46,11 +47,16 @@ class Residency:
         self._changes = changes
         self._clock = clock
         self._admission = Admission(options, memory, slots, changes, clock, self._prepare, self.unload)
+        self._overuse = Overuse(slots, changes, clock, self.unload, self.ready)
         self.last_loaded: str | None = None
 
     def adopt(self, options: ServerOptions, memory: int) -> None:
         self._options = options
         self._admission.adopt(options, memory)
+
+    def close(self) -> None:
+        """Start nothing by itself any more."""
+        self._overuse.close()
 
     def ready(self, slot: Slot) -> "asyncio.Future[Worker]":
         """The worker once it can prepare requests; starts the load that leads there."""
@@ -155,6 +161,7 @@ class Residency:
         self.last_loaded = slot.info.id
         log.info("Loaded %s in %.1f s, %d MiB.", slot.info.id, seconds, slot.footprint >> 20)
         self.watch_idleness(slot)
+        self._overuse.watch()
         self._changes.tell()
         self._trim(slot)
         self._share_memory()

@@ -49,6 +49,10 @@ class Slot:
     restarts: int = 0
     loads: int = 0
     evictions: int = 0
+    shed: bool = False  # its caches, for the memory that it took when it was looked at last
+    sheds: int = 0
+    renewals: int = 0  # starts for the memory that it took
+    renewed_at: float | None = None
     error: ErrorReport | None = None
     failures: int = 0  # loads that failed since the last that did not
     refuse_until: float = 0.0
@@ -87,6 +91,8 @@ class Slot:
             restarts=self.restarts,
             loads=self.loads,
             evictions=self.evictions,
+            sheds=self.sheds,
+            renewals=self.renewals,
             error=self.error,
         )
 
