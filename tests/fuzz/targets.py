@@ -23,8 +23,7 @@ from pippin.config.mcp_file import load_mcp_file
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.events import PartDelta, PartEnded, PartStarted
-from pippin.core.frames import FrameBuffer, FrameError, frame
-from pippin.core.link import Order, Report
+from pippin.core.link import FrameBuffer, FrameError, Order, Report, frame
 from pippin.core.requests import GenerationRequest
 from pippin.engines import pictures, sound
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names

@@ -20,7 +20,7 @@ from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
-from pippin.runtime.workers import link
+from pippin.runtime.workers import link as link
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes

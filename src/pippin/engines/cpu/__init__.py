@@ -2,6 +2,5 @@
 
 - `blas.py`: loads a fast BLAS library ahead of the one in MLX's wheel.
 - `functions.py`: exp, sigmoid, erf, softmax, attention and rotary embedding in place of MLX's own.
-- `in_place.py`: the same for large arrays, computed by numpy in the memory of MLX arrays.
-- `blocks.py`: blocks of the prefix cache, copied into a slot by the host.
+- `in_place.py`: the same for large arrays, and copies of blocks, by numpy in the memory of MLX arrays.
 """

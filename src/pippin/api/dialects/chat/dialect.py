@@ -10,12 +10,10 @@ from pippin.api.dialects.chat.messages import ChatMessage, is_prefill, messages_
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai_fields as shared
-from pippin.api.dialects.shared.engine_fields import Verbosity
+from pippin.api.dialects.shared.engine_fields import ResponseFormat, Verbosity, output_format_of, sampling_of
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
 from pippin.api.dialects.shared.media import with_media_options
 from pippin.api.dialects.shared.openai_answers import OpenAIErrors
-from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of
-from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.requests import GenerationRequest
 
 

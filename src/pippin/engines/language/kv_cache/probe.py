@@ -10,11 +10,16 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.capacity import rounded
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.slots import PromptCache, SlotGroup, SlotRequest, unmarked
+from pippin.engines.language.kv_cache.slots import (
+    CAPACITY_STEP,
+    PromptCache,
+    SlotGroup,
+    SlotRequest,
+    rounded,
+    unmarked,
+)
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
@@ -78,7 +83,7 @@ def choose_batching(
             vocabulary=alone.shape[-1],
             layout=layout,
             shape=None,
-            slack=sizes.CAPACITY_STEP,
+            slack=CAPACITY_STEP,
             slot_bytes=layout.prompt_bytes,
         )
     shape = plain if options.kv_bits is None else _quantized(model, plain, options, prompts, alone)
