@@ -16,8 +16,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, ModelState
 from pippin.runtime.pool.clock import Changes, Clock, SystemClock
-from pippin.runtime.pool.residency import CALLED_OFF, Residency
-from pippin.runtime.pool.slot import Slot
+from pippin.runtime.pool.residency import CALLED_OFF, Residency, Slot
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker

@@ -34,6 +34,7 @@ from pippin.api.dialects.shared.engine_fields import (
     steered,
     template_kwargs_of,
     thinking_of,
+    with_media_options,
 )
 from pippin.api.dialects.shared.fields import (
     BOOKKEEPING,
@@ -43,7 +44,6 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
-from pippin.api.dialects.shared.media import with_media_options
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking

@@ -38,9 +38,9 @@ from pippin.api.dialects.shared.engine_fields import (
     steered,
     template_kwargs_of,
     thinking_of,
+    with_media_options,
 )
 from pippin.api.dialects.shared.fields import Contract, invalid
-from pippin.api.dialects.shared.media import with_media_options
 from pippin.api.dialects.shared.openai_answers import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError

@@ -6,6 +6,7 @@ Three structs, each built on the one before: `SamplingFields`, whose ranges and 
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.fields import check_depth, convert, invalid, unsupported
 from pippin.core import parameters as p
+from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
 from pippin.core.requests import (
     RESERVED_VARIABLES,
@@ -548,12 +550,6 @@ def priority_of(fields: EngineFields) -> int:
     return -(fields.priority or 0)
 
 
-def resize_of(fields: EngineFields) -> tuple[int, int] | None:
-    if fields.resize_shape is None:
-        return None
-    return fields.resize_shape[0], fields.resize_shape[-1]
-
-
 def keep_alive_of(fields: EngineFields) -> float | None:
     """Seconds, from a number or from Ollama's form (`300`, `5m`, `1h30m`, `-1`)."""
     given = fields.keep_alive
@@ -563,3 +559,39 @@ def keep_alive_of(fields: EngineFields) -> float | None:
     if seconds is None:
         raise invalid("keep_alive", 'must be a number of seconds or a duration such as "5m" or "1h30m".')
     return seconds
+
+
+def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tuple[Message, ...]:
+    """The messages, whose images and videos are read as the request's fields ask."""
+    shape = fields.resize_shape
+    resize = None if shape is None else (shape[0], shape[-1])
+    for_images = fields.min_pixels is not None or fields.max_pixels is not None or resize is not None
+    for_videos = fields.video_fps is not None or fields.video_max_frames is not None
+    if not (for_images or for_videos):
+        return tuple(messages)
+
+    def image(given: Image) -> Image:
+        return msgspec.structs.replace(
+            given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
+        )
+
+    def part(given: Part) -> Part:
+        match given:
+            case Image():
+                return image(given)
+            case Video():  # a video may have its own
+                return msgspec.structs.replace(
+                    given,
+                    fps=given.fps or fields.video_fps,
+                    max_frames=given.max_frames or fields.video_max_frames,
+                )
+            case ToolResult(parts=parts):
+                return msgspec.structs.replace(
+                    given, parts=tuple(image(p) if isinstance(p, Image) else p for p in parts)
+                )
+            case _:
+                return given
+
+    return tuple(
+        msgspec.structs.replace(message, parts=tuple(map(part, message.parts))) for message in messages
+    )

@@ -16,12 +16,12 @@ import mlx.nn as nn
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
 from pippin.engines.language.kv_cache.slots import (
-    GROWTH_CHARGED,
     PromptCache,
     Slot,
     SlotGroup,
     SlotRequest,
     SlotTable,
+    charged_growth,
     rounded,
     slot_capacity,
     unmarked,
@@ -253,6 +253,13 @@ class BatchedGroup:
         return sum(array.nbytes for cache in self._caches for array in cache.arrays())
 
 
+def batched_groups(
+    model: nn.Module, shape: BatchShape, short: BatchShape, short_below: int
+) -> Callable[[int], BatchedGroup]:
+    """Makes groups, given the tokens of their first sequence: with fewer than `short_below` they lie as `short`."""
+    return lambda length: BatchedGroup(model, short if length < short_below else shape)
+
+
 GroupKey = tuple[int, bool]
 """A class of lengths, and whether its sequences are too short yet for quantised keys and values."""
 
@@ -307,7 +314,7 @@ class CacheGroups:
         none where memory is short. Makes the group if there is none."""
         if key not in self._groups:
             self._groups[key] = self._new_group(request.length)
-        growth = min(request.growth, GROWTH_CHARGED)
+        growth = charged_growth(request.growth)
         needed = self._groups[key].bytes_with(request, growth, request.following)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != key)
         if others + needed <= limit:

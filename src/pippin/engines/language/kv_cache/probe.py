@@ -10,10 +10,10 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, batched_groups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
 from pippin.engines.language.kv_cache.slots import (
-    CAPACITY_STEP,
     PromptCache,
     SlotGroup,
     SlotRequest,
@@ -83,7 +83,7 @@ def choose_batching(
             vocabulary=alone.shape[-1],
             layout=layout,
             shape=None,
-            slack=CAPACITY_STEP,
+            slack=sizes.CAPACITY_STEP,
             slot_bytes=layout.prompt_bytes,
         )
     shape = plain if options.kv_bits is None else _quantized(model, plain, options, prompts, alone)
@@ -96,7 +96,7 @@ def choose_batching(
         return max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
 
     return Batching(
-        new_group=lambda length: BatchedGroup(model, plain if length < plain_below else shape),
+        new_group=batched_groups(model, shape, plain, plain_below),
         vocabulary=alone.shape[-1],
         layout=layout,
         shape=shape,

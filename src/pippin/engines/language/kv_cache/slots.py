@@ -25,6 +25,11 @@ def length_class(tokens: int) -> int:
     return bisect_left(LENGTH_CLASSES, tokens)
 
 
+def charged_growth(growth: int) -> int:
+    """For how many of the tokens that it may still grow by a sequence is charged at admission."""
+    return min(growth, GROWTH_CHARGED)
+
+
 def rounded(tokens: int) -> int:
     """The capacity that is allotted for so many tokens."""
     step = max(CAPACITY_STEP, (1 << max(tokens - 1, 0).bit_length()) // (2 * STEPS_OF_DOUBLING))

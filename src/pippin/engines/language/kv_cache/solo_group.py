@@ -5,8 +5,9 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
-from pippin.engines.language.kv_cache.slots import CAPACITY_STEP, PromptCache, Slot, SlotRequest
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
 
 
 class SoloGroup:
@@ -103,12 +104,12 @@ class SoloGroup:
         pass
 
     def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
-        return self.bytes_after(0) + self._layout.prompt_bytes(request.length + CAPACITY_STEP)
+        return self.bytes_after(0) + self._layout.prompt_bytes(request.length + sizes.CAPACITY_STEP)
 
     def bytes_after(self, count: int) -> int:
         # A cache allots whole steps, from wherever it stands.
         return sum(
-            self._layout.prompt_bytes(length + count + CAPACITY_STEP)
+            self._layout.prompt_bytes(length + count + sizes.CAPACITY_STEP)
             for length, cache in zip(self._lengths, self._caches, strict=True)
             if cache is not None
         )

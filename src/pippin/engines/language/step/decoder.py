@@ -117,7 +117,7 @@ class SequenceDecoder:
         request = job.request
         self._closed = False
         self._tokenizer = tokenizer
-        self._detokenizer = tokenizer.detokenizer(job.markers, strip_first_space=not job.raw_prompt)
+        self._detokenizer = tokenizer.detokenizer(_markers(job), strip_first_space=not job.raw_prompt)
         self._stops = StopFinder(job.stops, include=request.include_stop)
         self._reader = OutputReader(
             choice=choice,
@@ -309,3 +309,10 @@ def _set(row: NDArray[np.int32], token: int) -> None:
 def _clear(row: NDArray[np.int32], token: int) -> None:
     if token // 32 < row.size:
         row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
+
+
+def _markers(job: LanguageJob) -> frozenset[str]:
+    """Special tokens that are shown to the reader, because formats are written with them."""
+    tool = job.tool_format.markers if job.tool_format and job.tools else ()
+    reasoning = job.reasoning_format.markers if job.reasoning_format else ()
+    return frozenset((*tool, *reasoning))

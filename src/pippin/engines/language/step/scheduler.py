@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.slots import (
-    CAPACITY_STEP,
-    GROWTH_CHARGED,
     SlotRequest,
+    charged_growth,
     length_class,
     rounded,
 )
@@ -407,15 +407,15 @@ class Scheduler:
         limits = self.limits
         if limits.draft_bytes is None:
             return 0
-        return limits.draft_bytes(tokens + limits.slack + CAPACITY_STEP)
+        return limits.draft_bytes(tokens + limits.slack + sizes.CAPACITY_STEP)
 
     def _prompt_bytes(self, length: int, count: int) -> int:
         """Of what a prompt has beside the slots of its sequences."""
         size = self.limits.aside_bytes if self.computes_in_slot(count) else self.limits.prompt_bytes
         # A step more: the cache of a prompt allots whole steps to each chunk, wherever that begins.
-        return size(length + CAPACITY_STEP)
+        return size(length + sizes.CAPACITY_STEP)
 
 
 def _reckoned(stage: Stage) -> int:
     """Tokens that a sequence is admitted for."""
-    return stage.length + min(stage.growth, GROWTH_CHARGED)
+    return stage.length + charged_growth(stage.growth)
