@@ -28,6 +28,8 @@ SPACE := $(subst ,, )
 UV := .venv/.uv
 TO_SERVE := .venv/.to-serve-$(subst $(SPACE),-,$(strip $(DEVICE) $(EXTRAS)))
 TO_TEST := .venv/.to-test-$(DEVICE)
+KERNELS := .venv/.kernels
+KERNEL_LIBRARY := kernels/pippin_kernels/libpippin_kernels.so
 ORACLE := .venv-oracle/.ready
 IMAGES := .venv-images/.ready
 
@@ -38,7 +40,7 @@ help: ## Show this
 # Serving
 
 .PHONY: serve
-serve: $(TO_SERVE) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
+serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
 	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO)) --host $(HOST) --port $(PORT) $(ARGS)
 
 .PHONY: demo
@@ -47,8 +49,11 @@ demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it
 
 # Checking
 
+.PHONY: kernels
+kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as they are stored (needs a C compiler)
+
 .PHONY: test
-test: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
+test: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
 	$(BIN)/pytest $(ARGS)
 
 .PHONY: test-all
@@ -85,6 +90,10 @@ bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1
 chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check their answers
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: soak
+soak: $(TO_TEST) ## Serve mixed work for MINUTES=60 and show that nothing grows
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the environments and what was fetched
 	rm -rf .venv .venv-oracle .venv-images .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -104,6 +113,17 @@ $(TO_TEST): $(UV) $(LOCK)
 	@echo "Installing what the tests need (once) ..."
 	@$(SYNC) --group dev --extra vision --extra audio --extra mcp
 	@touch $@ $(TO_SERVE)
+
+# Where there is no C compiler, Pippin runs without them, and their tests are skipped.
+$(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
+	@echo "Compiling the kernels for CPUs (once) ..."
+	@$(BIN)/python kernels/compile.py $(KERNEL_LIBRARY) || echo "Going on without the kernels for CPUs; once there is a compiler: make -B kernels"
+	@echo "$(CURDIR)/kernels" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pippin_kernels.pth"
+	@touch $@
+
+.PHONY: sanitize
+sanitize: $(UV) ## Run the kernels for CPUs under the address, undefined and thread sanitizers
+	@$(BIN)/python kernels/tests/sanitize.py
 
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py

@@ -32,6 +32,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "mlx": {"engines"},
     "mlx_lm": {"engines"},
+    "pippin_kernels": {"engines"},
     "mlx_vlm": {"engines"},
     "mlx_audio": {"engines"},
     "mflux": {"engines"},

@@ -62,6 +62,13 @@ keys of the objects that fields hold, by their path.
   not fit its window, whatever the threshold. `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
 
+## Chat Completions and Completions
+
+- **`return_progress`** is llama.cpp's: a stream tells how far the prompt is, in chunks whose choice is empty and whose
+  `prompt_progress` has `total`, `processed` and `cache` (of `processed`, what the prefix cache had) in tokens, and
+  `time_ms` since the prompt was accepted. The first one has `processed` 0; a prompt that is computed in one step has no
+  other. An answer that is no stream has none.
+
 ## Messages
 
 | Address | What it does |
@@ -83,8 +90,9 @@ keys of the objects that fields hold, by their path.
 - **Models**: a `claude-*` name that no model has is answered by the option `claude_model`, or by the default model. The
   answer carries the name that was asked for: Claude Code drops the thinking of other models.
 - The line `x-anthropic-billing-header:` in a system prompt is left out, because it would spoil the prefix cache.
-- **Errors** have Anthropic's shape and a `request-id` header; an overloaded server answers 529. `anthropic-version`
-  may be missing; what is there must be a date. Keys come as `x-api-key` or as a bearer token.
+- **Every reply**, streams and errors too, has a `request-id` header, which Anthropic's clients give as `_request_id`.
+- **Errors** have Anthropic's shape; an overloaded server answers 529. `anthropic-version` may be missing; what is there
+  must be a date. Keys come as `x-api-key` or as a bearer token.
 
 ## Fields
 

@@ -42,6 +42,8 @@ def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool
         DISABLE_TELEMETRY="1",
         DISABLE_AUTOUPDATER="1",
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        CLAUDE_CODE_ATTRIBUTION_HEADER="0",
+        CLAUDE_CODE_TOTAL_TOKENS_REMINDER="off",
     )
 
 

@@ -361,7 +361,7 @@ def test_tenants_have_caches_of_their_own() -> None:
     asyncio.run(main())
 
 
-def test_keys_have_caches_of_their_own_when_asked() -> None:
+def test_several_keys_have_caches_of_their_own_unless_the_operator_says_otherwise() -> None:
     async def salts(**options: Any) -> list[str | None]:
         service = FakeService()
         for key in ("one", "two", "one"):
@@ -370,10 +370,21 @@ def test_keys_have_caches_of_their_own_when_asked() -> None:
             assert reply.status_code == 200
         return [request_of(service, number).cache_salt for number in range(3)]
 
-    apart = asyncio.run(salts(cache_salt_per_key=True))
-    assert apart[0] == apart[2] != apart[1]
-    assert None not in apart
-    assert asyncio.run(salts()) == [None] * 3
+    for apart in (asyncio.run(salts()), asyncio.run(salts(cache_salt_per_key=True))):
+        assert apart[0] == apart[2] != apart[1]
+        assert None not in apart
+    assert asyncio.run(salts(cache_salt_per_key=False)) == [None] * 3
+
+
+def test_a_single_key_has_no_salt_unless_others_come_in_without_it() -> None:
+    async def salt(**options: Any) -> str | None:
+        service = FakeService()
+        assert (await post(service, CHAT, headers={"x-api-key": "one"}, **options)).status_code == 200
+        return request_of(service).cache_salt
+
+    assert asyncio.run(salt(api_keys=("one",))) is None
+    assert asyncio.run(salt(api_keys=("one",), open_paths=("/v1/chat",))) is not None
+    assert asyncio.run(salt(api_keys=("one",), cache_salt_per_key=True)) is not None
 
 
 def test_an_unknown_field_is_ignored_and_named_once(caplog: pytest.LogCaptureFixture) -> None:

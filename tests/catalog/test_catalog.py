@@ -314,7 +314,15 @@ def test_the_scripted_model_is_served_by_name_or_script(tmp_path: Path, roots: C
     catalog = Catalog(ServerOptions(models=(ModelEntry(path=str(script)),)), roots)
     assert catalog.resolve("answers").kind == "scripted"
     assert catalog.resolve("answers").path == str(script)
-    assert catalog.resolve("scripted").path is None
+
+
+def test_the_echo_is_served_only_where_the_operator_named_it(roots: CatalogRoots) -> None:
+    assert refusal(Catalog(ServerOptions(), roots), "scripted").report.kind == "model_not_found"
+    named = Catalog(ServerOptions(models=(ModelEntry(path="scripted"),)), roots)
+    assert named.resolve("scripted").path is None
+    alias = Catalog(ServerOptions(aliases={"gpt-4o": "scripted"}), roots)
+    assert alias.resolve("gpt-4o").kind == "scripted"
+    assert refusal(alias, "scripted").report.kind == "model_not_found"
 
 
 def test_a_change_on_disk_is_seen(roots: CatalogRoots) -> None:

@@ -11,6 +11,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
 from tests.chaos.server import ServerProcess
 from tests.chaos.storm import calm, clients, write_models
+from tests.chaos.tenants import two_tenants
 
 LOAD_SECONDS: Final = 4.0
 
@@ -125,6 +126,7 @@ PHASES: Final[dict[str, Phase]] = {
     "hardly any memory": hardly_any_memory,
     "past every limit": past_every_limit,
     "a damaged cache": damaged_cache,
+    "two tenants": two_tenants,
 }
 
 

@@ -21,15 +21,18 @@ START_SECONDS = 60.0
 CLOCK = """
 import os, time
 _real = time.time
+_clock = os.path.join(os.path.dirname(os.path.dirname(__file__)), "clock")
 def _shifted():
     try:
-        with open(os.environ["CHAOS_CLOCK"]) as file:
+        with open(_clock) as file:
             return _real() + float(file.read() or 0)
     except (OSError, ValueError):
         return _real()
 time.time = _shifted
 """
-"""A `sitecustomize` for the server and its workers: wall time is off by what a file says."""
+"""A `sitecustomize` for the server and its workers: wall time is off by what the file beside its folder says.
+
+Workers see few variables of the server's environment, so the file is found from where this one lies."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,6 @@ class ServerProcess:
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "PYTHONPATH": f"{self.folder / 'site'}{os.pathsep}{ROOT / 'src'}",
-            "CHAOS_CLOCK": str(self.folder / "clock"),
         }
         command = [sys.executable, "-m", "pippin", "serve", *self.flags, "--port", str(self.port)]
         with self.log.open("ab") as file:

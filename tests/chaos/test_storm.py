@@ -22,7 +22,7 @@ def test_twenty_seconds_of_every_fault_break_nothing(tmp_path: Path) -> None:
     assert statistics.median(answers) < 100, summary(report.counted)
 
 
-@pytest.mark.parametrize("name", ["a full disk", "hardly any memory"])
+@pytest.mark.parametrize("name", ["a full disk", "hardly any memory", "two tenants"])
 def test_a_phase_breaks_nothing(name: str, tmp_path: Path) -> None:
     ledger = asyncio.run(phase(name, tmp_path))
     assert ledger.broken == []

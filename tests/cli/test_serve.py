@@ -55,6 +55,7 @@ def test_the_verbs_for_the_running_server_find_it(terminal: Terminal) -> None:
 def test_without_the_key_ps_asks_for_it_instead_of_seeing_nothing(terminal: Terminal) -> None:
     with terminal.serving("scripted", "--api-key", "secret") as serving:
         serving.wait_for(r"(scripted) is ready after")
+        assert "Everyone on this machine can read the API key" in serving.output.read_text()
         assert "asks for a key" in terminal.run("ps").stderr
         assert "scripted" in terminal.run("ps", "--api-key", "secret").stdout
 

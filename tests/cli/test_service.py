@@ -130,3 +130,22 @@ def test_launchd_is_called_in_the_users_own_domain(
     found = calls.read_text().splitlines()
     assert found == [start, f"print {domain}/dev.pippin.server", stop, start, stop]
     assert "The service is removed." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--api-key", "s3cret"], ["--api-key=s3cret"]])
+def test_a_key_is_in_no_command_line_of_the_service(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(service, "manager", lambda: SYSTEMD)
+    assert service.run(["install", "--dry-run", "scripted", *words, "--port", "8123"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (command,) = (line for line in lines if line.startswith("ExecStart="))
+    assert "s3cret" not in command
+    assert "api-key" not in command
+    assert command.endswith(" serve scripted --port 8123")
+    assert "Environment=PIPPIN_API_KEYS=s3cret" in lines
+
+
+def test_a_worker_that_the_kernel_ended_does_not_stop_the_service() -> None:
+    assert "OOMPolicy=continue\n" in SYSTEMD.text(["pippin"], Path("/home/me"), {})

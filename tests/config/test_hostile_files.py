@@ -1,5 +1,6 @@
 """Whatever a YAML file, a variable or a change holds: settings, or one clear line."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +76,20 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path: Any, text: str) -> None
     with pytest.raises(ConfigError) as caught:
         read_document(load_document(str(file)), "file", None)
     one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env: &a0 [1]\n" + "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+        "servers: &a\n  x: *a\n",
+    ],
+    ids=["bomb", "circle"],
+)
+def test_a_file_whose_anchors_stand_for_billions_of_values_is_refused_at_once(
+    text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="with what its anchors repeat"):
+        load_document(str(file))

@@ -6,7 +6,17 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.device import CPU_CHUNK, DeviceFacts, configure, decide, share_memory
+from pippin.engines import device
+from pippin.engines.device import (
+    CPU_CHUNK,
+    DeviceFacts,
+    chunk_within,
+    configure,
+    decide,
+    evaluate_in_pieces,
+    hold_wired_limit,
+    share_memory,
+)
 
 GIB = 2**30
 MAC = DeviceFacts(
@@ -34,12 +44,33 @@ def test_the_operator_decides_otherwise() -> None:
     assert decide(MAC, ModelOptions(dtype="float16")).run_type == "float16"
 
 
-def test_memory_is_wired_on_a_mac_alone_and_never_all_of_it() -> None:
-    plan = decide(MAC, ModelOptions())
-    assert plan.wired_limit is not None
-    assert plan.wired_limit < MAC.working_set
-    assert plan.memory_limit < MAC.working_set
-    assert decide(CUDA, ModelOptions()).wired_limit is None
+def test_no_memory_is_wired_unless_the_operator_says_so() -> None:
+    for facts in (MAC, CUDA, LINUX):
+        assert decide(facts, ModelOptions()).wired_limit is None
+    wanted = ModelOptions(wired_limit_gb=8)
+    assert decide(MAC, wanted, 20 * GIB).wired_limit == 8 * 10**9
+    for facts in (CUDA, LINUX):
+        assert decide(facts, wanted, 20 * GIB).wired_limit is None
+
+
+def test_a_worker_wires_no_more_than_its_share() -> None:
+    wanted = ModelOptions(wired_limit_gb=1000)
+    assert decide(MAC, wanted, memory_bytes=5 * GIB).wired_limit == 5 * GIB
+    most = decide(MAC, wanted, memory_bytes=100 * GIB).wired_limit
+    assert most is not None
+    assert most < MAC.working_set
+    assert decide(MAC, wanted).wired_limit is None  # nobody said what this worker's share is
+
+
+def test_libraries_cannot_change_how_much_is_wired(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(mx, "set_wired_limit", told.append)
+    hold_wired_limit(None)
+    assert mx.set_wired_limit(10**9) == 0
+    assert told == []
+    hold_wired_limit(5 * GIB)
+    assert mx.set_wired_limit(10**9) == 5 * GIB
+    assert told == [5 * GIB]
 
 
 def test_the_smallest_of_all_limits_counts() -> None:
@@ -52,6 +83,35 @@ def test_chunks_are_short_on_a_cpu() -> None:
     assert decide(LINUX, ModelOptions()).prefill_chunk == CPU_CHUNK
     assert decide(LINUX, ModelOptions(prefill_step_size=64)).prefill_chunk == 64
     assert decide(MAC, ModelOptions()).prefill_chunk == 2048
+
+
+def test_chunks_on_a_mac_grow_shorter_with_the_context_so_that_the_watchdog_lets_them_be() -> None:
+    plan = decide(MAC, ModelOptions())
+    contexts = (0, 2048, 32_768, 65_536, 131_072, 1_000_000)
+    chunks = [plan.longest_chunk(context) for context in contexts]
+    assert chunks[:3] == [2048, 2048, 2048]
+    assert chunks[3:] == [1070, 541, 71]
+    assert plan.attention_pairs is not None
+    assert all(
+        chunk * (context + chunk) <= plan.attention_pairs
+        for chunk, context in zip(chunks, contexts, strict=True)
+    )
+    for facts in (LINUX, CUDA):
+        plan = decide(facts, ModelOptions())
+        assert plan.longest_chunk(1_000_000) == plan.prefill_chunk
+
+
+def test_a_chunk_has_a_token_however_long_the_context() -> None:
+    assert chunk_within(100, 10_000) == 1
+
+
+def test_weights_are_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(device, "EVALUATED_BYTES", 1000)
+    monkeypatch.setattr(mx, "eval", lambda arrays: asked.append(sum(array.nbytes for array in arrays)))
+    weights = [mx.zeros(length, dtype=mx.uint8) for length in (400, 400, 400, 5000, 10)]
+    assert list(evaluate_in_pieces(weights)) == [1200, 6200, 6210]
+    assert asked == [1200, 5000, 10]
 
 
 def test_the_host_writes_into_arrays_and_computes_in_turn_with_the_device_on_a_cpu_alone() -> None:
@@ -71,7 +131,6 @@ def test_kernels_are_compiled_on_the_way_only_where_that_pays(monkeypatch: pytes
         "set_cache_limit",
         "set_cache_limit",
         "set_cache_limit",
-        "set_wired_limit",
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,45 @@ def test_a_full_queue_refuses(tmp_path: Path) -> None:
     assert refused.value.report.status == 503
     engine.cancel("a")
     assert not engine.busy
+
+
+BOMBS = (
+    {"type": "array", "minItems": 10**9},
+    {"type": "string", "minLength": 10**9},
+    {"type": "array", "minItems": 10**9, "items": {"const": "word " * 1000}},
+    {"type": "array", "minItems": 1000, "items": {"type": "array", "minItems": 1000, "items": {
+        "type": "array", "minItems": 1000, "items": {"type": "array", "minItems": 1000}}}},
+    {"type": "object", "required": ["a"], "properties": {"a": {"type": "array", "minItems": 10**9}}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", BOMBS, ids=range(len(BOMBS)))
+@pytest.mark.parametrize("by", ["schema", "call"])
+def test_a_value_without_end_is_cut_at_the_limit_of_tokens_and_takes_little_memory(
+    tmp_path: Path, schema: dict[str, Any], by: str
+) -> None:
+    wanted: dict[str, Any] = {"output_format": JsonSchema(schema)}
+    if by == "call":
+        parameters = {"type": "object", "required": ["v"], "properties": {"v": schema}}
+        wanted = {"tools": (Tool("f", parameters=parameters),), "tool_choice": ToolChoice("required")}
+    preparer = prepared(tmp_path, context_window=4096)
+    tracemalloc.start()
+    try:
+        answer = finished(played(preparer, request(max_tokens=40, **wanted)))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (answer.reason, answer.usage.completion_tokens) == ("length", 40)
+    assert most < 4 << 20
+    whole = finished(played(preparer, request(**wanted)))
+    assert whole.reason == "length"
+    assert whole.usage.prompt_tokens + whole.usage.completion_tokens == 4096
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "array", "minItems": "many"}, {"required": 5}, {"properties": []}, {"anyOf": {}}, {"type": []},
+     {"type": "string", "minLength": 1e999}, {"type": "array", "minItems": -1}, {"required": [[1]]}],
+)  # fmt: skip
+def test_a_schema_that_is_none_still_has_an_answer(tmp_path: Path, schema: dict[str, Any]) -> None:
+    json.loads(said(prepared(tmp_path), request(output_format=JsonSchema(schema))))

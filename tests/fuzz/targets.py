@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from pippin.api.access.guards import read_key_file
+from pippin.api.access.keys import read_key_file
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.http.forms import FormReader
+from pippin.catalog.footprint import weight_bytes
 from pippin.catalog.gguf.reader import GgufFile
 from pippin.config.errors import ConfigError
 from pippin.config.mcp_file import load_mcp_file
@@ -25,6 +26,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import PartDelta, PartEnded, PartStarted
 from pippin.core.link import FrameBuffer, FrameError, Order, Report, frame
 from pippin.core.requests import GenerationRequest
+from pippin.core.safetensors import read_header
 from pippin.engines import pictures, sound
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
 from pippin.output.reader import OutputReader
@@ -105,6 +107,15 @@ def gguf(data: bytes) -> None:
     _from_file(data, ".gguf", lambda path: GgufFile(path), ServerError)
 
 
+def safetensors(data: bytes) -> None:
+    """The header of a weights file, and what memory is estimated from it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "model.safetensors").write_bytes(data)
+        assert weight_bytes(Path(folder), 4) >= 0
+    header = read_header(io.BytesIO(data))
+    assert header is None or header.size <= len(data)
+
+
 def forms_of_clients(data: bytes) -> None:
     """The first byte chooses the size of the pieces; what is read is in what was sent."""
     size = 1 + data[0] % 60 if data else 1
@@ -170,6 +181,9 @@ def targets() -> dict[str, Target]:
         "frames": Target(frames, [frame(msgspec.msgpack.encode({"type": "Cancel", "id": "x"})), b"\xff" * 8]),
         "worker lines": Target(worker_lines, [b'{"level":"info","name":"x","message":"y"}', b'"\xff"']),
         "gguf": Target(gguf, [b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + struct.pack("<Q", 1) + b"a" * 40]),
+        "safetensors": Target(
+            safetensors, [_weights(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}')]
+        ),
         "forms": Target(forms_of_clients, [bytes([size]) + _form() for size in (0, 7, 59)]),
         "pictures": Target(
             pictures_of_clients, [_picture(kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP")]
@@ -191,6 +205,10 @@ def everything() -> Target:
         each[data[0] % len(each) if data else 0].read(data[1:])
 
     return Target(read, [bytes([n]) + seed for n, target in enumerate(each) for seed in target.seeds])
+
+
+def _weights(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header + bytes(8)
 
 
 def _form() -> bytes:

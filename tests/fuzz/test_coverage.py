@@ -1,4 +1,7 @@
-"""Atheris at every reader of strangers' bytes: seconds here, minutes in `make test-all`."""
+"""Atheris at every reader of strangers' bytes: seconds here, minutes in `make test-all`.
+
+`PIPPIN_FUZZ_MINUTES` is the time of all long fuzzers together.
+"""
 
 import subprocess
 import sys
@@ -6,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.budget import seconds_of_bytes
 from tests.fuzz.targets import targets
 
 pytest.importorskip("atheris", reason="atheris is made for Linux")
 
+SECONDS = seconds_of_bytes(len(targets()), otherwise=180)
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,10 +37,10 @@ def test_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(SECONDS + 200)
 @pytest.mark.parametrize("name", targets())
 def test_minutes_of_fuzzing_find_nothing(name: str, tmp_path: Path) -> None:
-    fuzz(name, 180, tmp_path)
+    fuzz(name, SECONDS, tmp_path)
 
 
 @pytest.mark.parametrize("name", targets())

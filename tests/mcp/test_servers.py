@@ -18,15 +18,17 @@ from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Toolset
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
-from pippin.mcp.tools import LONGEST_RESULT, is_risky, offered_name
+from pippin.mcp.connection import RemoteTool
+from pippin.mcp.permission import looks_up, may_use
+from pippin.mcp.tools import LONGEST_RESULT, offered_name
 
+TOOLS = ("add", "environment", "sleep", "fail", "long", "die")
 EXAMPLE = str(Path(__file__).with_name("example_server.py"))
 
 
 def example(**facts: Any) -> McpServer:
-    return McpServer(
-        **({"name": "demo", "transport": "stdio", "command": sys.executable, "args": (EXAMPLE,)} | facts)
-    )
+    given = {"name": "demo", "transport": "stdio", "command": sys.executable, "args": (EXAMPLE,)}
+    return McpServer(**(given | {"allowed_tools": TOOLS} | facts))
 
 
 @asynccontextmanager
@@ -81,7 +83,9 @@ def test_an_http_server_is_found_once_it_answers(
 
     async def main() -> None:
         with http_server(transport) as port:
-            server = McpServer(name="far", transport=kind, url=f"http://127.0.0.1:{port}/{path}")
+            server = McpServer(
+                name="far", transport=kind, url=f"http://127.0.0.1:{port}/{path}", allowed_tools=TOOLS
+            )
             async with servers(server) as opened:
                 await until(lambda: bool(opened.tools()))
                 assert (await opened.execute("far__add", {"a": 1, "b": 1})).text == "2"
@@ -194,10 +198,13 @@ def test_allow_lists_hold_for_offers_and_for_calls_by_hand() -> None:
 @pytest.mark.parametrize(
     ("server", "settings", "there"),
     [
-        (example(), {}, False),
-        (example(), {"risky_tools": ("run_command",)}, True),
-        (example(), {"risky_tools": ("demo__run_command",)}, True),
+        (example(allowed_tools=None), {}, False),
+        (example(allowed_tools=None), {"risky_tools": ("run_command",)}, True),
+        (example(allowed_tools=None), {"risky_tools": ("demo__run_command",)}, True),
         (example(allowed_tools=("run_command",)), {}, True),
+        (example(allowed_tools=("*",)), {}, True),
+        (example(allowed_tools=("*",), denied_tools=("run_command",)), {}, False),
+        (example(allowed_tools=("add",)), {"risky_tools": ("run_command",)}, False),
     ],
 )
 def test_tools_that_run_commands_must_be_listed(server: McpServer, settings: Any, there: bool) -> None:
@@ -230,14 +237,47 @@ def test_offered_names_are_names_that_every_dialect_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "risky"),
+    "name",
+    "sh kill rmdir open_process run_code run_python zsh run_command executeCode python.exec evaluate add write_file "
+    "search_and_replace findThenDelete delete_file getaway listen reader 删除 __ 1".split(),
+)
+def test_a_tool_that_nobody_spoke_for_is_not_offered(name: str) -> None:
+    assert not looks_up(name)
+
+
+@pytest.mark.parametrize(
+    "name", "get_weather read_file listDirectory search get-current-time fetch list_tables read_query".split()
+)
+def test_a_tool_that_looks_something_up_needs_no_word(name: str) -> None:
+    assert looks_up(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "read_only", "trusted", "there"),
     [
-        ("run_command", True),
-        ("executeCode", True),
-        ("python.exec", True),
-        ("get_weather", False),
-        ("evaluate", False),
+        ("add", True, True, True),
+        ("add", True, False, False),
+        ("add", None, True, False),
+        ("get_time", None, False, True),
+        ("get_time", False, False, False),
+        ("get_time", False, True, False),
     ],
 )
-def test_risky_names_are_seen(name: str, risky: bool) -> None:
-    assert is_risky(name) is risky
+def test_what_a_server_says_of_its_tools_opens_them_only_where_it_is_trusted(
+    name: str, read_only: bool | None, trusted: bool, there: bool
+) -> None:
+    tool = RemoteTool(name=name, description="", parameters={}, read_only=read_only)
+    assert may_use(example(allowed_tools=None, trusted=trusted), tool, frozenset(), f"demo__{name}") is there
+
+
+def test_the_operator_is_told_once_what_waits_for_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with servers(example(allowed_tools=None)) as opened:
+            assert opened.tools() == []
+            assert opened.tools() == []
+
+    with caplog.at_level(logging.WARNING, logger="pippin"):
+        asyncio.run(main())
+    (told,) = [record.getMessage() for record in caplog.records if "not offered" in record.getMessage()]
+    assert "add, die, environment, fail, long, run_command, sleep" in told
+    assert "allowed_tools" in told

@@ -4,6 +4,7 @@ import pytest
 
 from pippin.core.errors import ErrorKind
 from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
+from pippin.runtime.workers.memory import Excess
 
 GIB = 1 << 30
 BIRTH = MemoryAtStart(free=3 * GIB, starved=0)
@@ -42,3 +43,13 @@ def test_a_death_is_told_with_its_cause_and_the_way_out(
 def test_nobody_is_accused_of_what_is_not_known() -> None:
     death = Death(status=-11, fault=None, doing="loaded its weights", starved=True)
     assert "memory:" not in death_report("m", death, BIRTH, need=GIB).message
+
+
+def test_a_worker_that_took_more_than_it_may_is_told_with_both_figures() -> None:
+    excess = Excess(resident=5 * GIB, limit=4 * GIB)
+    death = Death(status=-9, fault=None, doing=None, starved=True, excess=excess)
+    message = death_report("m", death, BIRTH, need=GIB).message
+    assert (
+        "it took 5.0 GiB of memory, more than the 4.0 GiB that it may take at most, and was ended" in message
+    )
+    assert "for lack of memory" not in message

@@ -20,7 +20,7 @@ from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
-from pippin.runtime.workers import link as link
+from pippin.runtime.workers import link, memory
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
@@ -111,6 +111,33 @@ def test_a_worker_that_fails_in_a_step_is_told_and_restarted(
     if fault == "error":
         assert "the script asked for an error in this step" in caplog.text
     assert "scripted" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel has no such limit")
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [("cpu", "its engine failed in a step"), ("cuda", "more than the 200 MiB that it may take")],
+)
+def test_a_worker_that_takes_memory_without_end_is_ended_at_its_limit(
+    tmp_path: Path, device: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's limit on a CPU; elsewhere the watch over its resident memory."""
+    monkeypatch.setattr(memory, "accelerator", lambda: device)
+    monkeypatch.setattr(memory, "limit_of", lambda plan, total: 200 << 20)
+
+    async def scene() -> None:
+        script = write_script(
+            tmp_path, {"when": {"user": "bad"}, "say": "a b c", "fault": {"kind": "memory", "after": 1}}
+        )
+        async with scripted_service(scripted(script=script), scripted("other")) as service:
+            async with await begin(service, text="bad") as run:
+                failed = await failure(run)
+                assert failed.error.kind == "worker_died"
+                assert words in failed.error.message
+            assert await answer(service, text="good") == "good"
+            assert await answer(service, model="other") == "Hi"
+
+    play(scene)
 
 
 def test_one_models_death_does_not_touch_another(tmp_path: Path) -> None:

@@ -299,3 +299,31 @@ def test_weights_wait_for_their_order_and_give_way_to_the_end(bench: Bench) -> N
     other = StepLoop(bench.link, Preparation())
     other.receive(Shutdown())
     assert other.admission() is None
+
+
+def test_long_texts_do_not_hold_up_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, answered, given_back = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(loop, "give_memory_back", given_back.set)
+
+    class Slow:
+        info = ModelInfo(id="m", kind="scripted")
+
+        def prepare(self, id: str, task: Task) -> tuple[Event, ...]:
+            assert isinstance(task, Tokenize)
+            if len(task.text) > 1000:
+                assert gate.wait(10)
+            return (Counted(1),)
+
+    def done(id: str, answer: object) -> None:
+        if id == "short":
+            answered.set()
+
+    preparation = Preparation()
+    preparation.begin(Slow(), done)
+    for number in range(4):
+        preparation.submit(Submit(f"long {number}", Tokenize("x" * loop.LONG_TEXT)))
+    preparation.submit(Submit("short", Tokenize("x")))
+    assert answered.wait(5)
+    assert not given_back.is_set()
+    gate.set()
+    assert given_back.wait(5)

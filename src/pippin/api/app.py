@@ -14,9 +14,10 @@ from starlette.types import ASGIApp
 
 from pippin.api import routes
 from pippin.api.access.errors import Errors, LastCatcher
-from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame
-from pippin.api.access.guards import Guard, load_keyring, policy_of
-from pippin.api.access.limits import REPORTED, Allowance, Limits
+from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame, exchange_of
+from pippin.api.access.guards import Guard, policy_of
+from pippin.api.access.keys import Allowance, load_keyring
+from pippin.api.access.limits import REPORTED, Limits
 from pippin.api.answers.media import MediaResolver
 from pippin.api.context import VERSION, Api, Endpoint, both
 from pippin.api.dialects.base import AnyDialect
@@ -51,9 +52,7 @@ def create_app(
     keyring = load_keyring(options)
     counting = _observer_of(options)
     observer = traced(counting)
-    limits = Limits(
-        Allowance(options.rate_limit, options.token_rate_limit), keyring.allowances, options.max_concurrent
-    )
+    limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
     dialects = find_dialects()
     errors = Errors(dialects)
     media = MediaResolver(options)
@@ -80,7 +79,8 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
-    app = BodyMemory(app, int(max(options.max_body_mb, options.max_upload_mb) * MIB))
+    largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
+    app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:

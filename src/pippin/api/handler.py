@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.access.guards import load_keyring
-from pippin.api.access.limits import Allowance, Limits
+from pippin.api.access.keys import Allowance
+from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import (
@@ -39,7 +39,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
 from pippin.service.run import Starter
-from pippin.service.tools.offers import ToolOffers
+from pippin.service.tools.offers import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +109,7 @@ class Handler:
         self._options = options
         self.answers.adopt(options)
         self._media = MediaResolver(options)
-        allowances = load_keyring(options).allowances
-        self._limits.adopt(
-            Allowance(options.rate_limit, options.token_rate_limit), allowances, options.max_concurrent
-        )
+        self._limits.adopt(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
 
     def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
@@ -132,11 +129,11 @@ class Handler:
         self._limits.admit(exchange)
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
-        equipped = [await self._tools.equip(wanted, mcp_servers_of(request)) for wanted in decoded.requests]
+        equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
         tasks = [
             Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
         ]
-        run = await run_info(self._service, decoded.requests[0].model, exchange)
+        run = await self._run_info(decoded.requests[0].model, exchange)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
@@ -186,7 +183,7 @@ class Handler:
         """The prompt tokens of the request that a body stands for."""
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
-        equipped = await self._tools.equip(wanted, mcp_servers_of(request))
+        equipped = await self._equipped(wanted, request)
         task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
         [*_, counted] = await self.perform(
             request, task, model=wanted.model, operation=f"{dialect.name}_count"
@@ -284,7 +281,7 @@ class Handler:
     async def _open_task(
         self, request: Request, task: Task, model: str, operation: str, *, stream: bool
     ) -> Answer:
-        run = await run_info(self._service, model, exchange_of(request.scope))
+        run = await self._run_info(model, exchange_of(request.scope))
         presence = Presence(request.receive)
         return self.answers.open(
             exchange_of(request.scope),
@@ -297,12 +294,24 @@ class Handler:
             starter=self._service,
         )
 
+    async def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
+        """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""
+        run = await run_info(self._service, model, exchange)
+        is_user = exchange.key is not None and not exchange.manages
+        if not run.known and is_user and self._options.allow_downloads is None:
+            await self._service.find(model)  # says what is wrong; to start it would download it
+        return run
+
+    async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
+        allowed = exchange_of(request.scope).may_use_tools
+        return await self._tools.equip(wanted, mcp_servers_of(request), allowed=allowed)
+
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request with a salt that gives its tenant, and on demand its key, a prefix cache of its own."""
+        """The request with a salt that gives its tenant, and its key among several, a prefix cache of its own."""
         headers = request.headers
         salts = [headers.get("x-apc-tenant") or headers.get("x-tenant-id") or ""]
-        if self._options.cache_salt_per_key:
-            salts.append(exchange_of(request.scope).caller)
+        if own := exchange_of(request.scope).cache_salt:
+            salts.append(own)
         if not any(salts):
             return wanted
         joined = "\0".join([wanted.cache_salt or "", *salts])

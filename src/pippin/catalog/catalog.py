@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from pippin.catalog.download import Download, download
-from pippin.catalog.entry import SCRIPT_SUFFIX, SCRIPTED, CatalogEntry, model_kind, scripted, stamp_of
+from pippin.catalog.entry import CatalogEntry, is_script, model_kind, scripted, stamp_of
 from pippin.catalog.info import read_info
 from pippin.catalog.names import (
     ALIASES,
@@ -201,7 +201,7 @@ class Catalog:
         self, name: str, id: str | None = None, kind: ModelKind | None = None
     ) -> CatalogEntry | None:
         """The model at a path that the operator gave; None if nothing is there."""
-        if name == SCRIPTED or name.endswith(SCRIPT_SUFFIX):
+        if is_script(name):
             return scripted(name, id)
         path = Path(name).expanduser()
         try:
@@ -227,8 +227,9 @@ class Catalog:
         if entry is not None:
             return entry
         by_id = view.entries
-        if name == SCRIPTED:
-            return scripted(name, None)
+        # An alias is the operator's word, which may name a script. A request's own words never do.
+        if (target := self._options.aliases.get(name)) is not None and is_script(target):
+            return scripted(target, name)
         matches = match_partial(name, by_id)
         if len(matches) == 1:
             return by_id[matches[0]]

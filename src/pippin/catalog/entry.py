@@ -61,6 +61,11 @@ def model_kind(name: str | None) -> ModelKind | None:
     raise ServerError("invalid_request", f"{name!r} is not a kind of model; there are {known}.", "kind")
 
 
+def is_script(name: str) -> bool:
+    """Whether an operator's word means the scripted engine: its name, or the path of a script."""
+    return name == SCRIPTED or name.endswith(SCRIPT_SUFFIX)
+
+
 def scripted(name: str, id: str | None) -> CatalogEntry:
     """The scripted model: a JSON script, or the one that echoes."""
     path = None if name == SCRIPTED else str(Path(name).expanduser().resolve())

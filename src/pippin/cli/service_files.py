@@ -75,6 +75,8 @@ class Systemd:
             "RestartPreventExitStatus=2\n"  # what was said on the command line will not become right
             f"TimeoutStopSec={SECONDS_TO_DRAIN}\n"
             "KillMode=mixed\n"
+            "OOMPolicy=continue\n"  # a worker that the kernel ended is started again; the server goes on
+            "UMask=0077\n"
             "NoNewPrivileges=yes\n\n"
             "[Install]\n"
             "WantedBy=default.target\n"

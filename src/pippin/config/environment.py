@@ -12,7 +12,7 @@ from pippin.config.options.start import Compat
 from pippin.config.settings import Given, Note, Origin, Reading
 from pippin.config.values import parse
 
-OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER")
+OTHERS = ("PIPPIN_HOME", "PIPPIN_SERVER", "PIPPIN_WORKER_VARIABLES")
 """Variables of Pippin that are no options of the server."""
 
 

@@ -46,14 +46,15 @@ class McpServer(Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = field(default_factory=dict)
     timeout: float = 30.0  # seconds for a call
     greeting_timeout: float = 30.0  # seconds to start and to list its tools; package runners download first
-    allowed_tools: tuple[str, ...] | None = None  # None: all
+    allowed_tools: tuple[str, ...] | None = None  # None: those that only look something up
     denied_tools: tuple[str, ...] = ()
+    trusted: bool = False  # what it says of its tools' harmlessness counts
 
 
 class McpSettings(Struct, frozen=True, kw_only=True):
     servers: tuple[McpServer, ...] = ()
     max_tool_calls: int = 10  # in one request
-    risky_tools: tuple[str, ...] = ()  # tools that may be used although their names tell of commands or code
+    risky_tools: tuple[str, ...] = ()  # tools that may be used whatever they do
 
 
 class _Entry(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +82,7 @@ class _Entry(Struct, kw_only=True, forbid_unknown_fields=True):
     name: Any = None
     auto_approve: Any = field(default=None, name="autoApprove")
     always_allow: Any = field(default=None, name="alwaysAllow")
-    trust: Any = None
+    trust: bool = False
 
 
 class _File(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -155,6 +156,7 @@ def _server(
         timeout=entry.timeout or default_timeout,
         allowed_tools=entry.include_tools if entry.allowed_tools is None else entry.allowed_tools,
         denied_tools=entry.denied_tools + entry.exclude_tools,
+        trusted=entry.trust,
     )
 
 

@@ -1,13 +1,28 @@
 """The environment that worker processes are started with."""
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
 import pippin
 
-# A worker runs model code and needs no secret of the server.
-SECRETS: Final = ("PIPPIN_API_KEYS", "PIPPIN_API_KEY", "PIPPIN_API_KEY_FILE", "MLX_VLM_SERVER_API_KEY")
+# A worker runs model code and needs no secret of the operator's: what is not listed here does not reach it.
+PASSED: Final = frozenset(
+    "PATH HOME USER LOGNAME SHELL PWD TZ TZDIR LANG LANGUAGE TMPDIR TMP TEMP VIRTUAL_ENV CONDA_PREFIX HOSTNAME "
+    "XDG_CACHE_HOME XDG_DATA_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR LD_LIBRARY_PATH LD_PRELOAD GLIBC_TUNABLES "
+    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY "
+    "PIPPIN_HOME CC CXX SYSTEMROOT".split()
+)
+FAMILIES: Final = tuple(
+    "LC_ PYTHON DYLD_ HF_ HUGGINGFACE_ TRANSFORMERS_ TOKENIZERS_ SAFETENSORS_ MLX_ METAL_ MTL_ CUDA_ CUDNN_ CUBLAS_ "
+    "NVIDIA_ NCCL_ OMP_ KMP_ OPENBLAS_ GOTO_ BLIS_ MKL_ VECLIB_ NUMEXPR_ NPY_ RAYON_ RUST_ MALLOC_ FFMPEG_ AV_ "
+    "NUMBA_ TORCH_ PYTORCH_ MFLUX_ ESPEAK_ PHONEMIZER_ COVERAGE_".split()
+)
+"""Beginnings of names that MLX, CUDA, BLAS, tokenizers, caches of Hugging Face and the like read."""
+SECRET: Final = re.compile(r"(^|_)(TOKEN|SECRET|KEY|KEYS|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
+MORE: Final = "PIPPIN_WORKER_VARIABLES"
+"""The operator's own list, with commas: names that workers get whatever they are called."""
 
 # Weights are read whole for every token, so what the processor spends on finding their pages shows: in pages of 2 MiB a
 # step of a small model was measured 1.3 to 6 times as fast, the more the more fragmented a virtual machine's memory is.
@@ -28,8 +43,12 @@ def blas_threads(residents: int) -> int:
 
 
 def worker_environment() -> dict[str, str]:
-    """This process's environment without the server's secrets, so that the child imports the same Pippin."""
-    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    """What of this process's environment workers get, and what Pippin sets for them.
+
+    The child imports the same Pippin, and finds the same libraries and caches.
+    """
+    more = frozenset(name.strip() for name in os.environ.get(MORE, "").split(","))
+    environment = {name: value for name, value in os.environ.items() if name in more or _passes(name, value)}
     source = str(Path(pippin.__file__).parent.parent)
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = source if not inherited else source + os.pathsep + inherited
@@ -38,3 +57,11 @@ def worker_environment() -> dict[str, str]:
     environment["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would advise to install PyTorch
     environment.setdefault("GLIBC_TUNABLES", HUGE_PAGES)
     return environment
+
+
+def _passes(name: str, value: str) -> bool:
+    """Whether a variable may reach a worker. Proxies are written in small letters, too, and may hold a password."""
+    if name.upper().endswith("_PROXY") and "@" in value:
+        return False
+    known = name.upper() in PASSED or name.startswith(FAMILIES)
+    return known and SECRET.search(name) is None

@@ -16,6 +16,7 @@ from pippin.config.values import convert
 
 ENTRY_ALIASES = {"model": "path", "served_model_name": "name", "model_kind": "kind"}
 MODEL = "models[]."
+MOST_VALUES = 100_000
 
 
 def load_document(path: str) -> dict[str, Any]:
@@ -35,7 +36,25 @@ def load_document(path: str) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{path}: the file must be a mapping of options.")
+    if _is_larger(document, MOST_VALUES):
+        raise ConfigError(f"{path}: it has more than {MOST_VALUES} values, with what its anchors repeat.")
     return document
+
+
+def _is_larger(document: Any, most: int) -> bool:
+    """Whether a document has more values than that, where each alias counts as all that it stands for.
+
+    A few lines of aliases of aliases stand for billions of values, or for one that holds itself.
+    """
+    waiting, count = [document], 0
+    while waiting and count <= most:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return count > most
 
 
 def form_of(document: Mapping[str, Any]) -> Compat | None:

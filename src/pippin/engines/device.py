@@ -5,12 +5,17 @@ measured on CPUs of Linux alone, not yet on Metal or CUDA (`docs/performance.md`
 `python -m pippin.engines.device` prints what MLX runs on as a line of JSON, for `pippin doctor`.
 """
 
+import functools
 import json
+import math
+import mmap
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import psutil
@@ -34,7 +39,14 @@ CPU_CHUNK = 256
 REPORT_PRODUCT = (128, 576, 1536)
 """Rows, inner size and columns of the float32 product that the report times: one of a prompt in SmolLM2-135M."""
 
-REPORT_TRIES = 5
+REPORT_TRIES = 20
+REPORT_PAUSE = 0.5  # seconds for which others are watched
+
+# macOS ends work on the GPU that keeps the display waiting: prompts computed 2,048 tokens at a time were killed from
+# about 90,000 tokens of context on (mlx issue 3267). A chunk stays whole up to 32,768 tokens; not measured by us.
+WATCHDOG_PAIRS = 2048 * (2048 + 32_768)
+
+EVALUATED_BYTES = 256 * 2**20  # of weights that are evaluated at once: one command of 300 GB is killed, too
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):
@@ -54,14 +66,23 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     run_type: RunType | None  # the dtype of weights; None leaves them as stored
     dequantize: bool
     prefill_chunk: int  # tokens
-    wired_limit: int | None  # bytes kept resident (Metal)
+    # The most tokens of a chunk, times tokens that they attend to; None for no bound.
+    attention_pairs: int | None = None
+    wired_limit: int | None  # bytes kept resident (Metal), where the operator wants it
     allocator_cache: int  # bytes that MLX keeps of freed buffers
     memory_limit: int  # for weights, KV caches and prefix cache together
     overlaps: bool = True  # the device computes while the host goes on
     writes_in_place: bool = False  # arrays lie in the host's memory, and numpy can write into them
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
+    kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
+
+    def longest_chunk(self, context: int) -> int:
+        """The most tokens of a prompt to compute at once behind `context` tokens, but for a quarter that ends it."""
+        if self.attention_pairs is None:
+            return self.prefill_chunk
+        return min(self.prefill_chunk, chunk_within(self.attention_pairs, context))
 
 
 def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None = None) -> DevicePlan:
@@ -84,7 +105,8 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         run_type=run_type,
         dequantize=on_cpu and options.dtype in ("auto", "float32"),
         prefill_chunk=min(options.prefill_step_size, CPU_CHUNK) if on_cpu else options.prefill_step_size,
-        wired_limit=int(facts.working_set * (1 - HEADROOM)) if facts.accelerator == "metal" else None,
+        attention_pairs=WATCHDOG_PAIRS if facts.accelerator == "metal" else None,
+        wired_limit=_wired_limit(facts, options, memory_bytes),
         allocator_cache=min(limit // 16, 1 << 30) if on_cpu else limit // 16,
         memory_limit=limit,
         # On a CPU, MLX's queue takes a few operations and then lets the caller wait.
@@ -93,8 +115,23 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
+        kernels=on_cpu and _wants_kernels(options),
         sorts_slowly=on_cpu,
     )
+
+
+def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -> int | None:
+    """Bytes to wire: what the operator asks for within the worker's share, and none where no share is known."""
+    if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
+        return None
+    return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
+
+
+def _wants_kernels(options: ModelOptions) -> bool:
+    """Whether the options ask for nothing that the kernels lack: these compute in float32, without adapters, and keep
+    keys and values unquantised."""
+    plain = options.kv_bits is None and options.adapter_path is None and not options.adapters
+    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):
@@ -165,8 +202,50 @@ def configure(plan: DevicePlan) -> None:
 
         functions.install()
     mx.set_cache_limit(plan.allocator_cache)
-    if plan.wired_limit is not None:
-        mx.set_wired_limit(plan.wired_limit)
+    hold_wired_limit(plan.wired_limit)
+
+
+def hold_wired_limit(limit: int | None) -> None:
+    """Wire at most `limit` bytes of memory, or leave MLX's own limit (none) as it is, for the life of this process.
+
+    Servers that wired most of the memory made macOS panic (mlx issue 3186; mlx-lm pull request 1252), and models of
+    mlx-lm, mlx-vlm and mlx-audio do so while they generate. From here on `mx.set_wired_limit` changes nothing.
+    """
+    import mlx.core as mx
+
+    set_limit = getattr(mx.set_wired_limit, "__wrapped__", mx.set_wired_limit)
+    if limit is not None:
+        set_limit(limit)
+
+    @functools.wraps(set_limit)
+    def keep_limit(_: int) -> int:
+        return limit or 0
+
+    mx.set_wired_limit = keep_limit  # type: ignore[assignment]
+
+
+def chunk_within(pairs: int, context: int) -> int:
+    """The most tokens, at least one, that may be computed at once behind `context` tokens: each attends to all before
+    it and to the others, and these pairs are to be at most `pairs`."""
+    return max(1, (math.isqrt(context * context + 4 * pairs) - context) // 2)
+
+
+def evaluate_in_pieces(arrays: "Iterable[mx.array]") -> Iterator[int]:
+    """Evaluate weights, a few at a time; gives the bytes done so far after each piece."""
+    import mlx.core as mx
+
+    done, size = 0, 0
+    pending: list[mx.array] = []
+    for array in arrays:
+        pending.append(array)
+        size += array.nbytes
+        if size >= EVALUATED_BYTES:
+            mx.eval(pending)
+            done += size
+            pending, size = [], 0
+            yield done
+    mx.eval(pending)
+    yield done + size
 
 
 def dtype_of(run_type: RunType) -> "mx.Dtype":
@@ -177,7 +256,11 @@ def dtype_of(run_type: RunType) -> "mx.Dtype":
 
 
 def report() -> dict[str, object]:
-    """MLX's version, its device, its BLAS and the speed of a product, as a worker would find them here."""
+    """MLX's version, device and kernels, its BLAS and the speed of a product, as a worker would find them here.
+
+    `busy` is the part of the processors that others use, measured while this process waits.
+    """
+    from pippin.engines.cpu import kernels
     from pippin.engines.cpu.blas import accelerate_blas
 
     # The BLAS must be loaded before mlx is imported.
@@ -188,17 +271,33 @@ def report() -> dict[str, object]:
     left = mx.random.normal((rows, inner))
     right = mx.random.normal((inner, columns))
     mx.eval(left, right)
+    busy = psutil.cpu_percent(interval=REPORT_PAUSE) / 100
     seconds = float("inf")
     for _ in range(REPORT_TRIES):
         started = time.perf_counter()
         mx.eval(left @ right)
         seconds = min(seconds, time.perf_counter() - started)
+    missing = kernels.why_missing()
     return {
+        "kernels": None if missing else kernels.best_instruction_set(),
+        "kernels_missing": missing,
         "version": version("mlx"),
         "device": str(mx.default_device()),
         "blas": blas,
         "gigaflops": 2 * rows * inner * columns / seconds / 1e9,
+        "system": platform.system(),
+        "busy": busy,
+        "architecture": mx.device_info().get("architecture"),
+        "nax_kernels": _has_nax_kernels(Path(mx.__file__).parent),
     }
+
+
+def _has_nax_kernels(folder: Path) -> bool | None:
+    """Whether the Metal library below MLX's folder has kernels of neural accelerators; None where there is none."""
+    for path in folder.rglob("*.metallib"):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as kernels:
+            return kernels.find(b"_nax") >= 0
+    return None
 
 
 if __name__ == "__main__":

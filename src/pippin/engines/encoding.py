@@ -12,6 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
+from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
 from tokenizers import Tokenizer
 
@@ -20,7 +21,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
-from pippin.engines.device import configure, decide, dtype_of, find_facts
+from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 
 Floats = npt.NDArray[np.float32]
 
@@ -247,7 +248,8 @@ def cast_weights(model: nn.Module, options: ModelOptions) -> None:
         dequantize_model(model)
     if plan.run_type is not None:
         model.set_dtype(dtype_of(plan.run_type))
-    mx.eval(model.parameters())
+    for _ in evaluate_in_pieces(array for _, array in tree_flatten(model.parameters())):
+        pass
 
 
 def floats(array: mx.array) -> Floats:

@@ -31,6 +31,7 @@ class RemoteTool(Struct, frozen=True, kw_only=True):
     name: str
     description: str
     parameters: dict[str, Any]
+    read_only: bool | None = None  # what its server says of it (the annotation readOnlyHint)
 
 
 class CallFailed(Exception):
@@ -177,6 +178,7 @@ async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
                 name=tool.name,
                 description=(tool.description or "")[:LONGEST_DESCRIPTION],
                 parameters=tool.input_schema,
+                read_only=None if tool.annotations is None else tool.annotations.read_only_hint,
             )
             for tool in page.tools
         ]

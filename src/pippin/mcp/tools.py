@@ -2,26 +2,27 @@
 
 import asyncio
 import json
+import logging
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pippin.config.mcp_file import McpSettings
+from pippin.config.mcp_file import McpServer, McpSettings
 from pippin.core.conversation import Tool, Toolset
 from pippin.core.errors import ServerError
 from pippin.mcp.connection import CallFailed, Connection, RemoteTool
+from pippin.mcp.permission import may_use
+
+log = logging.getLogger(__name__)
 
 SEPARATOR: Final = "__"
 LONGEST_NAME: Final = 64
 LONGEST_RESULT: Final = 128 << 10  # characters
 AT_ONCE: Final = 5  # calls
 EVERY: Final = "*"
-RISKY: Final = frozenset(
-    "bash cmd command eval exec execute powershell rm shell spawn subprocess sudo terminal".split()
-)
-"""Words in a tool's name that tell of commands or code: such a tool is off unless it is listed."""
-_WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+TOLD_OF: Final = 50  # tools in one line of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class ToolServers:
     def __init__(self, settings: McpSettings) -> None:
         self.most_calls = settings.max_tool_calls
         self.connections = tuple(Connection(server) for server in settings.servers)
-        self._risky = frozenset(settings.risky_tools)
+        self._high_risk = frozenset(settings.risky_tools)
+        self._told: defaultdict[str, set[str]] = defaultdict(set)
         self._running_calls = asyncio.Semaphore(AT_ONCE)
 
     def __bool__(self) -> bool:
@@ -129,28 +131,33 @@ class ToolServers:
 
     def _of(self, connection: Connection) -> list[OfferedTool]:
         server = connection.server
-        names = {
-            offered_name(server.name, remote.name): remote
-            for remote in connection.tools
-            if (server.allowed_tools is None or remote.name in server.allowed_tools)
-            and remote.name not in server.denied_tools
-            and self._harmless(server.name, remote.name, server.allowed_tools)
-        }
-        return [OfferedTool(name, connection, remote) for name, remote in names.items()]
+        names = {offered_name(server.name, remote.name): remote for remote in connection.tools}
+        found = [
+            OfferedTool(name, connection, remote)
+            for name, remote in names.items()
+            if may_use(server, remote, self._high_risk, name)
+        ]
+        if server.allowed_tools is None:
+            usable = {tool.remote.name for tool in found}
+            self._tell_of(server, [each for each in names.values() if each.name not in usable])
+        return found
 
-    def _harmless(self, server: str, tool: str, allowed: tuple[str, ...] | None) -> bool:
-        if not is_risky(tool):
-            return True
-        return bool({tool, offered_name(server, tool)} & self._risky) or tool in (allowed or ())
+    def _tell_of(self, server: McpServer, withheld: list[RemoteTool]) -> None:
+        """Tell the operator, once, of tools that wait for a word."""
+        names = sorted({tool.name for tool in withheld} - set(server.denied_tools) - self._told[server.name])
+        if names:
+            self._told[server.name].update(names)
+            log.warning(
+                "MCP server %s: not offered, because nobody said that they may be used: %s. Name them in its "
+                "`allowed_tools`, which then are all that is offered (`*`: every tool).",
+                server.name,
+                ", ".join(name[:LONGEST_NAME] for name in names[:TOLD_OF]),
+            )
 
 
 def offered_name(server: str, tool: str) -> str:
     """The name under which a tool is offered, which every dialect takes as a function's name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}{SEPARATOR}{tool}")[:LONGEST_NAME]
-
-
-def is_risky(tool: str) -> bool:
-    return any(word.lower() in RISKY for word in _WORDS.findall(tool))
 
 
 def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
+from pippin.service.awake import Awake, keeping_awake
 from pippin.service.defaults import with_defaults, with_manner
 from pippin.service.run import Run, widened
 from pippin.service.summaries import with_summary
@@ -32,10 +33,14 @@ WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 class Service:
     """Starts tasks on leased models, and ends all in order when the server stops."""
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+    def __init__(
+        self, options: ServerOptions, catalog: ModelSource, pool: Pool, awake: Awake | None = None
+    ) -> None:
+        """`awake` keeps the machine from going to sleep; nothing does without it."""
         self.catalog = catalog
         self.pool = pool
         self._options = options
+        self._awake = awake or Awake(None)
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -52,6 +57,7 @@ class Service:
         log.debug("Request %s of %s for model %r.", id, client or "a client", model)
         start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
         self._starting[id] = start
+        self._awake.working()
         try:
             return await start
         except asyncio.CancelledError:
@@ -119,6 +125,7 @@ class Service:
                 run.fail(report)
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
+        await self._awake.close()
 
     async def _start(self, task: Task, model: str, id: str) -> Run:
         if isinstance(task, Generate):
@@ -216,6 +223,8 @@ class Service:
     def _tell(self) -> None:
         self._ended.set()
         self._ended = asyncio.Event()
+        if not self.active:
+            self._awake.resting()
 
     async def _until_idle(self, seconds: float) -> bool:
         try:
@@ -280,7 +289,8 @@ class Service:
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
-    return Service(options, catalog, Pool(options, catalog, estimate, memory_budget(options)))
+    pool = Pool(options, catalog, estimate, memory_budget(options))
+    return Service(options, catalog, pool, keeping_awake(wanted=options.prevent_sleep))
 
 
 def suits(task: Task, info: ModelInfo) -> bool:

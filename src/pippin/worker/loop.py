@@ -9,9 +9,11 @@ server is slow, events gather here, joined, and a thread of its own sends them a
 again; beyond a bound the sender waits, so that a server that reads nothing stops the engine and not the memory.
 """
 
+import ctypes
 import logging
 import select
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -41,6 +43,7 @@ from pippin.core.link import (
     frame,
 )
 from pippin.core.models import WorkerSpec
+from pippin.core.tasks import text_length
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, Preparer
 from pippin.worker.logs import request_log
@@ -216,6 +219,8 @@ GATHERED: Final = 0.05  # of a step
 MOST_GATHERED: Final = 0.01  # seconds
 
 PREPARATION_THREADS: Final = 2
+LONG_TEXT: Final = 256 << 10
+"""Characters, from which a text is tokenized beside the others: 60,000 tokens, which take half a second."""
 MOST_TOKENS: Final = 1_000_000
 """In one answer of the tokenizer: the API server reads it in one go, while nobody else is answered."""
 
@@ -233,13 +238,23 @@ class Preparation:
     def __init__(self) -> None:
         self._ready: Future[tuple[Preparer, Done]] = Future()
         self._threads = ThreadPoolExecutor(PREPARATION_THREADS, thread_name_prefix="prepare")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="prepare-long")
 
     def begin(self, preparer: Preparer, done: Done) -> None:
         """Start to prepare what has come and what comes; `done` gets each answer, on a thread from here."""
         self._ready.set_result((preparer, done))
 
     def submit(self, order: Submit) -> None:
-        self._threads.submit(self._prepare, order)
+        if text_length(order.task) < LONG_TEXT:
+            self._threads.submit(self._prepare, order)
+        else:
+            self._long.submit(self._prepare_long, order)
+
+    def _prepare_long(self, order: Submit) -> None:
+        """Prepare a long text on a thread of its own, so that short ones need not wait, and give its memory back."""
+        self._prepare(order)
+        del order
+        give_memory_back()
 
     def _prepare(self, order: Submit) -> None:
         preparer, done = self._ready.result()
@@ -257,6 +272,10 @@ def _prepared(preparer: Preparer, order: Submit) -> Answer:
         return _bounded(answer) if isinstance(answer, tuple) else answer
     except ServerError as error:
         return (Failed(error.report),)
+    except MemoryError:
+        log.warning("Preparing a request took more memory than this worker may have.")
+        message = "The request takes more memory than its model may have. Send a smaller one."
+        return (Failed(ErrorReport(kind="too_large", message=message)),)
     except Exception as error:
         log.error("Preparing the request failed.\n%s", trace_of(error))
         log.debug("Preparing the request failed.", exc_info=True)
@@ -272,6 +291,14 @@ def _bounded(answer: tuple[Event, ...]) -> tuple[Event, ...]:
                 "too_large", f"The text has {len(event.tokens)} tokens; send at most {MOST_TOKENS} at a time."
             )
     return answer
+
+
+def give_memory_back() -> None:
+    """Give the system the memory that the allocator keeps after a large piece of work (glibc's `malloc_trim`)."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 class StepLoop:

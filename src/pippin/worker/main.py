@@ -1,5 +1,6 @@
 """The worker's life from its first frame to its exit: load in two stages, the second when told to, then loop."""
 
+import contextlib
 import ctypes
 import faulthandler
 import importlib
@@ -10,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG: Final = 1  # of prctl(2)
 LAST_WORDS: Final = 5.0  # seconds that a final frame may take to leave
+KILLED_FIRST: Final = 500  # of 1000
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
@@ -39,6 +42,7 @@ def main() -> None:
     """Run a worker: `python -m pippin.worker FD PARENT_PID`."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     end_with_parent(parent)
+    offer_to_the_killer()
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     link = WorkerLink(connection)
@@ -153,6 +157,13 @@ def end_with_parent(parent: int) -> None:
         return  # the socket's end still tells
     if os.getppid() != parent:  # it died before the kernel knew our wish
         os._exit(0)
+
+
+def offer_to_the_killer() -> None:
+    """Ask the kernel to end this process before others where the machine has no memory left (Linux, proc(5))."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a container may forbid it
+            Path("/proc/self/oom_score_adj").write_text(str(KILLED_FIRST))
 
 
 def end_now(status: int) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from pippin.api.access.guards import Keyring, load_keyring
+from pippin.api.access.keys import Keyring, load_keyring
 from pippin.api.app import create_app
 from pippin.api.live_settings import LiveSettings
 from pippin.config.options.server import ServerOptions
@@ -108,3 +108,14 @@ def test_a_key_that_is_taken_away_opens_nothing_any_more() -> None:
             assert (await client.get("/v1/models", headers={"x-api-key": "new"})).status_code == 200
 
     asyncio.run(main())
+
+
+def test_a_key_file_that_others_may_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n")
+    file.chmod(0o600)
+    load_keyring(ServerOptions(api_key_file=str(file)))
+    assert not caplog.records
+    file.chmod(0o644)
+    load_keyring(ServerOptions(api_key_file=str(file)))
+    assert f"Others on this machine can read or write the API keys in {file}" in caplog.text

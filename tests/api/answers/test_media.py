@@ -5,10 +5,13 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
-from pippin.api.answers.media import MediaResolver, is_public
+from pippin.api.answers import addresses
+from pippin.api.answers.addresses import is_own, is_public, may_connect
+from pippin.api.answers.media import MediaResolver
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Image, Inline, Message, Text, ToolResult, Url
 from pippin.core.errors import ServerError
@@ -35,6 +38,22 @@ PRIVATE = [
     "2002:7f00:1::",
     "64:ff9b::7f00:1",
     "ff02::1",
+    "::127.0.0.1",
+    "::ffff:0:127.0.0.1",
+    "fec0::1",
+    "192.0.0.192",
+    "168.63.129.16",
+    "64:ff9b:1::1",
+    "100::1",
+    "2001:2::1",
+    "2001:db8::1",
+    "2002:808:808::1",
+    "3fff::1",
+    "5f00::1",
+    "198.18.0.1",
+    "192.88.99.1",
+    "255.255.255.255",
+    "64:ff9b::a83f:8110",
 ]
 
 
@@ -48,12 +67,48 @@ def test_an_address_of_the_open_internet_is_public(address: str) -> None:
     assert is_public(address)
 
 
+def test_an_address_of_this_machine_is_not_fetched_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interface:
+        address = "8.8.8.8"
+
+    assert is_own("127.0.0.1")
+    assert may_connect("dns.example", "8.8.8.8", ())
+    monkeypatch.setattr(addresses.psutil, "net_if_addrs", lambda: {"eth0": [Interface]})
+    assert not may_connect("dns.example", "8.8.8.8", ())
+    assert not may_connect("dns.example", "::ffff:8.8.8.8", ("dns.example",))
+    assert may_connect("8.8.8.8", "8.8.8.8", ("8.8.8.8",)), "the operator named this address"
+
+
+@pytest.mark.parametrize(
+    ("address", "opened"),
+    [("192.168.1.20", True), ("fd00::20", True), ("8.8.8.8", True), ("127.0.0.1", False), ("::1", False),
+     ("169.254.169.254", False), ("fe80::1", False), ("168.63.129.16", False)],
+)  # fmt: skip
+def test_a_host_that_the_operator_named_may_lie_on_a_private_network(address: str, opened: bool) -> None:
+    assert may_connect("camera.local", address, ("camera.local",)) is opened
+    assert may_connect("other.example", address, ("camera.local",)) is (address == "8.8.8.8")
+
+
+def test_an_address_that_the_operator_named_is_fetched_from() -> None:
+    async def run() -> Inline:
+        async with site(lambda _: answer(PNG)) as base:
+            return await resolver(media_hosts=("127.0.0.1",)).fetch(base + "/x.png", "image")
+
+    assert asyncio.run(run()).data == PNG
+
+
+def test_any_public_host_may_be_listed_beside_a_private_one() -> None:
+    media = resolver(media_hosts=("*", "127.0.0.2"))
+    assert "private network" in refusal(media, "http://127.0.0.1:9/x.png")
+    assert "could not be fetched" in refusal(media, "http://127.0.0.2:9/x.png")
+
+
 def resolver(**options: object) -> MediaResolver:
     return MediaResolver(ServerOptions(**options))  # type: ignore[arg-type]
 
 
 def on_loopback(**options: object) -> MediaResolver:
-    return MediaResolver(ServerOptions(**options), may_connect=lambda _: True)  # type: ignore[arg-type]
+    return MediaResolver(ServerOptions(**options), may_connect=lambda host, address: True)  # type: ignore[arg-type]
 
 
 def fetch(media: MediaResolver, url: str) -> Inline:
@@ -93,7 +148,6 @@ def test_a_data_uri_over_the_limit_is_refused() -> None:
         "http://[::1]/x.png",
         "http://2130706433/x.png",
         "http://0x7f.1/x.png",
-        "http://0177.0.0.1/x.png",
         "http://[::ffff:127.0.0.1]/x.png",
         "http://169.254.169.254/latest/meta-data/",
     ],
@@ -194,6 +248,43 @@ def refused(reply: Reply, path: str = "/", **options: object) -> str:
 
 def test_an_address_is_fetched_with_its_type() -> None:
     assert fetched(lambda _: answer(PNG, "Content-Type: image/png; q=1")) == Inline(PNG, "image/png")
+
+
+@pytest.mark.parametrize("path", ["/ü.png", "/a b.png", "/x?q=bücher", "/%C3%BC.png"])
+def test_an_address_that_is_not_ascii_is_fetched_percent_encoded(path: str) -> None:
+    asked: list[str] = []
+    assert fetched(lambda path: asked.append(path) or answer(PNG), path).data == PNG
+    assert asked[0].isascii()
+    assert unquote(asked[0]) == unquote(path)
+
+
+def test_a_redirect_to_an_address_that_is_not_ascii_is_followed() -> None:
+    moved = answer(b"", "Location: /\u00fc", status="302 Found")
+    assert fetched(lambda path: answer(PNG) if path == "/%C3%BC" else moved).data == PNG
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://bücher.example.invalid/a.png",
+        "http://☃.invalid/",
+        "http://ex ample.invalid/",
+        "http://a\u200db.invalid/",
+        "http://" + "ü" * 300 + ".invalid/",
+        "http://xn--.invalid/",
+        "http://[v1.x]/",
+        "http://0177.0.0.1/x.png",
+        "http://[::1%25ü]/",
+        "http://a.invalid:99999/",
+        "http://a.invalid/\x00",
+        "http://a.invalid/" + "a" * 70000,
+        "http://a.invalid/\r\nX: y",
+        "http://\u2488.invalid/",
+        "http://\uff11\uff12\uff17.0.0.1/",
+    ],
+)
+def test_a_strange_host_or_path_is_refused(url: str) -> None:
+    refusal(resolver(), url)
 
 
 def test_a_redirect_is_followed() -> None:

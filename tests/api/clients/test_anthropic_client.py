@@ -115,6 +115,24 @@ def test_errors_are_anthropics(client: Anthropic, address: str) -> None:
     assert body["request_id"] == reply.headers["request-id"]
 
 
+def test_every_reply_names_its_request_as_the_client_reads_it(client: Anthropic, address: str) -> None:
+    """As `_request_id` of an answer, `request_id` of a stream and of an error."""
+    own = client.with_options(default_headers={"x-request-id": "my-own.id"})
+    assert own.messages.create(model="text", max_tokens=9, messages=HI)._request_id == "my-own.id"
+    assert own.messages.count_tokens(model="echo", messages=HI)._request_id == "my-own.id"
+    with own.messages.stream(model="text", max_tokens=9, messages=HI) as stream:
+        assert stream.request_id == "my-own.id"
+    with pytest.raises(anthropic.NotFoundError) as refused:
+        own.messages.create(model="no-such-model", max_tokens=9, messages=HI)
+    assert refused.value.request_id == "my-own.id"
+    with pytest.raises(anthropic.AuthenticationError) as turned_away:
+        own.with_options(api_key="wrong").messages.create(model="text", max_tokens=9, messages=HI)
+    assert turned_away.value.request_id == "my-own.id"
+    named = client.messages.create(model="text", max_tokens=9, messages=HI)._request_id
+    assert named
+    assert named != client.messages.create(model="text", max_tokens=9, messages=HI)._request_id
+
+
 def test_an_overloaded_server_answers_529(client: Anthropic) -> None:
     with pytest.raises(anthropic.APIStatusError) as caught:
         client.messages.create(model="busy", max_tokens=9, messages=HI)

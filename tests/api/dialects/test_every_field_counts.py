@@ -166,6 +166,7 @@ OPENAI: Final[dict[str, Any]] = {
     "max_tokens": 9,
     "model": "other",
     "n": 2,
+    "return_progress": True,
     "skip_special_tokens": False,
     "stop": "x",
     "stream": True,

@@ -538,3 +538,23 @@ def test_a_request_survives_the_link_to_the_worker() -> None:
 )
 def test_durations_are_read_as_ollama_writes_them(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"a": [1] * 128}, "more than 128 values"),
+        ({str(number): {"x": 1, "y": 2} for number in range(50)}, "more than 128 values"),
+        ({"a": "x" * (16 << 10)}, "larger than 16384 bytes"),
+        ({"a": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]}, "more than 16 levels"),
+    ],
+)
+def test_variables_of_a_template_are_few_flat_and_small(variables: dict[str, Any], words: str) -> None:
+    report = refusal(chat_template_kwargs=variables).report
+    assert (report.status, report.param) == (400, "chat_template_kwargs")
+    assert words in report.message
+
+
+def test_variables_of_a_template_may_be_as_many_as_a_template_has() -> None:
+    variables = {str(number): [1] for number in range(60)}
+    assert chat(chat_template_kwargs=variables).template_kwargs == variables

@@ -8,8 +8,9 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from pippin.core.events import Accepted, Event, Finished, Usage
-from tests.api.dialects.openai_golden import DIALECTS, FOLDER, drawn, streamed, whole
+from pippin.api.dialects.base import DecodeContext
+from pippin.core.events import Accepted, Event, Finished, Progress, Usage
+from tests.api.dialects.openai_golden import DIALECTS, FOLDER, RUN, drawn, streamed, whole
 from tests.api.golden_events import SEQUENCES
 
 CHUNKS: dict[str, TypeAdapter[Any]] = {
@@ -140,6 +141,41 @@ def test_continuous_usage_counts_along() -> None:
     stream = streamed("chat_completions", SEQUENCES["long_text"], stream_options=options)
     counts = [chunk["usage"]["completion_tokens"] for chunk in payloads(stream)]
     assert counts == [0, *range(1, 41), 40, 40]
+
+
+@pytest.mark.parametrize("dialect", list(CHUNKS))
+def test_a_stream_tells_how_far_the_prompt_is_where_it_is_asked(dialect: str) -> None:
+    """In llama.cpp's words: four whole numbers beside an empty choice, in chunks that OpenAI's types take."""
+    accepted, *others = SEQUENCES["text"]
+    events = [accepted, Progress(16, 24, 8), Progress(24, 24, 8), *others]
+    chunks = payloads(streamed(dialect, events, return_progress=True))
+    told = [chunk for chunk in chunks if "prompt_progress" in chunk]
+    found = [chunk["prompt_progress"] for chunk in told]
+    assert all(each.keys() == {"total", "cache", "processed", "time_ms"} for each in found)
+    assert [(each["processed"], each["cache"]) for each in found] == [(0, 0), (16, 8), (24, 8)]
+    assert [each["time_ms"] for each in found] == sorted(each["time_ms"] for each in found)
+    for chunk in told:
+        if dialect == "chat_completions":  # the other type has no chunks, whose end is still open
+            CHUNKS[dialect].validate_python(chunk)
+        assert chunk["usage"] is None
+        [choice] = chunk["choices"]
+        assert not choice.get("delta")
+        assert not choice.get("text")
+    assert "prompt_progress" not in json.dumps(payloads(streamed(dialect, events)))
+
+
+def test_progress_of_several_prompts_is_told_beside_the_choice_of_each() -> None:
+    dialect = DIALECTS["completions"]
+    body = {"model": "golden", "prompt": ["a", "b"], "n": 2, "stream": True, "return_progress": True}
+    encoder = dialect.encoder(dialect.decode(json.dumps(body).encode(), DecodeContext()), RUN)
+    opening = encoder.start([Accepted(3), Accepted(5)])
+    chunks = payloads(opening + encoder.event(Progress(4, 5), 1) + b"data: [DONE]\n\n")
+    told = [(chunk["choices"][0]["index"], chunk["prompt_progress"]) for chunk in chunks]
+    assert [(index, each["processed"], each["total"]) for index, each in told] == [
+        (0, 0, 3),
+        (2, 0, 5),
+        (2, 4, 5),
+    ]
 
 
 def test_hidden_reasoning_stays_hidden_but_is_counted() -> None:

@@ -64,8 +64,75 @@ def test_a_body_at_a_modest_pace_is_read_to_its_end(monkeypatch: pytest.MonkeyPa
     assert status(asyncio.run(main())) != 408
 
 
+def test_a_body_that_came_quickly_and_then_drips_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sent = 0.0, 0
+    monkeypatch.setattr("pippin.api.http.body.time.monotonic", lambda: now)
+
+    async def receive() -> Message:
+        nonlocal now, sent
+        sent += 1
+        if sent == 1:
+            return {"type": "http.request", "body": b" " * (8 << 20), "more_body": True}
+        now += 5.0
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def main() -> Wire:
+        wire = Wire(application(FakeService(), body_timeout=10.0))
+        wire._receive = receive  # type: ignore[method-assign]
+        await wire.run()
+        return wire
+
+    assert status(asyncio.run(main())) == 408
+    assert now <= 20.0, "eight megabytes would have been credit for half an hour"
+
+
+def test_a_caller_who_holds_all_that_it_may_leaves_room_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body, "LEAST_MEMORY", 200_000)
+    monkeypatch.setattr(body, "LARGEST_BODIES", 0)
+
+    async def main() -> None:
+        app = application(FakeService(), api_keys=("key-of-alice", "key-of-bob", "key-of-carol"))
+        holding: list[asyncio.Task[None]] = []
+
+        def send(name: str, data: bytes) -> Wire:
+            wire = Wire(app, data)
+            wire.headers = (*wire.headers, (b"x-api-key", f"key-of-{name}".encode()))
+            return wire
+
+        async def hold(name: str) -> Wire:
+            """Send 10 kB, and no more for as long as it can be."""
+            wire, pieces = send(name, b""), [b" " * 10_000]
+
+            async def receive() -> Message:
+                if not pieces:
+                    await asyncio.Event().wait()
+                return {"type": "http.request", "body": pieces.pop(), "more_body": True}
+
+            wire._receive = receive  # type: ignore[method-assign]
+            holding.append(asyncio.create_task(wire.run()))
+            await asyncio.sleep(0.01)
+            return wire
+
+        alices = [await hold("alice") for _ in range(30)]
+        assert [status(wire) for wire in alices if wire.sent] == [503] * 20
+        for other in ("bob", "carol"):
+            wire = send(other, b" " * 30_000 + json.dumps(CHAT).encode())
+            await wire.run()
+            assert status(wire) == 200
+        for task in holding:
+            task.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+        again = send("alice", b" " * 90_000 + json.dumps(CHAT).encode())
+        await again.run()
+        assert status(again) == 200
+
+    asyncio.run(main())
+
+
 def test_bodies_take_no_more_memory_together_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "LEAST_MEMORY", 100_000)
+    monkeypatch.setattr(body, "LEAST_MEMORY", 200_000)
     monkeypatch.setattr(body, "LARGEST_BODIES", 0)
 
     async def main() -> None:

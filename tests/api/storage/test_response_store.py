@@ -1,5 +1,6 @@
 """The store of responses: its bounds, its owners, its file."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,77 @@ def test_the_figures_are_those_of_the_entries(steps: list[tuple[str, str, int]])
         orphans = "SELECT COUNT(*) FROM items WHERE entry NOT IN (SELECT id FROM entries)"
         assert store._database.execute(orphans).fetchone() == (0,)
     store.close()
+
+
+def test_an_owner_who_stores_without_end_pushes_out_nothing_but_its_own() -> None:
+    store = ResponseStore(entries=20, clock=Clock())
+    bob, alice = store.for_owner("bob"), store.for_owner("alice")
+    for number in range(5):
+        save(bob, f"b{number}")
+    for number in range(1030):
+        alice.save_conversation(StoredConversation(id=f"conv_{number}", created_at=1))
+    assert all(knows(bob, f"b{number}") for number in range(5))
+    assert store.total_entries == 20
+    assert alice.conversation("conv_1029") == []
+
+
+def test_bytes_are_shared_by_owner_too() -> None:
+    store = ResponseStore(megabytes=0.02, clock=Clock())
+    bob, alice = store.for_owner("bob"), store.for_owner("alice")
+    save(bob, "b", padding=5000)
+    for number in range(50):
+        save(alice, f"a{number}", padding=2000)
+    assert knows(bob, "b")
+    assert knows(alice, "a49")
+
+
+def test_a_file_of_the_first_version_keeps_named_owners_and_locks_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store.db"
+    old = ResponseStore(str(path))
+    for owner in ("", "alice", "key-1"):
+        save(old.for_owner(owner), f"of {owner}")
+    old.close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 1")
+    store = ResponseStore(str(path))
+    assert "1 stored responses of API keys without a name" in caplog.text
+    assert knows(store.for_owner(None), "of ")
+    assert knows(store.for_owner("name:alice"), "of alice")
+    assert store.for_owner("name:alice").item("msg_of alice_in")["content"] == "of alice"
+    for owner in ("key-1", "name:key-1", "key:1", "alice"):
+        assert not knows(store.for_owner(owner), "of key-1")
+    assert store.total_entries == 3
+    store.close()
+    again = ResponseStore(str(path))
+    assert knows(again.for_owner("name:alice"), "of alice")
+    again.close()
+
+
+def test_the_head_of_a_large_conversation_is_read_without_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = ResponseStore().for_owner("me")
+    items = [{"id": str(number), "type": "message", "text": "x" * 1000} for number in range(2000)]
+    metadata = {"items": '","items":[', "quote": '"\\'}
+    history.save_conversation(StoredConversation(id="large", created_at=7, metadata=metadata, items=items))
+    history.save_conversation(StoredConversation(id="empty", created_at=8))
+    with monkeypatch.context() as watched:
+        watched.setattr(ResponseStore, "get", lambda *_: pytest.fail("all of it was read"))
+        head = history.conversation_head("large")
+    assert (head.id, head.created_at, head.metadata, head.items) == ("large", 7, metadata, [])
+    assert history.conversation_head("empty").created_at == 8
+    with pytest.raises(ServerError, match="never stored"):
+        history.conversation_head("none")
+    with pytest.raises(ServerError, match="never stored"):
+        ResponseStore().for_owner("you").conversation_head("large")
+
+
+def test_what_is_deleted_from_memory_leaves_it() -> None:
+    store = ResponseStore()
+    history = store.for_owner("me")
+    history.save_conversation(
+        StoredConversation(id="large", created_at=1, items=[{"id": "1", "text": "x" * (20 << 20)}])
+    )
+    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+    history.delete_conversation("large")
+    assert store._database.execute("PRAGMA page_count").fetchone()[0] < pages // 100

@@ -63,15 +63,25 @@ class Subject:
     adapters: dict[str, str] = field(default_factory=dict)
     references: dict[str | None, Reference] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
+    kernels: bool = False  # the kernels for CPUs compute it, and MLX its reference
 
     def __post_init__(self) -> None:
         self.tokenizer = Tokenizer.load(self.folder)
         self.grammars = GrammarCompiler(self.tokenizer)
         self.model = self.load()
+        if self.kernels:
+            self.references[None] = Reference(self.model, self.tokenizer)
+            self.model = self.load(kernel_threads=2)
 
-    def load(self) -> Any:
+    def load(self, kernel_threads: int | None = None) -> Any:
         info = ModelInfo(id="subject", kind="language", path=str(self.folder))
-        model, _ = load_weights(info, PLAN, lambda *_: None, trust_remote_code=False)
+        model, _ = load_weights(
+            info,
+            msgspec.structs.replace(PLAN, kernels=kernel_threads is not None),
+            lambda *_: None,
+            trust_remote_code=False,
+            kernel_threads=kernel_threads,
+        )
         return model
 
     def open(self, world: World, disk: Path) -> LanguageEngine:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 import pytest
@@ -32,11 +33,15 @@ class OneServer(ToolServers):
 
 
 def equip(
-    request: GenerationRequest, named: tuple[str, ...] = (), offer: McpOffer = "asked"
+    request: GenerationRequest,
+    named: tuple[str, ...] = (),
+    offer: McpOffer = "asked",
+    *,
+    allowed: bool = True,
 ) -> tuple[Equipped, list[str]]:
     """The equipped request, and the servers whose tools were asked for."""
     servers = OneServer()
-    return asyncio.run(ToolOffers(servers, offer).equip(request, named)), servers.wanted
+    return asyncio.run(ToolOffers(servers, offer).equip(request, named, allowed=allowed)), servers.wanted
 
 
 def names(equipped: Equipped) -> list[str]:
@@ -76,3 +81,17 @@ def test_a_tool_of_the_client_keeps_its_name() -> None:
 def test_tools_that_are_asked_for_need_one_choice() -> None:
     with pytest.raises(ServerError, match="with one choice only"):
         equip(msgspec.structs.replace(ASKED, n=2), named=("clock",))
+
+
+def test_whoever_may_not_be_given_tools_is_refused_where_it_asks_and_gets_none_that_are_offered() -> None:
+    for request, named in (
+        (ASKED, ("clock",)),
+        (ASKED, ("*",)),
+        (msgspec.structs.replace(ASKED, toolsets=(Toolset("clock"),)), ()),
+    ):
+        for offer in get_args(McpOffer):
+            with pytest.raises(ServerError, match="MCP tools are for those who may manage"):
+                equip(request, named, offer, allowed=False)
+    equipped, wanted = equip(ASKED, offer="always", allowed=False)
+    assert (names(equipped), wanted) == ([], [])
+    assert equipped.request == ASKED

@@ -57,11 +57,14 @@ SCRIPT = {
 }
 
 
+TOOLS = ["add", "environment", "sleep", "fail", "long", "die"]
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("mcp") / "mcp.json"
     servers = {
-        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 4},
+        "demo": {"command": sys.executable, "args": [EXAMPLE], "timeout": 4, "allowed_tools": TOOLS},
         "broken": {"command": "/nonexistent"},
     }
     path.write_text(json.dumps({"mcpServers": servers, "max_tool_calls": 3}))

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin import __version__
+from pippin.api.access.keys import Key
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,13 @@ class Exchange:
     path: str
     own_id: bool = True  # made here, not by the client
     started: float = field(default_factory=time.perf_counter)
-    caller: str = ""  # name of the key, or address: who limits are counted for
-    authenticated: bool = False
+    caller: str = ""  # name of the key, or address: for the log
+    key: Key | None = None  # that was shown and is valid
+    manages: bool = False  # may manage the server: an administrator, or anyone where management is open
+    may_use_tools: bool = False  # may be given the operator's MCP tools, by any door
+    cache_salt: str = (
+        ""  # keeps the caller's prefix cache apart from those of others; empty where it is shared
+    )
     anonymous: bool = False  # keys are asked for, and none was shown: tell the least
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
@@ -38,6 +44,20 @@ class Exchange:
     refusal: str = ""  # the sentence of an error that was the reply, for the access log
     facts: dict[str, str | int] = field(default_factory=dict)
     """Of the answer, for the access log: model, tokens, and milliseconds of queue, prompt and answer."""
+
+    @property
+    def owner(self) -> str:
+        """Whose stored responses, running requests and prefix cache these are; callers without a key share one."""
+        return "" if self.key is None else self.key.owner
+
+    @property
+    def account(self) -> str:
+        """Whom limits are counted for: the owner, or the address of a caller without a key."""
+        return self.owner or self.caller
+
+    def may_see(self, owner: str) -> bool:
+        """Whether the caller may know of a running request of `owner`. Callers without a key can't be told apart."""
+        return self.manages or (self.key is not None and self.owner == owner)
 
     @property
     def elapsed(self) -> float:
@@ -84,6 +104,8 @@ class ExchangeFrame:
                 headers = MutableHeaders(scope=message)
                 headers["server"] = f"pippin/{__version__}"
                 headers["x-request-id"] = exchange.id
+                # Anthropic's name of it, which its client gives as `_request_id`.
+                headers["request-id"] = exchange.id
                 headers["x-process-time"] = f"{exchange.elapsed:.6f}"
                 headers.setdefault("x-content-type-options", "nosniff")
                 for name, value in exchange.headers.items():

@@ -1,28 +1,22 @@
-"""Who may come in, by host, key, origin, and what is asked for; and the API keys that callers may show.
+"""Who may come in, by host, origin, key, and what is asked for.
 
 What is not open is closed.
 """
 
-import hashlib
-import hmac
 import ipaddress
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Final
 
-import msgspec
-from msgspec import Meta, Struct
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Exchange, exchange_of
-from pippin.api.access.limits import Allowance
+from pippin.api.access.keys import Key, Keyring, load_keyring, salts_by_owner
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
-from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 
 log = logging.getLogger(__name__)
@@ -34,116 +28,18 @@ PICTURES: Final = "/images/files/"
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", "/mcp")
+TOOLS: Final = "/mcp"
+EXECUTE_TOOL: Final = "/mcp/execute"
+MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", TOOLS)
 """Paths under which everything that changes something is management."""
-
-
-KeyText = Annotated[str, Meta(min_length=1, max_length=512)]
-
-
-class KeyEntry(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One key as the file of keys has it; limits are for a minute, 0 is without limit."""
-
-    key: KeyText
-    name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    rate_limit: Annotated[int, Meta(ge=0)] | None = None
-    token_rate_limit: Annotated[int, Meta(ge=0)] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key as it is held: never its text."""
-
-    name: str
-    digest: bytes
-    allowance: Allowance | None = None
-
-
-class Keyring:
-    """The API keys that the server accepts, each with a name and limits of its own."""
-
-    def __init__(self, keys: Sequence[Key] = ()) -> None:
-        self._keys = tuple(keys)
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
-
-    def find(self, shown: bytes) -> Key | None:
-        """The key that was shown, if there is such a one.
-
-        Every key is looked at, and digests are compared, so that time tells nothing of how near a guess was.
-        """
-        digest = _digest(shown)
-        found = None
-        for key in self._keys:
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        return found
-
-    @property
-    def allowances(self) -> dict[str, Allowance]:
-        return {key.name: key.allowance for key in self._keys if key.allowance is not None}
-
-
-def load_keyring(options: ServerOptions) -> Keyring:
-    """Keys of the options and of the file. Raises `ServerError` for a file that can't be understood."""
-    default = Allowance(options.rate_limit, options.token_rate_limit)
-    entries = [KeyEntry(key=key) for key in options.api_keys]
-    if options.api_key_file is not None:
-        entries += read_key_file(Path(options.api_key_file))
-    return Keyring(
-        [
-            Key(
-                name=entry.name or f"key-{number}",
-                digest=_digest(entry.key.encode()),
-                allowance=_allowance(entry, default),
-            )
-            for number, entry in enumerate(entries, 1)
-        ]
-    )
-
-
-def read_key_file(path: Path) -> list[KeyEntry]:
-    """The keys of a JSON or YAML file: a list of keys or of objects with `key`, or a mapping of names to either."""
-    import yaml  # slow to import, and only needed here
-
-    try:
-        content: Any = yaml.safe_load(path.read_text())
-        if isinstance(content, str):  # plain lines
-            content = content.split()
-        if isinstance(content, dict):
-            content = [_named(name, entry) for name, entry in content.items()]
-        entries = [{"key": entry} if isinstance(entry, str) else entry for entry in content or ()]
-        keys = convert(entries, list[KeyEntry])
-    except OSError as error:
-        raise _unreadable(path, error.strerror or "it can't be opened") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise _unreadable(path, "it is neither JSON nor YAML") from None
-    except (msgspec.ValidationError, TypeError) as error:
-        raise _unreadable(path, str(error)) from None
-    if not keys:  # would leave the server open to everyone
-        raise _unreadable(path, "it holds no key")
-    return keys
-
-
-def _named(name: Any, entry: Any) -> Any:
-    return {"name": name, **({"key": entry} if isinstance(entry, str) else entry)}
-
-
-def _unreadable(path: Path, reason: str) -> ServerError:
-    return ServerError("invalid_request", f"The file of API keys {path} can't be used: {reason}.")
-
-
-def _allowance(entry: KeyEntry, default: Allowance) -> Allowance | None:
-    if entry.rate_limit is None and entry.token_rate_limit is None:
-        return None
-    requests = default.requests if entry.rate_limit is None else entry.rate_limit
-    tokens = default.tokens if entry.token_rate_limit is None else entry.token_rate_limit
-    return Allowance(requests, tokens)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+NO_KEY: Final = (
+    "Managing the server needs an API key here; the operator sets one with --api-key, "
+    "or opens management with --allow-unauthenticated."
+)
+NO_ADMIN: Final = (
+    "This API key is a user's, and managing the server takes an administrator's; the operator gives a key "
+    "`role: admin` in the file of --api-key-file."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +50,9 @@ class Policy:
     hosts: frozenset[str] | None  # None: any
     origins: frozenset[str]
     metrics_open: bool
-    management_open: bool  # without a key
+    management_open: bool  # to anyone, as there are no keys
     open_management: frozenset[str]  # paths without /v1
+    salted: bool  # each owner has a prefix cache of its own
     open_paths: tuple[str, ...]  # that need no key, with all below them; without /v1
 
 
@@ -168,6 +65,11 @@ def _management_of(options: ServerOptions) -> str:
 
 def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
     loopback = is_loopback(options.host)
+    if keyring and not any(key.is_admin for key in keyring.keys):
+        log.warning(
+            "No API key may manage this server: give one of them `role: admin` in the file of --api-key-file, "
+            "or set a single --api-key beside it."
+        )
     if not loopback and not keyring:
         log.warning(
             "ANYONE WHO CAN REACH %s CAN USE THIS SERVER: no API key is set. Set one with --api-key.%s",
@@ -180,8 +82,9 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
         hosts=hosts | {options.host.lower()} if loopback else hosts or None,
         origins=frozenset(options.allowed_origins),
         metrics_open=not options.metrics_auth,
-        management_open=loopback or options.allow_unauthenticated,
+        management_open=not keyring and (loopback or options.allow_unauthenticated),
         open_management=frozenset(options.open_management),
+        salted=salts_by_owner(options, keyring),
         open_paths=tuple(bare(path).rstrip("/") for path in options.open_paths),
     )
 
@@ -205,7 +108,12 @@ class Guard:
 
     def adopt(self, options: ServerOptions) -> None:
         """Hold new requests to changed options."""
-        self._policy = policy_of(options, load_keyring(options))
+        try:
+            keyring = load_keyring(options)
+        except ServerError as error:
+            log.error("The API keys stay as they were: %s", error.report.message)
+            keyring = self._policy.keyring
+        self._policy = policy_of(options, keyring)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -223,18 +131,38 @@ class Guard:
         client = scope.get("client")
         exchange.caller = client[0] if client else "local"
         path, method = scope["path"], scope["method"]
+        if not self._is_harmless(path):
+            self._check_origin(headers)
         exchange.anonymous = bool(self._policy.keyring)
         if self._policy.keyring:
             self._check_key(headers, exchange, is_open=self._is_open(path, method))
+        self._note_rights(exchange)
         if is_management(path, method):
             self._check_management(headers, exchange, path)
 
+    def _note_rights(self, exchange: Exchange) -> None:
+        """What the caller may do beside asking models: decided here once, for every route to hold to."""
+        key = exchange.key
+        exchange.manages = self._policy.management_open or (key is not None and key.is_admin)
+        exchange.may_use_tools = (
+            exchange.manages
+            or (key is not None and key.mcp_tools)
+            or EXECUTE_TOOL in self._policy.open_management
+        )
+        exchange.cache_salt = exchange.owner if self._policy.salted else ""
+
+    def _is_harmless(self, path: str) -> bool:
+        """Whether an address may be shown by any web page. Those that the operator opened to all clients are not."""
+        return (
+            path in OPEN_PATHS
+            or bare(path).startswith(PICTURES)
+            or (path in METRICS_PATHS and self._policy.metrics_open)
+        )
+
     def _is_open(self, path: str, method: str) -> bool:
-        if bare(path).startswith(PICTURES):
-            return True
         if any(is_within(path, opened) for opened in self._policy.open_paths):
             return not is_management(path, method)
-        return path in OPEN_PATHS or (path in METRICS_PATHS and self._policy.metrics_open)
+        return self._is_harmless(path)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse hosts that are not the server's own. Raises `ServerError`.
@@ -249,11 +177,30 @@ class Guard:
                 "permission", "This server does not answer to that Host; allow it with --allowed-host."
             )
 
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuse what web pages of foreign origins send, whether they may read the answer or not. Raises `ServerError`.
+
+        A page of the server's own name is no stranger where that name is checked; elsewhere any name may lead here.
+        """
+        origin = headers.get("origin")
+        if origin is None:
+            foreign = headers.get("sec-fetch-site") == "cross-site"
+        else:
+            own = self._policy.hosts is not None and origin.partition("://")[2] == headers.get("host")
+            foreign = not own and origin not in self._policy.origins
+        if foreign and "*" not in self._policy.origins:
+            raise ServerError(
+                "permission",
+                "Web pages of other origins may not use this server; the operator allows one with --allowed-origin.",
+            )
+
     def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:
         for shown in shown_keys(headers):
             key = self._policy.keyring.find(shown)
             if key is not None:
-                exchange.caller, exchange.authenticated, exchange.anonymous = key.name, True, False
+                exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
+                if not is_open:
+                    _check_endpoint(key, exchange.path)
                 return
         if not is_open:
             raise ServerError(
@@ -262,18 +209,22 @@ class Guard:
             )
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
-        is_open = self._policy.management_open or bare(path) in self._policy.open_management
-        if not exchange.authenticated and not is_open:
-            raise ServerError(
-                "permission",
-                "Managing models needs an API key here; the operator sets one with --api-key, "
-                "or opens management with --allow-unauthenticated.",
-            )
+        may = exchange.may_use_tools if is_within(path, TOOLS) else exchange.manages
+        if not may and bare(path) not in self._policy.open_management:
+            raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         origin = headers.get("origin")
         if origin is not None and origin not in self._policy.origins:
             raise ServerError("permission", "Web pages of this origin may not manage the server.")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             check_json(headers)
+
+
+def _check_endpoint(key: Key, path: str) -> None:
+    """Refuse an address that a key does not open. Raises `ServerError`."""
+    if not key.rights.allows_endpoint(bare(path)):
+        raise ServerError(
+            "permission", f"This API key does not open {bare(path)!r}; its operator says what it opens."
+        )
 
 
 def is_management(path: str, method: str) -> bool:

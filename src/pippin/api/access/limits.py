@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pippin.api.access.exchange import Exchange
+from pippin.api.access.keys import Allowance
 from pippin.core.errors import ServerError
 
 MINUTE = 60.0
@@ -16,14 +17,6 @@ REPORTED = tuple(
 """Headers that tell a caller where it stands."""
 REMEMBERED = 10_000
 """Callers whose use is remembered; the one not seen for longest is forgotten first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """What a caller may use in a minute; 0 is without limit."""
-
-    requests: int = 0
-    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -41,6 +34,11 @@ class Bucket:
         self.level = min(self.size, self.level + (now - self.filled) * self.size / MINUTE)
         self.filled = now
 
+    def resize(self, size: int) -> None:
+        """Take over another limit. What share of it is left stays, so that a change of settings gives nobody more."""
+        self.level *= size / self.size
+        self.size = size
+
     def until(self, level: float) -> float:
         """Seconds until the bucket has filled to `level`."""
         return max(0.0, (level - self.level) * MINUTE / self.size)
@@ -52,26 +50,21 @@ class Limits:
     def __init__(
         self,
         default: Allowance,
-        own: dict[str, Allowance] | None = None,
         max_concurrent: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own`: allowances of named keys, instead of the default."""
+        """`default` holds for every caller whose key has no allowance of its own."""
         self._default = default
-        self._own = own or {}
         self._max_concurrent = max_concurrent
         self._clock = clock
         self._requests: OrderedDict[str, Bucket] = OrderedDict()
         self._tokens: OrderedDict[str, Bucket] = OrderedDict()
         self.running = 0
 
-    def adopt(self, default: Allowance, own: dict[str, Allowance], max_concurrent: int | None) -> None:
-        """Take over changed limits. Buckets are made anew, for their sizes may have changed."""
+    def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
+        """Take over changed limits. What callers have used of theirs counts on."""
         self._default = default
-        self._own = own
         self._max_concurrent = max_concurrent
-        self._requests.clear()
-        self._tokens.clear()
 
     def admit(self, exchange: Exchange) -> None:
         """Count one request of a caller, and tell where it stands in headers. Raises `ServerError`.
@@ -79,17 +72,17 @@ class Limits:
         A request beyond what may run at once is refused here, before its body is read.
         """
         self._check_place()
-        allowance = self._own.get(exchange.caller, self._default)
+        allowance = self._allowance_of(exchange)
         now = self._clock()
         if allowance.requests:
-            bucket = _bucket(self._requests, exchange.caller, allowance.requests, now)
+            bucket = _bucket(self._requests, exchange.account, allowance.requests, now)
             refused = bucket.level < 1
             bucket.level -= not refused
             _report(exchange, "requests", bucket)
             if refused:
                 raise _exceeded("requests", allowance.requests, bucket.until(1))
         if allowance.tokens:
-            bucket = _bucket(self._tokens, exchange.caller, allowance.tokens, now)
+            bucket = _bucket(self._tokens, exchange.account, allowance.tokens, now)
             _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
@@ -107,12 +100,17 @@ class Limits:
                 retry_after=1.0,
             )
 
-    def leave(self, caller: str, tokens: int) -> None:
+    def leave(self, exchange: Exchange, tokens: int) -> None:
         """Take a request that has ended out of those that run, and charge its caller for its tokens."""
         self.running -= 1
-        allowance = self._own.get(caller, self._default)
+        allowance = self._allowance_of(exchange)
         if allowance.tokens:
-            _bucket(self._tokens, caller, allowance.tokens, self._clock()).level -= tokens
+            _bucket(self._tokens, exchange.account, allowance.tokens, self._clock()).level -= tokens
+
+    def _allowance_of(self, exchange: Exchange) -> Allowance:
+        if exchange.key is None or exchange.key.allowance is None:
+            return self._default
+        return exchange.key.allowance
 
 
 def _bucket(buckets: OrderedDict[str, Bucket], caller: str, size: int, now: float) -> Bucket:
@@ -123,6 +121,8 @@ def _bucket(buckets: OrderedDict[str, Bucket], caller: str, size: int, now: floa
             buckets.popitem(last=False)
     buckets.move_to_end(caller)
     bucket.fill(now)
+    if bucket.size != size:
+        bucket.resize(size)
     return bucket
 
 

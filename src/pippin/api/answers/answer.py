@@ -69,12 +69,14 @@ async def run_info(service: Service, model: str, exchange: Exchange) -> RunInfo:
     """What encoders are told of the answer to a request for `model`.
 
     Its id is made here even where the client gave the request one, for a client may use its own twice.
+    Raises `ServerError` for a model that the caller's key does not open, before anything is loaded or downloaded.
     """
     known = True
     try:
         info = await service.find(model)
     except ServerError:
         info, known = ModelInfo(id=model, kind="language"), False  # `start` says what is wrong, or fetches it
+    check_model(exchange, model, info if known else None)
     return RunInfo(
         id=exchange.id if exchange.own_id else uuid4().hex,
         created=int(time.time()),
@@ -82,6 +84,13 @@ async def run_info(service: Service, model: str, exchange: Exchange) -> RunInfo:
         fingerprint=fingerprint(info),
         known=known,
     )
+
+
+def check_model(exchange: Exchange, name: str, info: ModelInfo | None) -> None:
+    """Raise `ServerError` where the caller's key does not open the model of this name; None is one that is not here."""
+    names, kind = ((name,), None) if info is None else ((name, info.id), info.kind)
+    if exchange.key is not None and not exchange.key.rights.allows_model(names, kind):
+        raise ServerError("permission", f"This API key does not open the model {name!r}.", "model")
 
 
 def fingerprint(info: ModelInfo) -> str:
@@ -160,18 +169,24 @@ class Answer:
         service: Starter,
         tasks: Sequence[Task],
         *,
+        id: str,
+        exchange_id: str,
         ids: Sequence[str],
         model: str,
         served: str,
+        owner: str,
         client: str | None,
         presence: Presence,
         observer: RequestObserver,
         timeout: float | None,
         on_close: "Callable[[Answer], None]",
     ) -> None:
-        """`model` as the client names it, `served` as it is called here. `timeout`: seconds from now until the request
+        """`ids` are those of the runs; `id` is the answer's, `exchange_id` the request's, which a client may choose.
+        `model` as the client names it, `served` as it is called here. `timeout`: seconds from now until the request
         is ended with an error."""
+        self.id, self.exchange_id = id, exchange_id
         self.ids = ids
+        self.owner = owner
         self.served = served
         self.cached_tokens = 0
         self._generates = isinstance(tasks[0], Generate)
@@ -399,9 +414,12 @@ class RunningAnswers:
         answer = Answer(
             starter,
             tasks,
+            id=run.id,
+            exchange_id=exchange.id,
             ids=ids,
             model=model,
             served=run.model,
+            owner=exchange.owner,
             client=exchange.caller or None,
             presence=presence,
             observer=self._observer.request(operation, run.model if run.known else UNKNOWN, stream=stream),
@@ -409,17 +427,15 @@ class RunningAnswers:
             on_close=partial(self._forget, exchange, run),
         )
         self._active[run.id] = answer
-        self._active.setdefault(exchange.id, answer)
         return answer
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
-        self._limits.leave(exchange.caller, answer.prompt_tokens + answer.completion_tokens)
-        for name in (run.id, exchange.id):
-            if self._active.get(name) is answer:
-                del self._active[name]
+        self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
+        if self._active.get(run.id) is answer:
+            del self._active[run.id]
         exchange.gone = answer.gone
         exchange.facts = {
             "model": run.model,
@@ -434,9 +450,21 @@ class RunningAnswers:
         if answer.failure is not None and not answer.gone:
             exchange.facts["error"] = answer.failure.kind
 
-    async def cancel(self, name: str) -> bool:
-        """End a request by the id of its run or of its exchange; False if none is running."""
-        answer = self._active.get(name)
+    def may_see(self, exchange: Exchange, id: str) -> bool:
+        """Whether a caller may know of the run that a worker knows by `id`."""
+        if exchange.manages:
+            return True
+        own = [
+            each for answer in self._active.values() if exchange.may_see(answer.owner) for each in answer.ids
+        ]
+        return any(
+            id == each or id.startswith(f"{each}.") for each in own
+        )  # later rounds of tools have a suffix
+
+    async def cancel(self, name: str, exchange: Exchange) -> bool:
+        """End a request by the id of its run or of its exchange; False if the caller has none of that id running."""
+        named = (answer for answer in self._active.values() if name in (answer.id, answer.exchange_id))
+        answer = next((each for each in named if exchange.may_see(each.owner)), None)
         if answer is None:
             return False
         answer.end(ErrorReport(kind="cancelled", message="The request was cancelled."))

@@ -5,9 +5,9 @@ that was checked. Redirects are followed by hand, each through the same checks. 
 """
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
@@ -15,6 +15,7 @@ from urllib.parse import unquote, unquote_to_bytes, urljoin, urlsplit
 import httpcore
 import msgspec
 
+from pippin.api.answers import addresses
 from pippin.api.dialects.shared.media import decoded_base64
 from pippin.api.http.body import joined
 from pippin.api.http.large_work import LARGE
@@ -30,17 +31,22 @@ MOST_ITEMS = 64
 MOST_FETCHES = 8
 """Fetches at a time, of all requests together."""
 
+ANY_PUBLIC = "*"
+"""Among the hosts of `--media-host`: any host of the open internet."""
+
+MayConnect = Callable[[str, str], bool]
+
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class MediaResolver:
     """Turns every `Url` of a request into `Inline` bytes, or refuses it by name."""
 
-    def __init__(self, options: ServerOptions, *, may_connect: Callable[[str], bool] | None = None) -> None:
-        """`may_connect` decides over resolved addresses; the open internet alone where it is not given."""
-        self._may_connect = may_connect or is_public
+    def __init__(self, options: ServerOptions, *, may_connect: MayConnect | None = None) -> None:
+        """`may_connect` decides over a host and one of its addresses, instead of `addresses.may_connect`."""
         self._fetch_allowed = options.media_fetch and not options.offline
-        self._hosts = frozenset(host.lower() for host in options.media_hosts)
+        self._hosts = frozenset(plain_host(host) for host in options.media_hosts)
+        self._may_connect = may_connect or partial(addresses.may_connect, listed=self._hosts)
         self._root = Path(options.media_path).resolve() if options.media_path else None
         self._most_bytes = int(options.media_max_mb * 2**20)
         self._seconds = options.media_timeout
@@ -163,13 +169,13 @@ class MediaResolver:
             network_backend=_CheckedNetwork(param, self._may_connect)
         ) as pool:
             for _ in range(MOST_REDIRECTS + 1):
-                self._check_host(url, param)
+                url = self._checked_address(url, param)
                 headers = [("Accept-Encoding", "identity"), ("User-Agent", "pippin")]
                 async with pool.stream("GET", url, headers=headers) as response:
                     found = {name.lower(): value for name, value in response.headers}
                     location = found.get(b"location")
                     if response.status in REDIRECTS and location is not None:
-                        url = urljoin(url, location.decode("latin-1"))
+                        url = urljoin(url, _text_of(location))
                         continue
                     if response.status != 200:
                         raise ServerError(
@@ -194,18 +200,23 @@ class MediaResolver:
             pieces.append(piece)
         return await joined(pieces, length)
 
-    def _check_host(self, url: str, param: str) -> None:
+    def _checked_address(self, url: str, param: str) -> str:
+        """The address in ASCII: its host by IDNA, what else is not ASCII by percent-encoding."""
+        import httpx  # slow to import, and only needed here
+
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(str(httpx.URL(url)))
             host, _ = parts.hostname, parts.port
-        except ValueError as error:
+            parts.geturl().encode("ascii")  # the zone of an IPv6 address is left as it is
+        except (ValueError, httpx.InvalidURL) as error:
             raise ServerError("invalid_request", f"{param} is no valid address.", param) from error
         if parts.scheme not in ("http", "https") or not host or parts.username is not None:
             raise ServerError("invalid_request", f"{param} is no plain http(s) address.", param)
-        if self._hosts and host.lower() not in self._hosts:
+        if self._hosts and ANY_PUBLIC not in self._hosts and plain_host(host) not in self._hosts:
             raise ServerError(
                 "invalid_request", f"{param} is on a host that this server doesn't fetch from.", param
             )
+        return parts.geturl()
 
     def _checked(self, data: bytes, mime: str | None, param: str) -> Inline:
         if not data:
@@ -234,22 +245,28 @@ def _has_media(parts: Iterable[Part]) -> bool:
     return next(iter(_media(parts)), None) is not None
 
 
-def is_public(address: str) -> bool:
-    """Whether an address may be fetched from: on the open internet, in every notation that hides one that is not."""
-    ip = ipaddress.ip_address(address.split("%", 1)[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inner is not None:
-            return is_public(str(inner))
-        if ip in ipaddress.ip_network("64:ff9b::/96"):  # NAT64: the last four bytes are the IPv4 address
-            return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
-    return ip.is_global and not ip.is_multicast
+def plain_host(host: str) -> str:
+    """A host as hosts are compared: small letters, IDNA, no brackets and no dot at its end."""
+    import httpx
+
+    host = host.strip().strip("[]").removesuffix(".").lower()
+    try:
+        return httpx.URL(scheme="http", host=host).raw_host.decode("ascii")
+    except (ValueError, httpx.InvalidURL):
+        return host
+
+
+def _text_of(header: bytes) -> str:
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")
 
 
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     """Connects to an address only after checking it; TLS still asks for the host's own name."""
 
-    def __init__(self, param: str, may_connect: Callable[[str], bool]) -> None:
+    def __init__(self, param: str, may_connect: MayConnect) -> None:
         self._param = param
         self._may_connect = may_connect
         self._inner = httpcore.AnyIOBackend()
@@ -269,14 +286,15 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
             raise ServerError(
                 "invalid_request", f"{self._param} is on a host that can't be found.", self._param
             ) from error
-        addresses = [str(answer[4][0]) for answer in answers]
-        if not addresses or not all(self._may_connect(address) for address in addresses):
+        found = [str(answer[4][0]) for answer in answers]
+        if not found or not all(self._may_connect(plain_host(host), address) for address in found):
             raise ServerError(
                 "invalid_request",
-                f"{self._param} is on a host inside a private network, which is never fetched from.",
+                f"{self._param} is on a host inside a private network or on this machine, which is never fetched from "
+                "unless the operator names it with --media-host.",
                 self._param,
             )
-        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+        return await self._inner.connect_tcp(found[0], port, timeout, local_address, socket_options)
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -71,10 +71,15 @@ def check_length(headers: Headers, limit: int) -> None:
 
 
 async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[bytes]:
-    """The body, piece by piece. Raises `ServerError` for a client that is silent for too long, or only drips."""
+    """The body, piece by piece. Raises `ServerError` for a client that is silent for too long, or only drips.
+
+    Each byte earns patience for the next, but never more than `idle_seconds`: what came quickly long ago is no excuse
+    for a body that drips now.
+    """
     stream = request.stream()
-    began, size = time.monotonic(), 0
+    patience = idle_seconds
     while True:
+        asked = time.monotonic()
         try:
             async with asyncio.timeout(idle_seconds):
                 piece = await anext(stream, None)
@@ -86,8 +91,8 @@ async def pieces_of(request: Request, idle_seconds: float) -> AsyncIterator[byte
             raise ServerError("cancelled", "The client left while sending its request.") from None
         if piece is None:
             return
-        size += len(piece)
-        if time.monotonic() - began > idle_seconds + size / SLOWEST:
+        patience = min(idle_seconds, patience - (time.monotonic() - asked) + len(piece) / SLOWEST)
+        if patience < 0:
             raise ServerError("timeout", f"The request body came more slowly than {SLOWEST} bytes a second.")
         yield piece
 
@@ -101,33 +106,45 @@ def too_large(limit: int) -> ServerError:
 class BodyMemory:
     """Bounds the memory that the bodies of all requests take together, however many connections send one.
 
-    A body counts from its first byte to the end of its request; one for which nothing is left is refused with 503.
+    A body counts from its first byte to the end of its request. A caller may hold as much as is left free for all
+    others, so that one alone has half of the memory, two have a third each, and there is always some for whoever comes
+    next (dynamic thresholds, Choudhury and Hahne 1998). A body beyond that is refused with 503.
     """
 
-    def __init__(self, app: ASGIApp, largest: int) -> None:
-        """`largest`: the bytes of the largest body or upload."""
+    def __init__(self, app: ASGIApp, largest: int, caller_of: Callable[[Scope], str]) -> None:
+        """`largest`: the bytes of the largest body or upload; `caller_of`: whose share a request counts for."""
+        self._caller_of = caller_of
         self._app = app
         self._limit = max(LEAST_MEMORY, LARGEST_BODIES * largest)
         self.taken = 0
+        self._of_callers: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         held = 0
+        caller = self._caller_of(scope) if scope["type"] == "http" else ""
 
         async def receive_counted() -> Message:
             nonlocal held
             message = await receive()
             size = len(message.get("body", b""))
-            if self.taken + size > self._limit:
+            mine = self._of_callers.get(caller, 0) + size
+            if size and mine > self._limit - self.taken - size:
                 raise ServerError(
                     "overloaded",
-                    "The server holds as many bytes of request bodies as it can; try again in a moment.",
+                    "The server holds as many bytes of your request bodies as it can; send fewer at a time, or try "
+                    "again in a moment.",
                     retry_after=5.0,
                 )
             held += size
             self.taken += size
+            self._of_callers[caller] = mine
             return message
 
         try:
             await self._app(scope, receive_counted, send)
         finally:
             self.taken -= held
+            if (left := self._of_callers.get(caller, 0) - held) > 0:
+                self._of_callers[caller] = left
+            else:
+                self._of_callers.pop(caller, None)

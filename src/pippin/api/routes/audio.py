@@ -11,6 +11,7 @@ from pippin.api.http.forms import Form
 from pippin.api.http.large_work import drawn_bytes
 from pippin.api.http.reply import EVENTS
 from pippin.api.kinds import speech, transcription
+from pippin.core.errors import ServerError
 from pippin.core.events import Voices
 from pippin.core.tasks import ListVoices
 
@@ -86,8 +87,15 @@ class AudioRoutes:
         return await handler.stream(request, task, sound, model=fields.model, operation="speech", media=media)
 
     async def voices(self, request: Request) -> Response:
-        """The voices of a model"""
+        """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
+        info = await self.api.service.find(name)
+        if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
+            raise ServerError(
+                "conflict",
+                f"The model {info.id!r} is not in memory; load it with POST /v1/models/load, or let it speak first.",
+                "model",
+            )
         [*_, found] = await self.api.handler.perform(request, ListVoices(), model=name, operation="voices")
         assert isinstance(found, Voices)
         data = [{"id": voice, "name": voice, "object": "audio.voice"} for voice in found.names]

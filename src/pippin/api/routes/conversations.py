@@ -88,7 +88,8 @@ class Conversations:
         return await asyncio.to_thread(self._create, request, await self._body(request))
 
     async def read(self, request: Request) -> Response:
-        return await asyncio.to_thread(lambda: json_reply(drawn(self._find(request))))
+        history, name = history_of(self._api, request), request.path_params["id"]
+        return await asyncio.to_thread(lambda: json_reply(drawn(history.conversation_head(name))))
 
     async def change(self, request: Request) -> Response:
         return await asyncio.to_thread(self._change, request, await self._body(request))

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
 from pippin.core.models import ModelInfo, ModelState
 
@@ -26,12 +28,16 @@ class Listing:
 
     async def all(self, request: Request) -> Response:
         found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
+        if (key := exchange_of(request.scope).key) is not None:
+            found = [info for info in found if key.rights.allows_model((info.id,), info.kind)]
         states = {state.id: state for state in self.api.service.pool.states()}
         data = [describe(info, states.get(info.id)) for info in found]
         return json_reply({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:
-        info = await self.api.service.find(request.path_params["id"])
+        name = request.path_params["id"]
+        info = await self.api.service.find(name)
+        check_model(exchange_of(request.scope), name, info)
         states = {state.id: state for state in self.api.service.pool.states()}
         return json_reply(describe(info, states.get(info.id)))
 

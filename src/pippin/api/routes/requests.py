@@ -4,6 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
+from pippin.api.access.guards import NO_KEY
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.registry import run_id_of
 from pippin.core.errors import ServerError
@@ -11,9 +13,15 @@ from pippin.core.errors import ServerError
 
 def routes(api: Api) -> list[BaseRoute]:
     async def cancel(request: Request) -> Response:
-        """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`)."""
+        """The id is the one of the answer (`chatcmpl-...`) or that of the request (`x-request-id`).
+
+        A request of another caller is not found, but by an administrator.
+        """
         name = request.path_params["id"]
-        if not await api.handler.answers.cancel(run_id_of(api.dialects, name)):
+        exchange = exchange_of(request.scope)
+        if exchange.key is None and not exchange.manages:  # callers without a key can't be told apart
+            raise ServerError("permission", NO_KEY)
+        if not await api.handler.answers.cancel(run_id_of(api.dialects, name), exchange):
             raise ServerError("not_found", "No request with this id is running.", "id")
         return json_reply(
             {"id": name, "request_id": name, "object": "request", "status": "cancelled", "success": True}

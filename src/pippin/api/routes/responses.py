@@ -156,9 +156,8 @@ class Responses:
 
 
 def owner_of(request: Request) -> str:
-    """Whose history a request may read: the name of its key; without keys there is one owner for all."""
-    exchange = exchange_of(request.scope)
-    return exchange.caller if exchange.authenticated else ""
+    """Whose history a request may read."""
+    return exchange_of(request.scope).owner
 
 
 def history_of(api: Api, request: Request) -> OwnedHistory:

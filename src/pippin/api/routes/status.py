@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
 from pippin.api.context import Api, both, json_reply
 from pippin.api.routes.health import current_state, residency, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
@@ -30,11 +31,15 @@ class StatusPages:
     api: Api
 
     async def status(self, request: Request) -> Response:
-        """The fields that vllm-mlx documents; figures are sums over all loaded models, totals count from the start."""
+        """The fields that vllm-mlx documents; figures are sums over all loaded models, totals count from the start.
+
+        `requests` has the caller's own, and all of them for an administrator.
+        """
         states = self.api.service.pool.states()
         stats = await stats_of_loaded(self.api)
         total = EngineStats.total(stats.values())
         current = current_state(states)
+        exchange = exchange_of(request.scope)
         options, answers = self.api.options, self.api.handler.answers
         return json_reply(
             {
@@ -61,7 +66,10 @@ class StatusPages:
                 "mtp": {"drafts": total.draft_tokens, "accepted": total.accepted_tokens},
                 "embedding": None,
                 "requests": [
-                    request_body(each, model) for model, engine in stats.items() for each in engine.requests
+                    request_body(each, model)
+                    for model, engine in stats.items()
+                    for each in engine.requests
+                    if answers.may_see(exchange, each.id)
                 ],
                 "model_manager": {
                     "memory_budget_gb": options.memory_budget_gb,

@@ -13,7 +13,7 @@ from pippin.api.http.large_work import LargeWork
 from pippin.core.errors import ErrorReport
 
 FINISHED_KEPT: Final = 64
-"""Finished responses whose events can still be followed; after that only the stored response is there."""
+"""Finished responses of one owner whose events can still be followed; after that only the stored response is there."""
 
 CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cancelled.")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
@@ -103,7 +103,7 @@ class BackgroundResponses:
 
     def add(self, owner: str, id: str, response: BackgroundResponse) -> None:
         self._responses[owner, id] = response
-        finished = [key for key, one in self._responses.items() if one.finished]
+        finished = [key for key, one in self._responses.items() if key[0] == owner and one.finished]
         for key in finished[: max(0, len(finished) - FINISHED_KEPT)]:
             del self._responses[key]
 

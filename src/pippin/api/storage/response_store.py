@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -37,8 +38,20 @@ CREATE TABLE IF NOT EXISTS items (
 );
 CREATE INDEX IF NOT EXISTS items_entry ON items (owner, entry);
 """
-_VERSION: Final = 1
+_VERSION: Final = 2
 
+# Version 1 had the name of a key as the owner, and the place of a key in the list as the name of one without: whoever
+# held that place next would have read what was stored. Names stay owners; of places nobody can tell whose they were.
+_TO_VERSION_2: Final = """
+UPDATE {table} SET owner = CASE
+    WHEN owner = '' THEN ''
+    WHEN owner GLOB 'key-[0-9]*' THEN 'locked:' || owner
+    ELSE 'name:' || owner END;
+"""
+
+LARGEST_HEAD: Final = 64 << 10  # bytes of a conversation before its items; 16 pairs of metadata take 9 KiB
+BEFORE_ITEMS: Final = b',"items":['
+"""Stands in the JSON of a conversation once: quotes inside of texts are escaped, and metadata hold no lists."""
 LARGEST_PAGE: Final = 100  # items
 
 
@@ -63,6 +76,14 @@ class StoredConversation(Struct, kw_only=True, omit_defaults=True):
 Body = TypeVar("Body", StoredResponse, StoredConversation)
 
 
+@dataclass(slots=True)
+class Held:
+    """What one owner has in the store."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
 class ResponseStore:
     """The responses and conversations of all callers. `for_owner` gives one caller's view, the only way in."""
 
@@ -81,9 +102,16 @@ class ResponseStore:
         self._clock = clock
         self._lock = threading.RLock()  # large bodies are decoded beside the event loop
         self._database = _open(path)
-        self.total_bytes, self.total_entries = self._database.execute(
-            "SELECT COALESCE(SUM(bytes), 0), COUNT(*) FROM entries"
-        ).fetchone()
+        query = "SELECT owner, COUNT(*), SUM(bytes) FROM entries GROUP BY owner"
+        self._held = {owner: Held(*held) for owner, *held in self._database.execute(query)}
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(held.bytes for held in self._held.values())
+
+    @property
+    def total_entries(self) -> int:
+        return sum(held.entries for held in self._held.values())
 
     def for_owner(self, owner: str | None) -> "OwnedHistory":
         return OwnedHistory(self, owner or "")
@@ -92,8 +120,10 @@ class ResponseStore:
         self._database.close()
 
     def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None:
-        """Write an entry, then drop what is too old, and the least recently used until the bounds hold.
+        """Write an entry, then drop what is too old, and more until the bounds hold.
 
+        That is the least recently used of the owner who holds most: who holds less than an equal share loses nothing
+        to others.
         An entry that is larger than the bound alone is not kept.
         """
         try:
@@ -112,8 +142,9 @@ class ResponseStore:
                 self._database.executemany(
                     "INSERT OR IGNORE INTO items VALUES (?, ?, ?)", [(owner, item, id) for item in items]
                 )
-                self.total_bytes += len(body)
-                self.total_entries += 1
+                held = self._held.setdefault(owner, Held())
+                held.bytes += len(body)
+                held.entries += 1
         self._make_room(now)
 
     def get(self, owner: str, id: str, kind: Kind) -> bytes | None:
@@ -132,6 +163,16 @@ class ResponseStore:
         with self._database:
             self._database.execute("UPDATE entries SET used = ? WHERE owner = ? AND id = ?", (now, owner, id))
         return bytes(row[0])
+
+    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None:
+        """The first `size` bytes of an entry's body, without reading the rest."""
+        query = "SELECT rowid FROM entries WHERE owner = ? AND id = ? AND kind = ? AND created >= ?"
+        with self._lock:
+            row = self._database.execute(query, (owner, id, kind, self._clock() - self._seconds)).fetchone()
+            if row is None:
+                return None
+            with self._database.blobopen("entries", "body", row[0], readonly=True) as blob:
+                return blob.read(size)
 
     def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None:
         """The entry that holds an item."""
@@ -153,9 +194,15 @@ class ResponseStore:
         too_old = "SELECT owner, id FROM entries WHERE created < ?"
         for key in self._database.execute(too_old, (now - self._seconds,)).fetchall():
             self._remove(*key)
-        while self.total_entries > self._entries or self.total_bytes > self._bytes:
-            oldest = "SELECT owner, id FROM entries ORDER BY used, rowid LIMIT 1"
-            self._remove(*self._database.execute(oldest).fetchone())
+        while self.total_entries > self._entries:
+            self._remove_oldest(max(self._held, key=lambda owner: self._held[owner].entries))
+        while self.total_bytes > self._bytes:
+            self._remove_oldest(max(self._held, key=lambda owner: self._held[owner].bytes))
+
+    def _remove_oldest(self, owner: str) -> None:
+        """Delete the entry that this owner has not used for longest."""
+        query = "SELECT id FROM entries WHERE owner = ? ORDER BY used, rowid LIMIT 1"
+        self._remove(owner, self._database.execute(query, (owner,)).fetchone()[0])
 
     def _remove(self, owner: str, id: str) -> float | None:
         """Delete an entry; when it was made, or None if there was none."""
@@ -166,8 +213,11 @@ class ResponseStore:
         with self._database:
             self._database.execute("DELETE FROM entries WHERE owner = ? AND id = ?", (owner, id))
             self._database.execute("DELETE FROM items WHERE owner = ? AND entry = ?", (owner, id))
-        self.total_bytes -= row[0]
-        self.total_entries -= 1
+        held = self._held[owner]
+        held.bytes -= row[0]
+        held.entries -= 1
+        if not held.entries:
+            del self._held[owner]
         return float(row[1])
 
 
@@ -204,6 +254,14 @@ class OwnedHistory:
 
     def stored_conversation(self, id: str) -> StoredConversation:
         return self._get(id, "conversation", StoredConversation)
+
+    def conversation_head(self, id: str) -> StoredConversation:
+        """A conversation without its items, which may be many megabytes and stand last in what is stored."""
+        begun = self._store.begin(self._owner, id, "conversation", LARGEST_HEAD)
+        if begun is None:
+            raise not_found("conversation", id)
+        head, found, _ = begun.partition(BEFORE_ITEMS)
+        return from_json(head + b"}", StoredConversation) if found else self.stored_conversation(id)
 
     def delete_conversation(self, id: str) -> None:
         if not self._store.delete(self._owner, id, "conversation"):
@@ -288,18 +346,36 @@ def _connect(path: str | None) -> sqlite3.Connection:
         Path(path).touch(0o600)  # conversations are nobody else's business
     database = sqlite3.connect(path or ":memory:", check_same_thread=False)
     try:
-        if path is not None:
+        if path is None:
+            database.execute("PRAGMA auto_vacuum = FULL")  # what is deleted leaves the memory
+        else:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-        if database.execute("PRAGMA user_version").fetchone()[0] not in (0, _VERSION):
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, 1, _VERSION):
             raise sqlite3.DatabaseError("another version")
         database.executescript(_SCHEMA)
+        if version == 1:
+            _migrate(database)
         database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
     except sqlite3.DatabaseError:
         database.close()
         raise
     return database
+
+
+def _migrate(database: sqlite3.Connection) -> None:
+    """Give what version 1 stored to the owners of this version, or to nobody; the version itself is the caller's."""
+    for table in ("entries", "items"):
+        database.execute(_TO_VERSION_2.format(table=table))
+    locked = "SELECT COUNT(*) FROM entries WHERE owner GLOB 'locked:*'"
+    if count := database.execute(locked).fetchone()[0]:
+        log.warning(
+            "%d stored responses of API keys without a name can't be told apart any more: nobody may read them, "
+            "and they are deleted when they are too old.",
+            count,
+        )
 
 
 def page_of(items: list[dict[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:

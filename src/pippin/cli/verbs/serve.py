@@ -45,6 +45,11 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
         raise ConfigError(f"{settings.server.log_file}: cannot be written ({error.strerror}).") from None
     for note in settings.notes:
         log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
+    if any(flag.text in settings.server.api_keys for flag in parsed.given):
+        log.warning(
+            "Everyone on this machine can read the API key on the command line (`ps`): set PIPPIN_API_KEYS, or keep it "
+            "in a file that only you can read, --api-key-file."
+        )
     return _serve(settings, open_catalog(settings))
 
 

@@ -48,18 +48,20 @@ def _install(words: Sequence[str]) -> int:
     dry = "--dry-run" in words
     arguments = [word for word in words if word != "--dry-run"]
     parsed = option_parser("pippin service install", "Run `pippin serve` at login.").parse(arguments)
-    load(Sources(flags=tuple(parsed.given)))
+    keys = load(Sources(flags=tuple(parsed.given))).server.api_keys
+    arguments, secret = _without_keys(arguments, keys)
     own = manager()
     path = own.path(Path.home())
     command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
-    text = own.text(command, Path.home(), environment.model_folder_variables())
+    text = own.text(command, Path.home(), environment.model_folder_variables() | secret)
     if dry:
         print(f"# {path}\n{text}", end="")
         return 0
     if path.is_file():
         _stop(own, path)  # it would go on as it was
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600, exist_ok=True)  # its arguments may hold a key
+    path.touch(mode=0o600, exist_ok=True)  # it may hold a key
+    path.chmod(0o600)
     path.write_text(text)
     for command in own.start(path):
         _do(command)
@@ -101,6 +103,24 @@ def _uninstall(words: Sequence[str]) -> int:
 def _stop(own: Manager, path: Path) -> None:
     for command in own.stop(path):
         _ask(command)  # it may have stopped by itself
+
+
+def _without_keys(arguments: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The arguments without API keys, and these as a variable: everyone on the machine can read a command line."""
+    kept: list[str] = []
+    found: list[str] = []
+    for word in arguments:
+        flag, equals, value = word.partition("=")
+        if word in keys and kept and kept[-1].startswith("--"):
+            kept.pop()
+            found.append(word)
+        elif equals and flag.startswith("--") and value in keys:
+            found.append(value)
+        else:
+            kept.append(word)
+    if any("," in key for key in found):
+        raise ConfigError("An API key with a comma can't be a variable of the service; give --api-key-file.")
+    return kept, {"PIPPIN_API_KEYS": ",".join(found)} if found else {}
 
 
 def _absolute(arguments: Sequence[str]) -> list[str]:

@@ -178,6 +178,10 @@ KEYS = (
 )
 
 IN_FILE = "in the file that `mcp_config` names"
+HIGH_RISK = (
+    "in the file that `mcp_config` names; there only tools of dangerous names need it, here any that does not look "
+    "something up (`get_`, `list_`, `read_` ...): name it here, or in the server's `allowed_tools` (`*`: every tool)"
+)
 MCP_KEYS = (
     same("servers.{name}.transport", "mcp_config", "stdio", IN_FILE),
     same("servers.{name}.command", "mcp_config", "-", IN_FILE),
@@ -188,7 +192,7 @@ MCP_KEYS = (
     same("servers.{name}.timeout", "mcp_config", "30", IN_FILE),
     same("max_tool_calls", "mcp_config", "10", IN_FILE),
     same("default_timeout", "mcp_config", "30", IN_FILE),
-    same("allowed_high_risk_tools", "mcp_config", "[]", IN_FILE),
+    same("allowed_high_risk_tools", "mcp_config", "[]", HIGH_RISK),
 )
 
 OTHER = (

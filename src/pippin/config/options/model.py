@@ -27,6 +27,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             description="On the CPU of Linux, put MKL, if installed, or OpenBLAS in front of MLX's own BLAS."
         ),
     ] = True
+    cpu_kernels: Annotated[
+        Literal["auto", "off"],
+        Meta(
+            description="On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
+            "where it is installed and knows the architecture; `off` makes them float32 for MLX."
+        ),
+    ] = "auto"
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False
@@ -120,6 +127,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 1
     memory_bytes: Annotated[
         Positive | None, Meta(description="Most bytes for weights and caches of this model.")
+    ] = None
+
+    wired_limit_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="Memory that a language model wires on Metal, in GB, within its share. "
+            "Not set wires none: servers that did made macOS panic."
+        ),
     ] = None
 
     # Prefix cache

@@ -86,12 +86,20 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     drain_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that running requests may take after a stop.")
     ] = 30.0
+    prevent_sleep: Annotated[
+        bool,
+        Meta(
+            description="Keep the machine from idle sleep while requests run (`caffeinate`, `systemd-inhibit`)."
+        ),
+    ] = True
 
     # Access
     api_keys: Annotated[
         tuple[str, ...], Meta(description="Keys that clients must show.", extra=flag("--api-key"))
     ] = ()
-    api_key_file: Annotated[str | None, Meta(description="File of named keys and limits.")] = None
+    api_key_file: Annotated[
+        str | None, Meta(description="File of named keys, their roles, rights and limits.")
+    ] = None
     allow_unauthenticated: Annotated[
         bool, Meta(description="Allow management and downloads without a key on any address.")
     ] = False
@@ -145,7 +153,11 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Media from outside
     media_fetch: Annotated[bool, Meta(description="Fetch media from http(s) addresses.")] = True
     media_hosts: Annotated[
-        tuple[str, ...], Meta(description="Fetch media from these hosts alone.", extra=flag("--media-host"))
+        tuple[str, ...],
+        Meta(
+            description="Fetch media from these hosts alone, also on a private network; `*` is any public host.",
+            extra=flag("--media-host"),
+        ),
     ] = ()
     media_path: Annotated[str | None, Meta(description="Folder that file paths may point into.")] = None
     media_max_mb: Annotated[float, Meta(gt=0, description="Largest fetched file, in MiB.")] = 64.0
@@ -160,7 +172,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     response_store_hours: Annotated[
         float, Meta(gt=0, description="Hours that stored responses are kept.")
     ] = 720.0
-    cache_salt_per_key: Annotated[bool, Meta(description="Keep the prefix caches of API keys apart.")] = False
+    cache_salt_per_key: Annotated[
+        bool | None,
+        Meta(
+            description="Keep the prefix caches of API keys apart; not set does so where there are several keys. "
+            "Prompts of `warm_prompts` serve callers without a salt."
+        ),
+    ] = None
     mcp_config: Annotated[str | None, Meta(description="JSON or YAML file of MCP servers.")] = None
     mcp_offer: Annotated[
         McpOffer, Meta(description="Offer tools of MCP servers to chats that ask, or to all.", extra=HOT)

@@ -1,6 +1,7 @@
 """From a model folder to an engine that is ready: weights, memory, kind of batch, warm-up."""
 
 import logging
+import os
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     plan = decide(find_facts(), options, spec.memory_bytes)
     configure(plan)
     trusted = options.trust_remote_code
-    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted)
+    threads = spec.threads or os.cpu_count() or 1
+    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads)
     if isinstance(model, VisionModel) and not runs(model):
         log.warning(
             "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
@@ -124,6 +126,7 @@ def _limits(
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
+        longest_chunk=plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),

@@ -14,6 +14,7 @@ from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
 from pippin.output.reader import OutputReader
 
+TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
 
 
@@ -214,6 +215,11 @@ class ScriptedEngine:
                 row.due = float("inf")
             case "stall":
                 time.sleep(3600.0)
+            case "memory":
+                taken = []
+                while True:
+                    taken.append(bytearray(b"x" * TAKEN_AT_ONCE))
+                    time.sleep(0.002)
 
 
 def open_engine(spec: WorkerSpec, preparer: ScriptedPreparer, progress: LoadProgress) -> ScriptedEngine:

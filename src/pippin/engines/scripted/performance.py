@@ -34,7 +34,10 @@ def perform(
     reasoning_format: ReasoningFormat,
 ) -> Performance:
     """Decide one choice's answer; `limit` is its most tokens."""
-    tokens = _thought(request, rule, reasoning_format) + _said(request, rule, choice, tool_format)
+    thought = _thought(request, rule, reasoning_format)
+    # More than the longest answer holds, so that what is cut there ends for its length, as a real model's answer does.
+    most = (limit + 1) * tokenizer.LONGEST
+    tokens = thought + _said(request, rule, choice, tool_format, most)
     if request.ignore_eos and tokens:  # no end: the answer begins again
         tokens = (tokens * (limit // len(tokens) + 1))[: min(limit, MOST_TOKENS) + 1]
     reason: FinishReason = "stop" if len(tokens) <= limit else "length"
@@ -64,16 +67,17 @@ def _thought(request: GenerationRequest, rule: Rule, format: ReasoningFormat) ->
     return [format.start, *thought, format.end]
 
 
-def _said(request: GenerationRequest, rule: Rule, choice: int, format: ToolFormat) -> list[str]:
+def _said(request: GenerationRequest, rule: Rule, choice: int, format: ToolFormat, most: int) -> list[str]:
+    """The tokens of the answer; a value that is made up for a schema takes about `most` characters at most."""
     offered = {tool.name for tool in request.tools} if request.tool_choice.mode != "none" else set()
     calls = [call for call in rule.calls if call.name in offered]
-    if not calls and (made_up := required_call(request.tools, request.tool_choice)):
+    if not calls and (made_up := required_call(request.tools, request.tool_choice, most)):
         calls = [made_up]
     markup = tokenizer.pieces(write_calls(format, calls))
     if rule.any_of:
         return tokenizer.pieces(_chosen(request, rule.any_of, choice)) + markup
     if rule.say is None:
-        return markup if rule.calls or calls else tokenizer.pieces(_unscripted(request))
+        return markup if rule.calls or calls else tokenizer.pieces(_unscripted(request, most))
     return (tokenizer.pieces(rule.say) if isinstance(rule.say, str) else list(rule.say)) + markup
 
 
@@ -85,11 +89,11 @@ def _chosen(request: GenerationRequest, texts: tuple[str, ...], choice: int) -> 
     return source.choice(texts)
 
 
-def _unscripted(request: GenerationRequest) -> str:
+def _unscripted(request: GenerationRequest, most: int) -> str:
     """What answers where no rule does: a value of the wanted form, or the echo."""
     match request.output_format:
         case JsonSchema(schema):
-            return json.dumps(example(schema))
+            return json.dumps(example(schema, most))
         case JsonObject():
             return json.dumps({"echo": last_text(request)})
         case Choice(options):

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pippin.core.errors import ErrorReport
 from pippin.core.link import STEP_FAILED
+from pippin.runtime.workers.memory import Excess
 
 GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
@@ -32,15 +33,24 @@ class Death(Struct, frozen=True, kw_only=True):
     fault: Exception | None  # what was wrong with the frames that it sent
     doing: str | None  # of the load; None where that was done
     starved: bool  # the system ended a process for lack of memory in the worker's time
+    excess: Excess | None = None  # what it took where it was ended for taking more than it may
 
 
-def died(status: int, at_start: MemoryAtStart, *, fault: Exception | None, doing: str | None) -> Death:
-    return Death(status=status, fault=fault, doing=doing, starved=_starved() > at_start.starved)
+def died(
+    status: int,
+    at_start: MemoryAtStart,
+    *,
+    fault: Exception | None,
+    doing: str | None,
+    excess: Excess | None,
+) -> Death:
+    starved = _starved() > at_start.starved
+    return Death(status=status, fault=fault, doing=doing, starved=starved, excess=excess)
 
 
 def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
     """What to tell clients; `need` is the bytes that the model was expected to take."""
-    killed = death.status == -signal.SIGKILL and death.fault is None
+    killed = death.status == -signal.SIGKILL and death.fault is None and death.excess is None
     if death.doing is None:
         why = " for lack of memory" if killed and death.starved else ""
         message = (
@@ -63,6 +73,11 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
 def _how(death: Death) -> str:
     if death.fault is not None:
         return "it sent what could not be read and was ended"
+    if death.excess is not None:
+        return (
+            f"it took {_size(death.excess.resident)} of memory, more than the {_size(death.excess.limit)} that "
+            "it may take at most, and was ended"
+        )
     if death.status < 0:
         return f"it was ended by signal {-death.status}, {_name(-death.status)}"
     if death.status == STEP_FAILED:

@@ -40,6 +40,7 @@ from pippin.core.tasks import Task
 from pippin.runtime.workers.death import MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, Mailbox, request_id
 from pippin.runtime.workers.log import forward_log
+from pippin.runtime.workers.memory import Excess, MemoryWatch
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class WorkerProcess:
         self._process = process
         self._memory_at_start = MemoryAtStart.now()
         self._need = spec.expected_bytes
+        self._memory = MemoryWatch(process.pid, spec.expected_bytes)
+        self._excess: Excess | None = None
         self._link: Link | None = None
         self._mailboxes: dict[str, Mailbox] = {}  # by wire id
         self._wire_ids: dict[str, str] = {}
@@ -124,6 +127,7 @@ class WorkerProcess:
         """Allow the worker to take memory for its model, for which it waits at the end of its first stage."""
         self._may_load = True
         self._memory_at_start = MemoryAtStart.now()
+        self._memory.plan(max(self._need, memory_bytes or 0))
         self._try_to_send(LoadWeights(memory_bytes))
 
     def submit(self, id: str, task: Task, choices: int) -> Mailbox:
@@ -165,6 +169,8 @@ class WorkerProcess:
         self._try_to_send(ClearCache(prefixes_only, disk))
 
     def reconfigure(self, options: dict[str, object]) -> None:
+        if isinstance(share := options.get("memory_bytes"), int) and self._keeps_caches:
+            self._memory.plan(max(self.footprint, self._need, share))
         self._try_to_send(Reconfigure(options))
 
     async def stats(self) -> EngineStats:
@@ -207,6 +213,8 @@ class WorkerProcess:
                 _resolve(self.prompt_ready, None)
                 if stage == "weights":
                     self.progress = None
+                    if not self._keeps_caches:
+                        self._memory.plan(max(self._need, footprint))
                     _resolve(self.weights_ready, None)
             case Loading(done, total, message):
                 self.progress = (done, total, message)
@@ -259,6 +267,16 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
+    @property
+    def _keeps_caches(self) -> bool:
+        """Whether the model fills its share of the memory as it serves; the scripted engine keeps nothing."""
+        return self.info.kind != "scripted"
+
+    async def _watch_memory(self) -> None:
+        self._excess = await self._memory.excess()
+        if self._excess is not None:
+            self._signal(signal.SIGKILL)
+
     def _doing(self) -> str | None:
         """What the worker is doing to load its model, for an error; None when it is loaded."""
         if not self.prompt_ready.done():
@@ -274,11 +292,15 @@ class WorkerProcess:
         output = self._process.stdout
         assert output is not None  # asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
+        watching = asyncio.create_task(self._watch_memory())
         status = await self._process.wait()
+        watching.cancel()
         last_words = {reading, self._link_ended} if self._link is not None else {reading}
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
-        death = died(status, self._memory_at_start, fault=self._fault, doing=self._doing())
+        death = died(
+            status, self._memory_at_start, fault=self._fault, doing=self._doing(), excess=self._excess
+        )
         report = death_report(self.info.id, death, self._memory_at_start, self._need)
         if not self._stopping:
             log.error("%s", report.message)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,11 @@ from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
 from pippin.service import Service
 from pippin.service.run import AnyRun, Starter
 from pippin.service.tools.loop import ToolLoop
+
+NOT_ALLOWED: Final = (
+    "MCP tools are for those who may manage this server; the operator gives a key `role: admin` or "
+    "`mcp_tools: true` in the file of --api-key-file, or sets keys where there are none."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +64,21 @@ class ToolOffers:
         """Hold new requests to changed options."""
         self._offer = options.mcp_offer
 
-    async def equip(self, request: GenerationRequest, named: Sequence[str] = ()) -> Equipped:
+    async def equip(
+        self, request: GenerationRequest, named: Sequence[str] = (), *, allowed: bool
+    ) -> Equipped:
         """The request with the tools that it or the operator asks for.
 
-        `named`: servers that the client asks for beside the request, or `*` for all. Raises `ServerError` for a server
-        that is unknown.
+        `named`: servers that the client asks for beside the request, or `*` for all. `allowed`: whether this client may
+        be given tools at all; one that may not is refused where it asks for them, and gets none of those that the
+        operator offers to everybody. Raises `ServerError` for a server that is unknown, and for that refusal.
         """
         wanted = self._wanted(request, named)
         if not wanted:
+            return Equipped(request)
+        if not allowed:
+            if request.toolsets or named:
+                raise ServerError("permission", NOT_ALLOWED, "tools")
             return Equipped(request)
         offered = await self.servers.offered(wanted)
         own = {tool.name for tool in request.tools}

@@ -259,3 +259,18 @@ def test_another_model_has_another_fingerprint(folders: dict[str, Path]) -> None
     prints = {fingerprint(folder) for folder in folders.values()}
     assert len(prints) == len(folders)
     assert fingerprint(folders["llama"], "float32") != fingerprint(folders["llama"], "float16")
+
+
+def test_files_and_their_folder_are_for_the_user_alone(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    (root / "model").mkdir(parents=True)
+    (root / "model").chmod(0o755)
+    disk = DiskCache(root, "model", 1 << 20)
+    disk.write("a" * 40, {"0": np.zeros(4, np.float32)}, {})
+    disk.close()
+    (file,) = (root / "model").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (root / "model").stat().st_mode & 0o777 == 0o700
+    other = DiskCache(tmp_path / "new", "model", 1 << 20)
+    other.close()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700

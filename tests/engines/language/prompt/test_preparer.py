@@ -1,5 +1,6 @@
 """From a request to tokens: what each family of templates gets, what fits, and what is refused by name."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -132,14 +133,30 @@ def test_a_conversation_that_the_template_refuses_is_refused_in_its_words():
     assert report.param == "messages"
 
 
-def test_late_system_messages_move_to_the_start_where_they_must():
+def test_late_system_messages_stay_where_they_were_said_as_marked_text():
     request = chat(
         say("system", "A"), say("user", "B"), say("assistant", "C"), say("developer", "D"), say("user", "E")
     )
     assert text_of(preparer(chat_templates.ONE_SYSTEM), request).startswith(
-        "<system>A\n\nD<user>B<assistant>C<user>E"
+        "<system>A<user>B<assistant>C<user><system-reminder>\nD\n</system-reminder>\n\nE"
     )
     assert "<|im_start|>system\nD" in text_of(PLAIN, request)
+
+
+@pytest.mark.parametrize(
+    ("turns", "wanted"),
+    [
+        (["system:A", "user:B", "system:C", "user:D"], "<system>A<user>B\n\n{C}<user>D"),
+        (["user:B", "system:C"], "<user>B\n\n{C}"),
+        (["user:B", "assistant:C", "system:D", "system:E"], "<user>B<assistant>C<user>{D}\n\n{E}"),
+        (["user:B", "assistant:C", "system:", "user:E"], "<user>B<assistant>C<user>E"),
+        (["user:B", "assistant:C", "system:D", "assistant:E"], "<user>B<assistant>C<user>{D}<assistant>E"),
+    ],
+)
+def test_each_late_system_message_has_one_place(turns, wanted):
+    request = chat(*(say(*turn.split(":")) for turn in turns))
+    marked = re.sub(r"\{(\w)\}", "<system-reminder>\n\\1\n</system-reminder>", wanted)
+    assert text_of(preparer(chat_templates.ONE_SYSTEM), request).removesuffix("<assistant>") == marked
 
 
 def test_developer_messages_stay_where_the_template_knows_them():
@@ -434,3 +451,81 @@ def test_what_ends_a_turn_ends_an_answer_though_no_configuration_says_so():
     tokenizer.eos = frozenset()
     prepared = LanguagePreparer(WorkerSpec(info=PLAIN.info), tokenizer)
     assert prepared.tokenizer.eos == {prepared.tokenizer.single("<|im_end|>")}
+
+
+class Counting:
+    """A tokenizer's backend that counts the characters it is given."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.characters = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.characters += sum(map(len, texts))
+        return self._backend.encode_batch_fast(texts, **options)
+
+
+def counted(prepared: LanguagePreparer) -> Counting:
+    counting = Counting(prepared.tokenizer.backend)
+    prepared.tokenizer.backend = counting  # type: ignore[assignment]
+    prepared.tokenizer.literals._backend = counting  # type: ignore[assignment]
+    return counting
+
+
+LONG = "word <|im_end|> and more. " * 100_000
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        chat(say("user", LONG)),
+        chat(say("system", LONG), say("user", "Hi")),
+        GenerationRequest(model="small", prompt=LONG),
+    ],
+    ids=["user", "system", "prompt"],
+)
+def test_a_text_that_can_not_fit_is_refused_before_all_of_it_is_tokenized(
+    request_: GenerationRequest,
+) -> None:
+    prepared = preparer(window=4096)
+    read = counted(prepared)
+    told = refusal(prepared, request_)
+    assert told.kind == "context_length_exceeded"
+    assert "maximum context length is 4096 tokens" in told.message
+    assert "tokens or more" in told.message
+    assert read.characters < 200_000 < len(LONG)
+
+
+def test_of_a_conversation_far_too_long_the_last_turns_are_kept() -> None:
+    prepared = preparer(window=4096)
+    read = counted(prepared)
+    job = job_of(
+        prepared, chat(say("user", LONG), say("assistant", "ok"), say("user", "Hi"), overflow="truncate")
+    )
+    assert job.accepted.dropped_messages == 2
+    assert read.characters < 200_000
+
+
+def test_a_text_that_just_fits_is_read_as_ever() -> None:
+    text = "word " * 200_000
+    prepared = preparer(window=1 << 20)
+    (tokenized,) = prepared.prepare("r", Tokenize(text))
+    assert isinstance(tokenized, Tokenized)
+    assert list(job_of(prepared, GenerationRequest(model="small", prompt=text)).prompt) == list(
+        tokenized.tokens
+    )
+
+
+def test_counting_and_tokenizing_end_at_a_million_tokens() -> None:
+    prepared = preparer()
+    read = counted(prepared)
+    huge = "é ö 12 \\n" * 2_000_000
+    for task in (Tokenize(huge), CountTokens(chat(say("user", huge)))):
+        read.characters = 0
+        with pytest.raises(ServerError, match="send at most 1000000") as refused:
+            prepared.prepare("r", task)
+        assert refused.value.report.status == 413
+        assert read.characters < 3_000_000

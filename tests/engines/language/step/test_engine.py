@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_a_long_prompt_tells_of_its_progress(bench: Bench) -> None:
     found = [event for _, event in events_of(bench, bench.job("a", PROMPT, 1)) if isinstance(event, Progress)]
     assert [event.done for event in found] == [32, 64, 100]
     assert all(event.total == 100 for event in found)
+
+
+def test_chunks_are_bounded_by_what_they_attend_to(folder: Path) -> None:
+    """As on a Mac, whose watchdog ends what takes the GPU for too long."""
+    bench = Bench(
+        folder, ModelOptions(prefix_cache=False), msgspec.structs.replace(PLAN, attention_pairs=1000)
+    )
+    found = [event for _, event in events_of(bench, bench.job("a", PROMPT, 1)) if isinstance(event, Progress)]
+    ends = [0, *(event.done for event in found)]
+    chunks = [after - before for before, after in pairwise(ends)]
+    assert chunks[0] == 31
+    assert all(1 <= chunk * end <= 1.25 * 1000 for chunk, end in zip(chunks, ends[1:], strict=True))
+    assert chunks[-1] < 12
 
 
 def test_usage_and_timings_are_told_at_the_end(bench: Bench) -> None:

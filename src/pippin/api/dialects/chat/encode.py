@@ -20,7 +20,7 @@ from pippin.api.dialects.shared.openai_answers import (
 )
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
-from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Token
+from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 
 _encode = msgspec.json.encode
 
@@ -98,7 +98,8 @@ class ChatEncoder(ChunkEncoder):
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         super().start(accepted)
         first = b'"role":"assistant","content":"","refusal":null'
-        return b"".join(self._chunk(choice, first) for choice in range(self._shape.n))
+        opening = b"".join(self._chunk(choice, first) for choice in range(self._shape.n))
+        return opening + self._prompt_progress(Progress(0, self._prompt_tokens))
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -114,6 +115,8 @@ class ChatEncoder(ChunkEncoder):
                 return self._part(choice, index, kind, id, name)
             case Finished():
                 return self._end_of_choice(event)
+            case Progress():
+                return self._prompt_progress(event)
             case _:
                 return b""
 
@@ -180,6 +183,9 @@ class ChatEncoder(ChunkEncoder):
             + b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (finished.choice, reason)
             + tail
         )
+
+    def _prompt_progress(self, progress: Progress) -> bytes:
+        return self._progress(b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
 
     def _chunk(self, choice: int, delta: bytes) -> bytes:
         body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)

@@ -21,7 +21,7 @@ from pippin.api.dialects.shared.openai_answers import (
 )
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
-from pippin.core.events import Event, Finished, FinishReason, PartDelta, PromptEcho, Token
+from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
 
 _encode = msgspec.json.encode
 
@@ -108,6 +108,13 @@ class CompletionsEncoder(ChunkEncoder):
         self._run = run
         self._writers = [LogprobWriter() for _ in range(answers)]
 
+    def start(self, accepted: Sequence[Accepted]) -> bytes:
+        super().start(accepted)
+        return b"".join(
+            self._prompt_progress(Progress(0, each.prompt_tokens), request)
+            for request, each in enumerate(accepted)
+        )
+
     def event(self, event: Event, request: int = 0) -> bytes:
         first = request * self._shape.n
         match event:
@@ -116,6 +123,8 @@ class CompletionsEncoder(ChunkEncoder):
                 return self._chunk(first + choice, text, tokens) if text or tokens else b""
             case PromptEcho(text, tokens):
                 return b"".join(self._chunk(first + choice, text, tokens) for choice in range(self._shape.n))
+            case Progress():
+                return self._prompt_progress(event, request)
             case Finished(choice, reason):
                 self._finished[request].append(event)
                 self._completed[first + choice] = event.usage.completion_tokens
@@ -144,6 +153,10 @@ class CompletionsEncoder(ChunkEncoder):
                 timings=timings_body(finished[0]),
             )
         )
+
+    def _prompt_progress(self, progress: Progress, request: int) -> bytes:
+        choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null}' % (request * self._shape.n)
+        return self._progress(choice, progress)
 
     def _chunk(
         self, index: int, text: str, tokens: tuple[Token, ...], reason: FinishReason | None = None

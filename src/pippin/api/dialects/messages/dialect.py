@@ -120,6 +120,7 @@ ACCEPTED: Final = accepted_beside(
     },
 )
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
+    "return_progress": shared.NO_PROGRESS,
     "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
     "`mcp_toolset`, or in the header `x-mcp-servers`.",
     "thread": "this server holds no conversations for Messages; send all of `messages`.",

@@ -112,6 +112,7 @@ ACCEPTED: Final = accepted_beside(
     },
 )
 REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
+    "return_progress": shared.NO_PROGRESS,
     "prompt": "this server keeps no prompt templates; send `instructions` and `input`.",
     "moderation": "no moderation model runs here.",
     "messages": "use `input`, or /v1/chat/completions.",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import check_depth, convert, invalid, unsupported
+from pippin.api.dialects.shared.fields import check_depth, check_small, convert, invalid, unsupported
 from pippin.core import parameters as p
 from pippin.core.conversation import Image, Message, Part, ToolResult, Video
 from pippin.core.decoding import from_json
@@ -487,6 +487,8 @@ def shows_reasoning(fields: EngineFields) -> bool:
 
 def template_kwargs_of(fields: EngineFields, verbosity: Verbosity | None = None) -> dict[str, Any]:
     variables = dict(fields.chat_template_kwargs or {})
+    check_depth(variables, "chat_template_kwargs")
+    check_small(variables, "chat_template_kwargs", depth=16, nodes=128, size=16 << 10)
     for name in variables:
         if name in RESERVED_VARIABLES:
             raise unsupported(f"chat_template_kwargs.{name}", "this variable is set by the server.")

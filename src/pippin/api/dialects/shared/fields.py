@@ -266,6 +266,27 @@ def in_range(number: int) -> bool:
     return -(2**63) <= number < 2**64
 
 
+def check_small(value: Any, param: str, *, depth: int, nodes: int, size: int) -> None:
+    """Refuse a free-form value of more levels, more values or more bytes (as JSON) than these."""
+    level: list[Any] = [value]
+    count = 0
+    for _ in range(depth):
+        following: list[Any] = []
+        for item in level:
+            if isinstance(item, dict | list):
+                count += len(item)
+                following.extend(item.values() if isinstance(item, dict) else item)
+        if count > nodes:
+            raise invalid(param, f"holds more than {nodes} values; send fewer.")
+        if not following:
+            break
+        level = following
+    else:
+        raise invalid(param, f"is nested more than {depth} levels deep; send it flatter.")
+    if len(msgspec.json.encode(value)) > size:
+        raise invalid(param, f"is larger than {size} bytes; send less.")
+
+
 def check_depth(value: Any, param: str, limit: int = MAX_DEPTH) -> None:
     """Refuse free-form values (schemas, template variables) that are nested too deep to be walked, or hold
     numbers that can't be passed on to a worker."""

@@ -1,5 +1,6 @@
 """What OpenAI's APIs answer alike: log probabilities, errors, usage, timings, and chunks of a stream."""
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from pippin.api.dialects.shared.frames import COMMENT, DONE
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.errors import ErrorKind, ErrorReport
-from pippin.core.events import Accepted, Finished, FinishReason, Timings, Token, Usage
+from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
 
 LOWEST: Final = -9999.0
 """OpenAI's number for a token that is very unlikely. It stands for minus infinity, which JSON can't hold, and for a log
@@ -233,6 +234,15 @@ class ChunkHead(Struct, kw_only=True):
     system_fingerprint: str
 
 
+class PromptProgress(Struct, kw_only=True):
+    """How far a prompt is, in tokens, as llama.cpp tells it for `return_progress`."""
+
+    total: int
+    cache: int  # of `processed`: found in the prefix cache
+    processed: int
+    time_ms: int  # since the prompt was accepted
+
+
 class ChunkEncoder:
     """The part of a `StreamEncoder` that both APIs have alike; subclasses draw the choices.
 
@@ -249,9 +259,11 @@ class ChunkEncoder:
         self._completed = [0] * choices  # completion tokens so far
         self._finished: list[list[Finished]] = [[] for _ in range(requests)]
         self._failed = False
+        self._started = 0.0
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
+        self._started = time.monotonic()
         return b""
 
     def keep_alive(self) -> bytes:
@@ -267,6 +279,19 @@ class ChunkEncoder:
         usage = _encode(usage_body([[each.usage for each in choices] for choices in self._finished]))
         timings = _encode(timings_body(self._finished[0]))
         return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\n" + DONE
+
+    def _progress(self, choice: bytes, progress: Progress) -> bytes:
+        """A chunk that tells how far the prompt of a choice is, where the client wants to know."""
+        if not self._stream.progress:
+            return b""
+        told = PromptProgress(
+            total=progress.total,
+            cache=progress.cached,
+            processed=progress.done,
+            time_ms=round((time.monotonic() - self._started) * 1000),
+        )
+        tail = self._tail_of_chunk().removesuffix(b"}\n\n")
+        return self._head + choice + tail + b',"prompt_progress":' + _encode(told) + b"}\n\n"
 
     def _tail_of_chunk(self) -> bytes:
         if not self._stream.continuous_usage:

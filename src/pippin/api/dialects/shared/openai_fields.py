@@ -69,7 +69,6 @@ REFUSED: Final = {
     "kv_transfer_params": "caches are not moved between servers.",
     "vllm_xargs": "this is an option of vLLM's own plugins.",
     "thinking_forced_open": "use `enable_thinking` instead.",
-    "return_progress": "GET /v1/status tells how far each prompt is.",
     "p_less": _SAMPLER,
     "mirostat": _SAMPLER,
     "mirostat_tau": _SAMPLER,
@@ -106,6 +105,11 @@ REFUSED: Final = {
     "min_threshold": _DIFFUSION,
 }
 
+NO_PROGRESS: Final = (
+    "streams of Chat Completions and Completions have it; GET /v1/status tells how far each prompt is."
+)
+"""Why `return_progress` is refused by the dialects whose streams have no place for it."""
+
 
 class StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
@@ -119,6 +123,10 @@ class OpenAIFields(EngineFields, kw_only=True, omit_defaults=True):
     ] = "default"
     stream: Annotated[bool | None, Meta(description="Send the answer as server-sent events.")] = None
     stream_options: Annotated[StreamOptions | None, Meta(description="What a stream reports.")] = None
+    return_progress: Annotated[
+        bool | None,
+        Meta(description="Of llama.cpp: a stream tells in `prompt_progress` how far the prompt is."),
+    ] = None
     n: Annotated[Choices | None, Meta(description="Answers, computed beside one another.")] = None
     stop: Annotated[
         str | StopTexts | None, Meta(description="Texts at which the answer ends; they are left out.")
@@ -153,9 +161,14 @@ class StreamShape(Struct, frozen=True, kw_only=True):
 
     usage: bool = False  # a chunk of its own at the end
     continuous_usage: bool = False  # figures in every chunk
+    progress: bool = False  # chunks that tell how far the prompt is
 
 
 def stream_shape_of(fields: OpenAIFields) -> StreamShape:
     options = fields.stream_options or StreamOptions()
     continuous = bool(options.continuous_usage_stats)
-    return StreamShape(usage=bool(options.include_usage) or continuous, continuous_usage=continuous)
+    return StreamShape(
+        usage=bool(options.include_usage) or continuous,
+        continuous_usage=continuous,
+        progress=bool(fields.return_progress),
+    )

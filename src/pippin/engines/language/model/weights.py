@@ -15,13 +15,11 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.safetensors import read_header
 from pippin.engines.base import LoadProgress
-from pippin.engines.device import DevicePlan, dtype_of, weights_too_large
+from pippin.engines.cpu import kernels
+from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
 
 log = logging.getLogger(__name__)
-
-EVALUATED_BYTES = 256 * 2**20
-"""The bytes of weights that are evaluated at once, after which progress is reported."""
 
 
 def load_weights(
@@ -31,10 +29,12 @@ def load_weights(
     *,
     trust_remote_code: bool,
     text_only: bool = False,
+    kernel_threads: int | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
-    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders.
+    With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
+    kernels for CPUs compute the model if they know it, with so many threads.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
@@ -49,14 +49,44 @@ def load_weights(
             raise refusal from error
         # mlx-lm converts such models without the weights of their encoders.
         try:
-            found = load_weights(info, plan, progress, trust_remote_code=trust_remote_code, text_only=True)
+            found = load_weights(
+                info,
+                plan,
+                progress,
+                trust_remote_code=trust_remote_code,
+                text_only=True,
+                kernel_threads=kernel_threads,
+            )
         except ServerError:
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
         return found
+    if plan.kernels and kernel_threads is not None:
+        reason = kernels.why_not(model)
+        if reason is None:
+            return _put_on_kernels(model, plan, progress, info, kernel_threads), config
+        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, reason)
     _cast_weights(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
+
+
+def _put_on_kernels(
+    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
+) -> nn.Module:
+    """The model as the kernels compute it, its weights as they are stored."""
+    total = weight_bytes(model)
+    if total > plan.memory_limit:
+        raise weights_too_large(total, plan.memory_limit, info.id)
+    progress(0, total, "weights")
+    try:
+        found = kernels.on_kernels(model, threads)
+    except ValueError as error:
+        message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
+        raise ServerError("load_failed", message) from error
+    progress(total, total, "weights")
+    log.info("%s runs on the kernels for CPUs, with %s", info.id, found.instruction_set)
+    return found
 
 
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
@@ -166,26 +196,14 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
     total = sum(array.nbytes for array in arrays)
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
-    done = 0
     progress(0, total, "weights")
-    pending: list[mx.array] = []
-    for array in arrays:
-        pending.append(array)
-        if sum(each.nbytes for each in pending) >= EVALUATED_BYTES:
-            done += _read(pending)
-            progress(done, total, "weights")
-    _read(pending)
-    progress(total, total, "weights")
-
-
-def _read(pending: list[mx.array]) -> int:
-    """Evaluate and forget these arrays, and return their size in bytes."""
-    mx.eval(pending)
-    size = sum(array.nbytes for array in pending)
-    pending.clear()
-    return size
+    for done in evaluate_in_pieces(arrays):
+        progress(done, total, "weights")
 
 
 def weight_bytes(model: nn.Module) -> int:
     """The size of all parameters."""
+    held = getattr(model, "weight_bytes", None)  # of a model whose weights are not MLX's arrays
+    if isinstance(held, int):
+        return held
     return sum(array.nbytes for _, array in tree_flatten(model.parameters()))

@@ -75,7 +75,7 @@ class DiskCache:
         self.writes = 0
         self._root = folder
         self._folder = folder / fingerprint
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._open_folder()
         self._orders: queue.SimpleQueue[Write | Read | Wipe | Sweep | None] = queue.SimpleQueue()
         self._orders.put(Sweep())
         self._waiting: set[str] = set()
@@ -133,9 +133,10 @@ class DiskCache:
         if len(data) > self.limit:
             return
         unfinished = self._folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
-        self._folder.mkdir(parents=True, exist_ok=True)  # an operator may have deleted it
+        self._open_folder()  # an operator may have deleted it
         try:
-            unfinished.write_bytes(data)
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
             unfinished.replace(self._folder / (name + SUFFIX))
         finally:
             unfinished.unlink(missing_ok=True)
@@ -143,6 +144,13 @@ class DiskCache:
         self.bytes += len(data)
         if self.bytes > self.limit or self.writes % SWEEP_EVERY == 0:
             self._sweep()
+
+    def _open_folder(self) -> None:
+        """Make the folder for this user alone: its files hold what prompts became."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.stat().st_mode & 0o077:  # of an earlier version
+            self._folder.chmod(0o700)
 
     def _load(self, name: str) -> Entry | None:
         path = self._folder / (name + SUFFIX)

@@ -51,10 +51,10 @@ def infill_format(tokenizer: Tokenizer) -> InfillFormat | None:
     )
 
 
-def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
+def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, most: int | None = None) -> list[int]:
     """The tokens of a prompt for the text between `prefix` and `suffix`, in which special tokens are read as text.
 
-    Raises `ServerError` for a model that can't infill.
+    Raises `ServerError` for a model that can't infill, and `TooLong` for long texts of more than `most` tokens.
     """
     found = infill_format(tokenizer)
     if found is None:
@@ -68,7 +68,7 @@ def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
     )
     shield = tokenizer.literals.shield
     return begin + tokenizer.literals.encode(
-        found.layout.format(prefix=shield(prefix), suffix=shield(suffix))
+        found.layout.format(prefix=shield(prefix), suffix=shield(suffix)), most
     )
 
 

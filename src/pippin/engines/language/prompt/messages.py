@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 from pippin.core.conversation import (
@@ -181,28 +182,67 @@ class Converter:
         return {**entry, "name": self.literals.shield(name)} if name else entry
 
     def _place_system(self, entries: Messages) -> Messages:
-        """Move system messages to where the template takes them: the start, or the first message of the user."""
-        traits = self.traits
-        if traits.system and traits.late_system and traits.several_system:
-            return entries
+        """The conversation with system messages where the template takes them.
+
+        Those at the start become one message, or the head of the first user turn, where the template has no better
+        place. Later ones stay where they were said: what was computed of a conversation must hold in its next turn.
+        """
         leading = next((n for n, entry in enumerate(entries) if entry["role"] != "system"), len(entries))
-        late = any(entry["role"] == "system" for entry in entries[leading:])
-        if traits.system and (traits.late_system or not late) and (leading <= 1 or traits.several_system):
-            return entries
-        moved = entries if not traits.system or (late and not traits.late_system) else entries[:leading]
-        text = "\n\n".join(
-            entry["content"] for entry in moved if entry["role"] == "system" and entry["content"]
-        )
-        rest = [entry for entry in moved if entry["role"] != "system"] + entries[len(moved) :]
-        if not text:
+        opening, rest = entries[:leading], entries[leading:]
+        if not (self.traits.system and self.traits.late_system):
+            rest = self._keep_late_system(rest)
+        if self.traits.system and (leading <= 1 or self.traits.several_system):
+            return [*opening, *rest]
+        said = [entry["content"] for entry in opening if entry["content"]]
+        if not said:
             return rest
-        if traits.system:
-            return [{"role": "system", "content": text}, *rest]
+        content = reduce(_joined, said)
+        if self.traits.system:
+            return [{"role": "system", "content": content}, *rest]
         first = next((n for n, entry in enumerate(rest) if entry["role"] == "user"), None)
         if first is None:
-            return [{"role": "user", "content": text}, *rest]
-        opened = {**rest[first], "content": _joined(text, rest[first]["content"])}
+            return [{"role": "user", "content": content}, *rest]
+        opened = {**rest[first], "content": _joined(content, rest[first]["content"])}
         return [*rest[:first], opened, *rest[first + 1 :]]
+
+    def _keep_late_system(self, entries: Messages) -> Messages:
+        """System messages as marked text of the turns around them.
+
+        Each goes to the tail of the user's turn or tool result that it follows, whatever comes after it, and after an
+        answer to the head of the next user turn, or into a turn of its own where none follows.
+        """
+        placed: Messages = []
+        waiting: list[Any] = []
+        for entry in entries:
+            if entry["role"] == "system":
+                if not entry["content"]:
+                    continue
+                marked = _marked(entry["content"])
+                if placed and not waiting and self._takes_text(placed[-1]):
+                    placed[-1] = {**placed[-1], "content": _joined(placed[-1]["content"], marked)}
+                else:
+                    waiting.append(marked)
+                continue
+            if waiting and entry["role"] == "user":
+                entry = {**entry, "content": reduce(_joined, [*waiting, entry["content"]])}
+            elif waiting:
+                placed.append({"role": "user", "content": reduce(_joined, waiting)})
+            waiting = []
+            placed.append(entry)
+        return [*placed, {"role": "user", "content": reduce(_joined, waiting)}] if waiting else placed
+
+    def _takes_text(self, entry: dict[str, Any]) -> bool:
+        return entry["role"] in ("user", self.history.result_role) and isinstance(
+            entry["content"], str | list
+        )
+
+
+def _marked(content: Any) -> Any:
+    """What a system message says, for the turn of somebody else; in the words that Claude Code marks its own with."""
+    opening, closing = "<system-reminder>\n", "\n</system-reminder>"
+    if isinstance(content, str):
+        return f"{opening}{content}{closing}"
+    return [{"type": "text", "text": opening}, *content, {"type": "text", "text": closing}]
 
 
 def _joined(first: Any, second: Any) -> Any:

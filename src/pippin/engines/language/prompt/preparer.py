@@ -24,8 +24,8 @@ from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate,
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
-from pippin.engines.language.prompt import preparer as limits
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
+from pippin.engines.language.text.length import TooLong
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import load_processor
 from pippin.engines.language.vision.media import Medium
@@ -49,6 +49,7 @@ DEFAULT_TOOL_FORMAT = "json_tools"
 """The tool-call format of models whose template does not write tools."""
 
 MOST_DETOKENIZED = 1 << 20
+MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 
 
 class LanguagePreparer:
@@ -95,16 +96,23 @@ class LanguagePreparer:
         self.info: ModelInfo = self._described(spec.info)
 
     def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
+        try:
+            return self._prepared(id, task)
+        except TooLong as error:
+            message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
+            raise ServerError("too_large", message) from None
+
+    def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
             case Generate(request):
                 return self._job(id, request)
             case CountTokens(request):
-                return (Counted(len(self._renderer.prompt(request, self._offered(request)).tokens)),)
+                return (Counted(len(self._counted(request).tokens)),)
             case RenderTemplate(request):
-                prompt = self._renderer.prompt(request, self._offered(request))
+                prompt = self._counted(request)
                 return (Rendered(prompt.text, prompt.tokens),)
             case Tokenize(text, add_special_tokens, with_pieces):
-                tokens = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+                tokens = self.tokenizer.encode(text, add_special_tokens=add_special_tokens, most=MOST_COUNTED)
                 pieces = tuple(map(self.tokenizer.raw, tokens)) if with_pieces else ()
                 return (Tokenized(tuple(tokens), pieces),)
             case Detokenize(tokens):
@@ -133,15 +141,18 @@ class LanguagePreparer:
                 self._media.refused.add(modality)
         self.info = self._described(self.info)
 
+    def _counted(self, request: GenerationRequest) -> RenderedPrompt:
+        return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
+
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
-        limits.check_numbers(request, self.tokenizer)
+        check_numbers(request, self.tokenizer)
         offered = self._offered(request)
         asked = request.max_tokens
         reserve = min(1 if asked is None else asked, max(self.context_window // ANSWER_DIVISOR, 1))
         prompt = fit_prompt(self._renderer, request, offered, self.context_window, reserve)
         free = self.context_window - len(prompt.tokens)
         if free < 1 and asked != 0:
-            raise too_long(len(prompt.tokens), self.context_window, request)
+            raise too_long(f"{len(prompt.tokens)} tokens", self.context_window, request)
         tool_format = self._tool_format(request) if not prompt.raw else None
         reasoning = plan_reasoning(self._reasoning, prompt, request, self.tokenizer)
         ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())

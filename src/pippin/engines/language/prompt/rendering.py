@@ -1,5 +1,6 @@
 """Renders the prompt of a request with the model's chat template, tokenizes it, and fits it into the context window."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
+from pippin.engines.language.text.length import TooLong, check_length
 from pippin.engines.language.text.literals import plain
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.media import Medium, PromptMedia
@@ -80,17 +82,22 @@ class PromptRenderer:
         found = self._templates.get("default")
         return found[1].traits.turn_end if found else ""
 
-    def prompt(self, request: GenerationRequest, tools: tuple[Tool, ...]) -> RenderedPrompt:
-        """The whole prompt, whether or not it fits the context window. Raises `ServerError` naming the field."""
+    def prompt(
+        self, request: GenerationRequest, tools: tuple[Tool, ...], most: int | None = None
+    ) -> RenderedPrompt:
+        """The whole prompt, whether or not it fits the context window.
+
+        Raises `ServerError` naming the field, and `TooLong` for a long prompt of more than `most` tokens.
+        """
         match request.prompt:
             case None:
-                return self._chat(request, request.messages or (), tools)
+                return self._chat(request, request.messages or (), tools, most)
             case str(text) if request.suffix is not None:
                 return RenderedPrompt(
-                    tuple(infill.infill_prompt(self._tokenizer, text, request.suffix)), text, raw=True
+                    tuple(infill.infill_prompt(self._tokenizer, text, request.suffix, most)), text, raw=True
                 )
             case str(text):
-                tokens = tuple(self._tokenizer.encode(text, add_special_tokens=True))
+                tokens = tuple(self._tokenizer.encode(text, add_special_tokens=True, most=most))
             case ids:
                 self._tokenizer.check(ids, "prompt")
                 tokens, text = ids, self._tokenizer.decode(ids) if request.echo else ""
@@ -106,19 +113,26 @@ class PromptRenderer:
         return self._tokenizer.literals.encode(text)
 
     def _chat(
-        self, request: GenerationRequest, messages: tuple[Message, ...], tools: tuple[Tool, ...]
+        self,
+        request: GenerationRequest,
+        messages: tuple[Message, ...],
+        tools: tuple[Tool, ...],
+        most: int | None,
     ) -> RenderedPrompt:
         if not messages:
             raise ServerError(
                 "invalid_request", "'messages' is empty; give at least one message.", "messages"
             )
+        # Rendering takes long, too; and what users say is in the prompt, whatever the template makes of the rest.
+        for text in _texts_of_users(messages):
+            check_length(self._tokenizer.backend, text, most)
         continued = _continued(request, messages)
         if continued is not None:
             messages = (*messages[:-1], _marked(messages[-1]))
         text, media = self._expanded(request, messages, tools, generation=continued is None)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
-        tokens = self._tokenizer.literals.encode(text)
+        tokens = self._tokenizer.literals.encode(text, most)
         placed = self._placed(media, tokens)
         return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)
 
@@ -217,6 +231,16 @@ class PromptRenderer:
         return variables
 
 
+def _texts_of_users(messages: tuple[Message, ...]) -> Iterator[str]:
+    return (
+        part.text
+        for message in messages
+        if message.role == "user"
+        for part in message.parts
+        if isinstance(part, Text)
+    )
+
+
 def _continued(request: GenerationRequest, messages: tuple[Message, ...]) -> str | None:
     """The words of the assistant that the answer continues, or None if the request does not ask for that."""
     if not request.continue_final:
@@ -259,23 +283,29 @@ def fit_prompt(
     With `overflow: truncate` the oldest turns of a conversation are dropped for that. Otherwise one free token is
     enough. Raises `ServerError("context_length_exceeded")` for a prompt that is too long.
     """
-    whole, truncates = renderer.prompt(request, tools), request.overflow == "truncate"
-    if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
-        return replace(whole, pins=_pins(renderer, request, tools, whole))
+    truncates = request.overflow == "truncate"
+    try:
+        whole = renderer.prompt(request, tools, most=context_window)
+    except TooLong as error:
+        length = f"{error.least} tokens or more"
+    else:
+        if len(whole.tokens) + (reserve if truncates else min(reserve, 1)) <= context_window:
+            return replace(whole, pins=_pins(renderer, request, tools, whole))
+        length = f"{len(whole.tokens)} tokens"
     if truncates and request.messages is not None:
         shorter = _truncated(renderer, request, request.messages, tools, context_window - reserve)
         if shorter is not None:
             return shorter
-    raise too_long(len(whole.tokens), context_window, request)
+    raise too_long(length, context_window, request)
 
 
-def too_long(tokens: int, context_window: int, request: GenerationRequest) -> ServerError:
-    """The refusal of a prompt of so many tokens."""
+def too_long(length: str, context_window: int, request: GenerationRequest) -> ServerError:
+    """The refusal of a prompt of this length, such as "9000 tokens", in the words that clients read."""
     field = "prompt" if request.messages is None else "messages"
     return ServerError(
         "context_length_exceeded",
-        f"This model's maximum context length is {context_window} tokens. However, your {field} resulted in {tokens} "
-        f"tokens. Please reduce the length of the {field}.",
+        f"This model's maximum context length is {context_window} tokens. However, your {field} resulted in {length}. "
+        f"Please reduce the length of the {field}.",
         field,
     )
 
@@ -314,8 +344,11 @@ def _truncated(
         middle = (low + high) // 2
         cut = turns[middle]
         kept = (*(m for m in messages[:cut] if m.role in ("system", "developer")), *messages[cut:])
-        prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools)
-        if len(prompt.tokens) <= most:
+        try:
+            prompt = renderer.prompt(msgspec.structs.replace(request, messages=kept), tools, most=most)
+        except TooLong:
+            prompt = None
+        if prompt is not None and len(prompt.tokens) <= most:
             found = replace(prompt, dropped=len(messages) - len(kept))
             high = middle - 1
         else:

@@ -139,13 +139,20 @@ class Prefill:
     def _count(self, prompt: Prefilling, most: int) -> int:
         """Tokens of the prompt's next chunk."""
         computed = prompt.computed
+        most = min(most, self._scheduler.limits.longest_chunk(computed))
         ahead = [end - computed for end in prompt.chunk_ends if end > computed]
         remaining = min([prompt.remaining, *ahead])
         # What little would be left costs a whole pass, too.
         count = remaining if remaining <= MOST_STRETCH * most else most
         # Where logits cannot be had of one position alone, the last token is computed by itself.
         last_alone = not self._model.head.works and count == prompt.remaining > 1
-        return prompt.request.chunk_end(computed + count - last_alone, computed) - computed
+        end = prompt.request.chunk_end(computed + count - last_alone, computed)
+        if self._prefixes is not None and self._prefixes.has_snapshots and count < prompt.remaining:
+            # The state of layers that cannot be cut is kept at ends of blocks alone: from there a prompt that is
+            # cancelled can be resumed.
+            aligned = prompt.request.block_end(end, self._prefixes.block_tokens)
+            end = aligned if aligned > computed else end
+        return end - computed
 
     def _together(self, first: Prefilling, count: int, most: int) -> tuple[list[Prefilling], list[int]]:
         """The prompt, and others whose chunks are computed in the same pass; how many tokens of each."""

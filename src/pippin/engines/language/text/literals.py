@@ -15,6 +15,8 @@ from typing import Any
 
 import tokenizers
 
+from pippin.engines.language.text.length import check_length
+
 BREAK = "\ufdee"
 """The noncharacter that shielding puts into a marker."""
 
@@ -69,8 +71,12 @@ class Literals:
             case _:
                 return value
 
-    def encode(self, rendered: str) -> list[int]:
-        """The tokens of a rendered prompt, in which whole markers are special tokens and shielded ones are text."""
+    def encode(self, rendered: str, most: int | None = None) -> list[int]:
+        """The tokens of a rendered prompt, in which whole markers are special tokens and shielded ones are text.
+
+        Raises `TooLong` for a long prompt of more than `most` tokens.
+        """
+        check_length(self._backend, rendered, most)
         if BREAK not in rendered or self._any is None:
             return encode_text(self._backend, rendered.replace(BREAK, ""))
         named = self._any.sub(lambda found: self._names[found.group()], rendered)

@@ -13,6 +13,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
+from pippin.engines.language.text.length import check_length
 from pippin.engines.language.text.literals import Literals
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -176,8 +177,12 @@ class Tokenizer:
             chat_templates=_named_templates(wrapped.chat_template),
         )
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text; special tokens that it spells are encoded as such."""
+    def encode(self, text: str, *, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
+        """The tokens of a text; special tokens that it spells are encoded as such.
+
+        Raises `TooLong` for a long text of more than `most` tokens.
+        """
+        check_length(self.backend, text, most)
         ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 

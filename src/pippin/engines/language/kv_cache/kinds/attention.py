@@ -179,6 +179,13 @@ class BatchedAttention(BatchedCache):
             slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
             self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
 
+    def opened(self, heads: int, size: int) -> list[mx.array]:
+        """The buffers, for kernels that read and write them in place; `heads` and `size` are for the first step, which
+        makes them."""
+        token = TokenArray(heads, size, mx.float32).zeros(1, 1)
+        self._allot([token, token])
+        return self.buffers
+
     # What its group asks for.
 
     def write(self, slot: int, keys: mx.array, values: mx.array, start: int) -> None:
@@ -258,6 +265,14 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         buffers, index = self._batched.buffers, self._slot.index
         return buffers[number][index : index + 1] if buffers else None
 
+    @property
+    def index(self) -> int:
+        return self._slot.index
+
+    def opened(self, heads: int, size: int) -> list[mx.array]:
+        """The buffers of all slots, for kernels that read and write them in place."""
+        return self._batched.opened(heads, size)
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         self._batched.write(self._slot.index, keys, values, self._tokens)
         self.offset = self._tokens + keys.shape[2]
@@ -268,8 +283,8 @@ class JoinedAttention:
     """The caches of several prompts as a model sees one, for a pass over chunks of all, padded on the right."""
 
     def __init__(self, caches: Sequence[Any], counts: Sequence[int]) -> None:
-        self._caches = caches
-        self._counts = counts
+        self.caches = caches
+        self.counts = counts
         before = [cache.offset for cache in caches]
         self._longest = max(start + count for start, count in zip(before, counts, strict=True))
         self._starts = mx.array(before, dtype=mx.int32)
@@ -277,16 +292,16 @@ class JoinedAttention:
 
     @property
     def offset(self) -> mx.array:
-        return self._starts + mx.array(list(self._counts), dtype=mx.int32) if self._written else self._starts
+        return self._starts + mx.array(list(self.counts), dtype=mx.int32) if self._written else self._starts
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Give each cache its own tokens; all keys and values, [prompts, heads, longest, size]."""
         self._written = True
-        for row, (cache, count) in enumerate(zip(self._caches, self._counts, strict=True)):
+        for row, (cache, count) in enumerate(zip(self.caches, self.counts, strict=True)):
             own = slice(row, row + 1)
             cache.update_and_fetch(keys[own, :, :count], values[own, :, :count])
         # All are written before any is looked at: they may lie in one array, which would be copied otherwise.
-        found = [cache.keys_and_values() for cache in self._caches]
+        found = [cache.keys_and_values() for cache in self.caches]
         return self._side_by_side([pair[0] for pair in found]), self._side_by_side(
             [pair[1] for pair in found]
         )

@@ -1,0 +1,92 @@
+/* Opening the library: which instruction set, how many threads, and why something was refused. */
+#include "context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local const char *refusal = "";
+
+int pk_refuse(const char *sentence)
+{
+    refusal = sentence;
+    return PK_REFUSED;
+}
+
+const char *pk_refusal(void) { return refusal; }
+
+int pk_abi(void) { return PK_ABI; }
+
+static const pk_isa *nth_isa(int index)
+{
+    const pk_isa *known[] = {pk_isa_avx512(), pk_isa_avx2(), pk_isa_baseline()};
+    for (size_t place = 0; place < sizeof known / sizeof *known; place++)
+        if (known[place] != NULL && index-- == 0)
+            return known[place];
+    return NULL;
+}
+
+const char *pk_instruction_set(int index)
+{
+    const pk_isa *isa = nth_isa(index);
+    return isa == NULL ? NULL : isa->name;
+}
+
+static const pk_isa *find_isa(const char *name)
+{
+    const pk_isa *isa = nth_isa(0);
+    for (int index = 0; name != NULL && isa != NULL && strcmp(isa->name, name) != 0;)
+        isa = nth_isa(++index);
+    return isa;
+}
+
+static float *allocate(int64_t count)
+{
+    return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64);
+}
+
+int pk_enlarge(float **memory, int64_t *size, int64_t count)
+{
+    if (count <= *size)
+        return PK_OK;
+    float *larger = allocate(count);
+    if (larger == NULL)
+        return pk_refuse("There is no memory left for a step.");
+    free(*memory);
+    *memory = larger;
+    *size = count;
+    return PK_OK;
+}
+
+pk_context *pk_open(int threads, const char *instruction_set)
+{
+    const pk_isa *isa = find_isa(instruction_set);
+    if (isa == NULL) {
+        pk_refuse("This machine cannot run that instruction set.");
+        return NULL;
+    }
+    pk_context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return NULL;
+    context->isa = isa;
+    context->pool = pk_pool_open(threads);
+    if (context->pool != NULL)
+        context->scratch = allocate((int64_t)pk_pool_threads(context->pool) * PK_SCRATCH);
+    if (context->scratch == NULL) {
+        pk_close(context);
+        pk_refuse("There is no memory left for the threads.");
+        return NULL;
+    }
+    return context;
+}
+
+void pk_close(pk_context *context)
+{
+    if (context == NULL)
+        return;
+    pk_pool_close(context->pool);
+    free(context->scratch);
+    free(context->panels);
+    free(context);
+}
+
+const char *pk_used(const pk_context *context) { return context->isa->name; }

@@ -1,0 +1,623 @@
+/* The kernels, for registers of LANES numbers. A file of an instruction set defines LANES, TABLES (a register of 16
+ * numbers can be looked up in), WIDEST, WIDE and MANY, includes this, and puts `functions` into its `pk_isa`. */
+#include "isa.h"
+#include "vector.h"
+
+#include <math.h>
+
+enum { REGISTERS = 2, ROWS = REGISTERS * LANES }; /* of a tile of unpacked rows */
+
+/* Packed words */
+
+#if TABLES
+/* By the low four bits of an index: saves masking what a shift leaves above 2, 3 or 4 bits. */
+INLINE F table_of(int bits)
+{
+    F table;
+    for (int index = 0; index < LANES; index++)
+        table[index] = (float)(index & ((1 << bits) - 1));
+    return table;
+}
+#else
+INLINE F table_of(int bits)
+{
+    (void)bits;
+    return (F){0};
+}
+#endif
+
+/* Number `index` of the 32 that `bits` words hold. Bits lie from the lowest to the highest, across words. */
+INLINE F field(const U *words, int bits, int index, F table)
+{
+    int bit = index * bits, word = bit / 32, shift = bit % 32;
+    U found = words[word] >> shift;
+    if (shift + bits > 32)
+        found |= words[word + 1] << (32 - shift);
+#if TABLES
+    if (bits <= 4)
+        return _mm512_permutexvar_ps((__m512i)found, table);
+#endif
+    (void)table;
+    if (shift + bits != 32)
+        found &= (1u << bits) - 1;
+    return __builtin_convertvector((I)found, F);
+}
+
+/* Some lanes at the end of a matrix belong to no row. */
+INLINE F load_some(const float *p, int64_t count)
+{
+    if (count >= LANES)
+        return load(p);
+    float lanes[LANES] = {0};
+    for (int64_t lane = 0; lane < count; lane++)
+        lanes[lane] = p[lane];
+    return load(lanes);
+}
+
+INLINE void store_some(float *p, F v, int64_t count)
+{
+    if (count >= LANES) {
+        store(p, v);
+        return;
+    }
+    float lanes[LANES];
+    store(lanes, v);
+    for (int64_t lane = 0; lane < count; lane++)
+        p[lane] = lanes[lane];
+}
+
+/* What a sum begins with; `goes_on` where earlier columns are summed up in `out` already. */
+INLINE F beginning(const pk_tile *tile, int64_t token, int64_t row, int goes_on)
+{
+    const pk_matrix *matrix = tile->matrix;
+    F sum = {0};
+    if (token >= tile->tokens || row >= matrix->rows)
+        return sum;
+    if (tile->accumulate || goes_on)
+        sum = load_some(tile->out + token * tile->out_stride + row, matrix->rows - row);
+    if (matrix->addend != NULL && !goes_on)
+        sum += load(matrix->addend + row);
+    return sum;
+}
+
+INLINE void finish(const pk_tile *tile, int64_t token, int64_t row, F sum)
+{
+    if (token < tile->tokens && row < tile->matrix->rows)
+        store_some(tile->out + token * tile->out_stride + row, sum, tile->matrix->rows - row);
+}
+
+/* Products straight from the words: LANES rows with one panel */
+
+/* One vector: what a group's numbers have in common is multiplied once. */
+INLINE void single_packed(const pk_tile *tile, int64_t row, const int bits)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / matrix->group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (matrix->columns * bits / 32) * PK_BLOCK + lane;
+    int64_t scale = block * groups * PK_BLOCK + lane;
+    const float *x = tile->panels;
+    const F table = table_of(bits);
+    F sum = beginning(tile, 0, row, 0);
+    for (int64_t group = 0; group < groups; group++, scale += PK_BLOCK) {
+        F parts[4] = {{0}};
+        for (int piece = 0; piece < matrix->group / 32; piece++, x += 32, words += bits * PK_BLOCK) {
+            U held[9];
+            for (int word = 0; word < bits; word++)
+                held[word] = load_words(words + word * PK_BLOCK);
+            __builtin_prefetch(words + 64 * PK_BLOCK);
+            held[bits] = held[0];
+#pragma GCC unroll 32
+            for (int index = 0; index < 32; index++)
+                parts[index % 4] += field(held, bits, index, table) * x[index];
+        }
+        F dot = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+        sum += load_as(matrix->type, matrix->scales, scale) * dot;
+        sum += load_as(matrix->type, matrix->biases, scale) * tile->sums[group];
+    }
+    finish(tile, 0, row, sum);
+}
+
+INLINE void packed(const pk_tile *tile, int64_t panel, int64_t row, const int bits, const int width)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / matrix->group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (matrix->columns * bits / 32) * PK_BLOCK + lane;
+    int64_t scale_index = block * groups * PK_BLOCK + lane;
+    const float *x = tile->panels + panel * matrix->columns * width;
+    const F table = table_of(bits);
+    F sums[WIDEST];
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        sums[token] = beginning(tile, panel * width + token, row, 0);
+    for (int64_t group = 0; group < groups; group++, scale_index += PK_BLOCK) {
+        const F scale = load_as(matrix->type, matrix->scales, scale_index);
+        const F bias = load_as(matrix->type, matrix->biases, scale_index);
+        for (int piece = 0; piece < matrix->group / 32; piece++, x += 32 * width, words += bits * PK_BLOCK) {
+            U held[9];
+            for (int word = 0; word < bits; word++)
+                held[word] = load_words(words + word * PK_BLOCK);
+            held[bits] = held[0];
+#pragma GCC unroll 32
+            for (int index = 0; index < 32; index++) {
+                F weight = field(held, bits, index, table) * scale + bias;
+#pragma GCC unroll 16
+                for (int token = 0; token < width; token++)
+                    sums[token] += weight * x[index * width + token];
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        finish(tile, panel * width + token, row, sums[token]);
+}
+
+INLINE void dense(const pk_tile *tile, int64_t panel, int64_t row, const int type, const int width)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK;
+    const float *x = tile->panels + panel * matrix->columns * width;
+    int64_t weight = block * matrix->columns * PK_BLOCK + lane;
+    enum { CHAINS = 4 }; /* of additions that do not wait for each other */
+    F sums[WIDEST][CHAINS];
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++) {
+        sums[token][0] = beginning(tile, panel * width + token, row, 0);
+        for (int chain = 1; chain < CHAINS; chain++)
+            sums[token][chain] = (F){0};
+    }
+    const int chains = width <= 4 ? CHAINS : 1;
+    int64_t column = 0;
+    for (; column + chains <= matrix->columns; column += chains) {
+#pragma GCC unroll 4
+        for (int chain = 0; chain < chains; chain++) {
+            F held = load_as(type, matrix->weights, weight + chain * PK_BLOCK);
+#pragma GCC unroll 16
+            for (int token = 0; token < width; token++)
+                sums[token][chain] += held * x[chain * width + token];
+        }
+        weight += chains * PK_BLOCK;
+        x += chains * width;
+    }
+    for (; column < matrix->columns; column++, weight += PK_BLOCK, x += width)
+        for (int token = 0; token < width; token++)
+            sums[token][0] += load_as(type, matrix->weights, weight) * x[token];
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++) {
+        F sum = sums[token][0];
+        if (chains > 1)
+            sum = (sums[token][0] + sums[token][1]) + (sums[token][2] + sums[token][3]);
+        finish(tile, panel * width + token, row, sum);
+    }
+}
+
+/* One function for each format and width: the numbers of bits and vectors are constants in it. */
+#define PACKED(BITS, WIDTH)                                                                                            \
+    static void packed_##BITS##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                               \
+    {                                                                                                                  \
+        if (WIDTH == 1)                                                                                                \
+            single_packed(tile, row, BITS);                                                                            \
+        else                                                                                                           \
+            packed(tile, panel, row, BITS, WIDTH);                                                                     \
+    }
+#define DENSE(TYPE, WIDTH)                                                                                             \
+    static void dense_##TYPE##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                                \
+    {                                                                                                                  \
+        dense(tile, panel, row, TYPE, WIDTH);                                                                          \
+    }
+#define FORMATS(WIDTH)                                                                                                 \
+    PACKED(2, WIDTH)                                                                                                   \
+    PACKED(3, WIDTH)                                                                                                   \
+    PACKED(4, WIDTH)                                                                                                   \
+    PACKED(5, WIDTH)                                                                                                   \
+    PACKED(6, WIDTH)                                                                                                   \
+    PACKED(8, WIDTH)                                                                                                   \
+    DENSE(0, WIDTH)                                                                                                    \
+    DENSE(1, WIDTH)                                                                                                    \
+    DENSE(2, WIDTH)
+#define NAMES(WIDTH)                                                                                                   \
+    {packed_2_##WIDTH, packed_3_##WIDTH, packed_4_##WIDTH, packed_5_##WIDTH, packed_6_##WIDTH,                         \
+     packed_8_##WIDTH, dense_0_##WIDTH,  dense_1_##WIDTH,  dense_2_##WIDTH}
+
+typedef void (*straight)(const pk_tile *tile, int64_t panel, int64_t row);
+
+/* Few widths, as each takes a second to compile: two vectors in a panel of four take as long as four, and no longer than
+ * a panel of two would, whose sums would wait for each other. */
+FORMATS(1) FORMATS(4)
+#if WIDEST >= 8
+FORMATS(8)
+#endif
+#if WIDEST >= 16
+FORMATS(16)
+#endif
+static const int widths[] = {1, 4, 8, 16};
+static const straight straights[][9] = {
+    NAMES(1),
+    NAMES(4),
+#if WIDEST >= 8
+    NAMES(8),
+#endif
+#if WIDEST >= 16
+    NAMES(16),
+#endif
+};
+
+enum { WIDTHS = sizeof straights / sizeof *straights };
+
+static int format_of(const pk_matrix *matrix)
+{
+    switch (matrix->bits) {
+    case 2: return 0;
+    case 3: return 1;
+    case 4: return 2;
+    case 5: return 3;
+    case 6: return 4;
+    case 8: return 5;
+    default: return 6 + matrix->type;
+    }
+}
+
+static int width_for(int64_t tokens)
+{
+    if (tokens >= MANY)
+        return WIDE;
+    int64_t panels = (tokens + WIDEST - 1) / WIDEST;
+    int64_t needed = (tokens + panels - 1) / panels;
+    for (int index = 0; index < WIDTHS; index++)
+        if (widths[index] >= needed)
+            return widths[index];
+    return WIDEST;
+}
+
+static void multiply_straight(const pk_tile *tile, int64_t first, int64_t last)
+{
+    int index = 0;
+    while (widths[index] != tile->width)
+        index++;
+    straight kernel = straights[index][format_of(tile->matrix)];
+    for (int64_t row = first; row < last; row += PK_BLOCK)
+        for (int64_t panel = 0; panel * tile->width < tile->tokens; panel++)
+            for (int lane = 0; lane < PK_BLOCK; lane += LANES)
+                kernel(tile, panel, row + lane);
+}
+
+/* Products of many vectors: ROWS rows become numbers once, for all panels */
+
+INLINE void unpack_packed(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, const int bits, float *out)
+{
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / matrix->group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + lane +
+                            (block * (matrix->columns * bits / 32) + from * bits / 32) * PK_BLOCK;
+    const F table = table_of(bits);
+    for (int64_t column = from; column < to; column += 32, words += bits * PK_BLOCK) {
+        int64_t at = (block * groups + column / matrix->group) * PK_BLOCK + lane;
+        const F scale = load_as(matrix->type, matrix->scales, at), bias = load_as(matrix->type, matrix->biases, at);
+        U held[9];
+        for (int word = 0; word < bits; word++)
+            held[word] = load_words(words + word * PK_BLOCK);
+        held[bits] = held[0];
+#pragma GCC unroll 32
+        for (int index = 0; index < 32; index++, out += ROWS)
+            store(out, field(held, bits, index, table) * scale + bias);
+    }
+}
+
+INLINE void unpack_dense(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, const int type, float *out)
+{
+    int64_t at = (row / PK_BLOCK * matrix->columns + from) * PK_BLOCK + row % PK_BLOCK;
+    for (int64_t column = from; column < to; column++, at += PK_BLOCK, out += ROWS)
+        store(out, load_as(type, matrix->weights, at));
+}
+
+static void unpack(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, float *out)
+{
+    switch (format_of(matrix)) {
+    case 0: unpack_packed(matrix, row, from, to, 2, out); break;
+    case 1: unpack_packed(matrix, row, from, to, 3, out); break;
+    case 2: unpack_packed(matrix, row, from, to, 4, out); break;
+    case 3: unpack_packed(matrix, row, from, to, 5, out); break;
+    case 4: unpack_packed(matrix, row, from, to, 6, out); break;
+    case 5: unpack_packed(matrix, row, from, to, 8, out); break;
+    case 6: unpack_dense(matrix, row, from, to, PK_F32, out); break;
+    case 7: unpack_dense(matrix, row, from, to, PK_F16, out); break;
+    default: unpack_dense(matrix, row, from, to, PK_BF16, out);
+    }
+}
+
+/* `weights` [depth, ROWS] with `x` [depth, WIDE]. */
+static void multiply_unpacked(const pk_tile *tile, int64_t panel, int64_t row, const float *weights, const float *x,
+                              int64_t depth, int goes_on)
+{
+    F sums[WIDE][REGISTERS];
+#pragma GCC unroll 16
+    for (int token = 0; token < WIDE; token++)
+        for (int part = 0; part < REGISTERS; part++)
+            sums[token][part] = beginning(tile, panel * WIDE + token, row + part * LANES, goes_on);
+    for (int64_t column = 0; column < depth; column++, weights += ROWS, x += WIDE) {
+        F held[REGISTERS];
+        for (int part = 0; part < REGISTERS; part++)
+            held[part] = load(weights + part * LANES);
+#pragma GCC unroll 16
+        for (int token = 0; token < WIDE; token++)
+            for (int part = 0; part < REGISTERS; part++)
+                sums[token][part] += held[part] * x[token];
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < WIDE; token++)
+        for (int part = 0; part < REGISTERS; part++)
+            finish(tile, panel * WIDE + token, row + part * LANES, sums[token][part]);
+}
+
+static void multiply_many(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t rows = (matrix->rows + PK_BLOCK - 1) / PK_BLOCK * PK_BLOCK;
+    for (int64_t row = first; row < last; row += ROWS)
+        for (int64_t from = 0; from < matrix->columns; from += PK_DEPTH) {
+            int64_t to = from + PK_DEPTH < matrix->columns ? from + PK_DEPTH : matrix->columns;
+            for (int part = 0; part < REGISTERS; part++)
+                if (row + part * LANES < rows)
+                    unpack(matrix, row + part * LANES, from, to, scratch + part * LANES);
+            for (int64_t panel = 0; panel * WIDE < tile->tokens; panel++)
+                multiply_unpacked(tile, panel, row, scratch, tile->panels + (panel * matrix->columns + from) * WIDE,
+                                  to - from, from > 0);
+        }
+}
+
+static void multiply(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
+{
+    if (tile->tokens >= MANY)
+        multiply_many(tile, first, last, scratch);
+    else
+        multiply_straight(tile, first, last);
+}
+
+/* What products are made of */
+
+static void pack(const float *x, int64_t stride, int64_t tokens, int64_t columns, int width, float *panel)
+{
+    for (int token = 0; token < width; token++)
+        for (int64_t column = 0; column < columns; column++)
+            panel[column * width + token] = token < tokens ? x[token * stride + column] : 0.0f;
+}
+
+static void sum(const float *x, int64_t columns, int group, float *sums)
+{
+    for (int64_t start = 0; start < columns; start += group) {
+        F found = {0};
+        for (int index = 0; index < group; index += LANES)
+            found += load(x + start + index);
+        *sums++ = sum_of(found);
+    }
+}
+
+/* Norms and activations */
+
+static void rms_norm(const float *x, const float *weight, float eps, int64_t size, float *out)
+{
+    F squares = {0};
+    int64_t index = 0;
+    for (; index + LANES <= size; index += LANES)
+        squares += load(x + index) * load(x + index);
+    float total = sum_of(squares);
+    for (; index < size; index++)
+        total += x[index] * x[index];
+    const float factor = 1.0f / sqrtf(total / (float)size + eps);
+    for (index = 0; index + LANES <= size; index += LANES)
+        store(out + index, load(x + index) * factor * (weight == NULL ? splat(1.0f) : load(weight + index)));
+    for (; index < size; index++)
+        out[index] = x[index] * factor * (weight == NULL ? 1.0f : weight[index]);
+}
+
+static void layer_norm(const float *x, const float *weight, const float *bias, float eps, int64_t size, float *out)
+{
+    float total = 0.0f, squares = 0.0f;
+    for (int64_t index = 0; index < size; index++)
+        total += x[index];
+    const float mean = total / (float)size;
+    for (int64_t index = 0; index < size; index++)
+        squares += (x[index] - mean) * (x[index] - mean);
+    const float factor = 1.0f / sqrtf(squares / (float)size + eps);
+    for (int64_t index = 0; index < size; index++) {
+        float normed = (x[index] - mean) * factor;
+        out[index] = normed * (weight == NULL ? 1.0f : weight[index]) + (bias == NULL ? 0.0f : bias[index]);
+    }
+}
+
+INLINE F activated(const int activation, F x)
+{
+    if (activation == PK_SILU)
+        return x / (1.0f + exponential(-x));
+    /* gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 */
+    return 0.5f * x * (1.0f + hyperbolic_tangent(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+static float activated_one(int activation, float x)
+{
+    if (activation == PK_SILU)
+        return x / (1.0f + expf(-x));
+    if (activation == PK_GELU)
+        return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+static void gated(int activation, const float *gate, const float *up, int64_t count, float *out)
+{
+    int64_t index = 0;
+    if (activation == PK_SILU)
+        for (; index + LANES <= count; index += LANES)
+            store(out + index, activated(PK_SILU, load(gate + index)) * load(up + index));
+    if (activation == PK_GELU_TANH)
+        for (; index + LANES <= count; index += LANES)
+            store(out + index, activated(PK_GELU_TANH, load(gate + index)) * load(up + index));
+    for (; index < count; index++)
+        out[index] = activated_one(activation, gate[index]) * up[index];
+}
+
+/* Attention: keys are looked at in pieces of PK_KEYS, and the sums of exponentials of a query are rescaled when a piece
+ * brings a larger score ("online softmax"). */
+
+typedef struct progress {
+    float largest, total;
+} progress;
+
+/* Positions [from, to) that the query of a token sees. */
+INLINE int64_t sees_from(const pk_attend *a, int64_t token)
+{
+    int64_t from = a->start + token + 1 - a->window;
+    return a->window > 0 && from > 0 ? from : 0;
+}
+
+INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->start + token + 1; }
+
+static float dot(const float *a, const float *b, int dim)
+{
+    F sum = {0};
+    int index = 0;
+    for (; index + LANES <= dim; index += LANES)
+        sum += load(a + index) * load(b + index);
+    float found = sum_of(sum);
+    for (; index < dim; index++)
+        found += a[index] * b[index];
+    return found;
+}
+
+/* Scores become exponentials less the largest so far; gives by what earlier ones are to be multiplied. */
+static float soften(float *scores, int count, const pk_attend *a, progress *state)
+{
+    F most = splat(state->largest);
+    for (int index = count; index % LANES; index++)
+        scores[index] = -INFINITY;
+    for (int index = 0; index < count; index += LANES) {
+        F score = load(scores + index) * a->scale;
+        if (a->softcap > 0.0f) {
+            F capped = a->softcap * hyperbolic_tangent(score / a->softcap);
+            score = choose(score < -1e30f, score, capped);
+        }
+        store(scores + index, score);
+        most = larger(most, score);
+    }
+    const float largest = largest_of(most);
+    if (largest == -INFINITY) { /* nothing of this piece is seen, nor was anything before */
+        memset(scores, 0, (size_t)count * sizeof *scores);
+        return 1.0f;
+    }
+    F total = {0};
+    for (int index = 0; index < count; index += LANES) {
+        F power = exponential(load(scores + index) - largest);
+        store(scores + index, power);
+        total += power;
+    }
+    const float factor = state->largest == -INFINITY ? 0.0f : expf(state->largest - largest);
+    state->total = state->total * factor + sum_of(total);
+    state->largest = largest;
+    return factor;
+}
+
+/* out = out * factor + scores [count] of values [count, dim] */
+static void add_values(float *out, float factor, const float *scores, const float *values, int count, int dim)
+{
+    int index = 0;
+    for (; index + 4 * LANES <= dim; index += 4 * LANES) {
+        F sums[4];
+        for (int part = 0; part < 4; part++)
+            sums[part] = load(out + index + part * LANES) * factor;
+        for (int key = 0; key < count; key++)
+            for (int part = 0; part < 4; part++)
+                sums[part] += load(values + (int64_t)key * dim + index + part * LANES) * scores[key];
+        for (int part = 0; part < 4; part++)
+            store(out + index + part * LANES, sums[part]);
+    }
+    for (; index + LANES <= dim; index += LANES) {
+        F sum = load(out + index) * factor;
+        for (int key = 0; key < count; key++)
+            sum += load(values + (int64_t)key * dim + index) * scores[key];
+        store(out + index, sum);
+    }
+    for (; index < dim; index++) {
+        float sum = out[index] * factor;
+        for (int key = 0; key < count; key++)
+            sum += values[(int64_t)key * dim + index] * scores[key];
+        out[index] = sum;
+    }
+}
+
+/* Keys [count, dim] become [dim, PK_KEYS]. */
+static void transpose(const float *keys, int count, int dim, float *out)
+{
+    for (int key = 0; key < PK_KEYS; key++)
+        for (int index = 0; index < dim; index++)
+            out[index * PK_KEYS + key] = key < count ? keys[(int64_t)key * dim + index] : 0.0f;
+}
+
+/* Scores of one query for PK_KEYS keys that lie side by side. */
+static void score_many(const float *query, const float *transposed, int dim, float *scores)
+{
+    enum { PARTS = PK_KEYS / LANES };
+    F sums[PARTS] = {{0}};
+    for (int index = 0; index < dim; index++)
+#pragma GCC unroll 16
+        for (int part = 0; part < PARTS; part++)
+            sums[part] += load(transposed + index * PK_KEYS + part * LANES) * query[index];
+    for (int part = 0; part < PARTS; part++)
+        store(scores + part * LANES, sums[part]);
+}
+
+static void attend_piece(const pk_attend *a, int64_t position, int count, progress *states, float *scratch)
+{
+    const int64_t at = position % a->capacity;
+    const float *keys = a->keys + at * a->dim, *values = a->values + at * a->dim;
+    float *scores = scratch, *transposed = scratch + PK_KEYS;
+    const int64_t queries = (a->last - a->first) * a->group;
+    const int many = queries >= 12;
+    if (many)
+        transpose(keys, count, a->dim, transposed);
+    for (int64_t token = a->first; token < a->last; token++) {
+        int64_t from = sees_from(a, token) - position, to = sees_to(a, token) - position;
+        if (from >= count || to <= 0)
+            continue;
+        int first = from > 0 ? (int)from : 0, last = to < count ? (int)to : count;
+        for (int head = 0; head < a->group; head++) {
+            const float *query = a->queries + token * a->token_stride + (int64_t)head * a->dim;
+            if (many)
+                score_many(query, transposed, a->dim, scores);
+            else
+                for (int key = first; key < last; key++)
+                    scores[key] = dot(query, keys + (int64_t)key * a->dim, a->dim);
+            for (int key = 0; key < first; key++)
+                scores[key] = -INFINITY;
+            float factor = soften(scores, last, a, &states[(token - a->first) * a->group + head]);
+            add_values(a->out + token * a->token_stride + (int64_t)head * a->dim, factor, scores, values, last, a->dim);
+        }
+    }
+}
+
+static void attend(const pk_attend *a, float *scratch)
+{
+    progress states[PK_QUERIES];
+    for (int64_t token = a->first; token < a->last; token++)
+        for (int head = 0; head < a->group; head++) {
+            progress *state = &states[(token - a->first) * a->group + head];
+            *state = a->sinks == NULL ? (progress){-INFINITY, 0.0f} : (progress){a->sinks[head], 1.0f};
+            memset(a->out + token * a->token_stride + (int64_t)head * a->dim, 0, (size_t)a->dim * sizeof(float));
+        }
+    const int64_t end = sees_to(a, a->last - 1);
+    for (int64_t position = sees_from(a, a->first); position < end;) {
+        int64_t count = end - position, before_wrap = a->capacity - position % a->capacity;
+        count = count < PK_KEYS ? count : PK_KEYS;
+        count = count < before_wrap ? count : before_wrap;
+        attend_piece(a, position, (int)count, states, scratch);
+        position += count;
+    }
+    for (int64_t token = a->first; token < a->last; token++)
+        for (int head = 0; head < a->group; head++) {
+            float *out = a->out + token * a->token_stride + (int64_t)head * a->dim;
+            const float factor = 1.0f / states[(token - a->first) * a->group + head].total;
+            for (int index = 0; index < a->dim; index++)
+                out[index] *= factor;
+        }
+}
+
+#define FUNCTIONS                                                                                                      \
+    .widest = WIDEST, .wide = WIDE, .many = MANY, .unpacked = ROWS > PK_BLOCK ? ROWS : PK_BLOCK, .width = width_for,   \
+    .pack = pack, .sum = sum, .multiply = multiply, .rms_norm = rms_norm, .layer_norm = layer_norm, .gated = gated,    \
+    .attend = attend

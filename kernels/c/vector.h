@@ -1,0 +1,109 @@
+/* Vectors of LANES numbers, by the vector extensions of GCC and Clang. A file defines LANES before it includes this;
+ * what they cannot say is written with intrinsics of the instruction set that the file is compiled for. */
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float F __attribute__((vector_size(LANES * 4)));
+typedef uint32_t U __attribute__((vector_size(LANES * 4)));
+typedef int32_t I __attribute__((vector_size(LANES * 4)));
+typedef uint16_t H __attribute__((vector_size(LANES * 2)));
+typedef float F_memory __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint32_t U_memory __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t H_memory __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+
+INLINE F load(const float *p) { return *(const F_memory *)p; }
+INLINE void store(float *p, F v) { *(F_memory *)p = v; }
+INLINE U load_words(const uint32_t *p) { return *(const U_memory *)p; }
+INLINE F splat(float x) { return x - (F){0}; }
+INLINE F choose(I mask, F yes, F no) { return (F)(((I)yes & mask) | ((I)no & ~mask)); }
+
+INLINE F larger(F a, F b)
+{
+#if LANES == 16
+    return _mm512_max_ps(a, b);
+#elif LANES == 8
+    return _mm256_max_ps(a, b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
+INLINE F from_bfloat16(H v) { return (F)(__builtin_convertvector(v, U) << 16); }
+
+INLINE F from_float16(H v)
+{
+#if LANES == 16
+    return _mm512_cvtph_ps((__m256i)v);
+#elif LANES == 8
+    return _mm256_cvtph_ps((__m128i)v);
+#else
+    /* Exponent and fraction shifted into place are the number times 2^-112, subnormal ones too; stored weights are
+     * finite. */
+    U wide = __builtin_convertvector(v, U);
+    F size = (F)((wide & 0x7fff) << 13) * 0x1p112f;
+    return (F)((U)size | ((wide & 0x8000) << 16));
+#endif
+}
+
+/* LANES numbers of a stored type, from element `index` on. */
+INLINE F load_as(int type, const void *p, int64_t index)
+{
+    if (type == PK_F32)
+        return load((const float *)p + index);
+    H v = *(const H_memory *)((const uint16_t *)p + index);
+    return type == PK_F16 ? from_float16(v) : from_bfloat16(v);
+}
+
+INLINE float sum_of(F v)
+{
+#if LANES == 16
+    return _mm512_reduce_add_ps(v);
+#elif LANES == 8
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+#else
+    return (v[0] + v[2]) + (v[1] + v[3]);
+#endif
+}
+
+INLINE float largest_of(F v)
+{
+#if LANES == 16
+    return _mm512_reduce_max_ps(v);
+#else
+    float found = v[0];
+    for (int lane = 1; lane < LANES; lane++)
+        found = v[lane] > found ? v[lane] : found;
+    return found;
+#endif
+}
+
+/* e to the power of x: 0 below what float32 holds without becoming subnormal, and finite above. x = n ln 2 + r, and a
+ * polynomial for e^r (the method and factors of Cephes' expf): right to 1.5 units of the last place. */
+INLINE F exponential(F x)
+{
+    const float rounding = 0x1.8p23f; /* leaves the nearest integer in the lowest bits */
+    I vanishing = x < -87.3f;
+    x = choose(x > 88.0f, splat(88.0f), x);
+    x = choose(vanishing, splat(0.0f), x);
+    F shifted = x * 1.44269504088896341f + rounding;
+    F n = shifted - rounding;
+    F r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    F power = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    power = power * r + 8.3334519073e-3f;
+    power = power * r + 4.1665795894e-2f;
+    power = power * r + 1.6666665459e-1f;
+    power = power * r + 5.0000001201e-1f;
+    power = power * (r * r) + r + 1.0f;
+    F whole = (F)((U)power + ((U)shifted << 23));
+    return (F)((I)whole & ~vanishing);
+}
+
+INLINE F hyperbolic_tangent(F x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }

@@ -1,0 +1,70 @@
+"""Compiles the kernels: `python compile.py LIBRARY [FLAGS...]`, with the compiler that CC names, or else cc."""
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "c"
+# Products are sums in any order, and so may use fused multiply-add; nothing else of -ffast-math is wanted. At link time
+# it would make the whole process treat subnormal numbers as zero.
+COMMON = [
+    "-std=gnu11",
+    "-O2",
+    "-ffp-contract=fast",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+]
+X86 = {
+    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+}
+ON_X86 = platform.machine() in ("x86_64", "AMD64")
+
+
+def find_compiler() -> list[str]:
+    """Raises `SystemExit` where there is none: neither cc, nor gcc or clang."""
+    named = os.environ.get("CC")
+    if named:
+        return shlex.split(named)
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if found is None:
+        raise SystemExit("no C compiler (cc, gcc or clang) was found: the kernels cannot be built")
+    return [found]
+
+
+def compile_library(library: Path, flags: list[str]) -> None:
+    """Each file for its instruction set, on all cores, with `flags` beside the usual ones."""
+    compiler = find_compiler()
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def compiled(source: Path) -> str:
+            target = str(Path(folder) / f"{source.stem}.o")
+            special = X86.get(source.stem, []) if ON_X86 else []
+            subprocess.run(
+                [*compiler, *COMMON, *special, *flags, "-c", str(source), "-o", target], check=True
+            )
+            return target
+
+        # The largest files first, so that no core is left with one of them alone.
+        sources = sorted(SOURCES.glob("*.c"), key=lambda path: path.stem not in (*X86, "baseline"))
+        objects = list(pool.map(compiled, sources))
+        made = f"{library}.new"
+        subprocess.run([*compiler, "-shared", "-pthread", *flags, "-o", made, *objects, "-lm"], check=True)
+        Path(made).replace(library)
+
+
+if __name__ == "__main__":
+    try:
+        compile_library(Path(sys.argv[1]), sys.argv[2:])
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"the kernels could not be compiled: {error}") from None

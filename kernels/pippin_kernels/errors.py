@@ -1,0 +1,5 @@
+"""What goes wrong."""
+
+
+class KernelError(ValueError):
+    """The library refused what it was given."""

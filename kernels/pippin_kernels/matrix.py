@@ -1,0 +1,146 @@
+"""Matrices that vectors are multiplied with, in blocks of 16 rows."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin_kernels.structures import BLOCK, CMatrix
+
+Array = NDArray[Any]
+
+ALIGNMENT = 64  # bytes: a line of the cache
+TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
+BITS = (2, 3, 4, 5, 6, 8)
+GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A matrix [rows, columns] in the layout of the kernels. Made by `packed` or `dense`, which check what they are
+    given, so that the kernels never read beyond it."""
+
+    weights: Array
+    scales: Array | None
+    biases: Array | None
+    addend: NDArray[np.float32] | None
+    rows: int
+    columns: int
+    bits: int
+    group: int
+
+    @classmethod
+    def packed(
+        cls, words: Array, scales: Array, biases: Array, *, bits: int, group: int, addend: Array | None = None
+    ) -> Self:
+        """From MLX's affine quantisation: words [rows, columns * bits / 32], scales and biases [rows, columns / group].
+        `addend` [rows] is the bias of a linear layer. Raises `ValueError` for what cannot be such weights."""
+        if bits not in BITS or group not in GROUPS:
+            raise ValueError(f"weights of {bits} bits in groups of {group} are not known")
+        if words.ndim != 2 or words.dtype != np.uint32:
+            raise ValueError(
+                f"packed weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}"
+            )
+        rows, columns = words.shape[0], words.shape[1] * 32 // bits
+        if rows == 0 or columns == 0 or columns % group or columns * bits != words.shape[1] * 32:
+            raise ValueError(f"{words.shape[1]} words of {bits} bits are not whole groups of {group}")
+        for name, array in (("scales", scales), ("biases", biases)):
+            if array.shape != (rows, columns // group) or array.dtype != scales.dtype:
+                raise ValueError(f"{name} {list(array.shape)} do not fit weights [{rows}, {columns}]")
+            _refuse_infinite(name, array)
+        return cls(
+            weights=_blocked(words),
+            scales=_blocked(scales),
+            biases=_blocked(biases),
+            addend=_padded(addend, rows),
+            rows=rows,
+            columns=columns,
+            bits=bits,
+            group=group,
+        )
+
+    @classmethod
+    def dense(cls, weights: Array, *, addend: Array | None = None) -> Self:
+        """From weights [rows, columns] as they are. Raises `ValueError` for what cannot be such."""
+        if weights.ndim != 2 or 0 in weights.shape or weights.dtype not in TYPES:
+            raise ValueError(f"dense weights {list(weights.shape)} of {weights.dtype} are not known")
+        _refuse_infinite("weights", weights)
+        return cls(
+            weights=_blocked(weights),
+            scales=None,
+            biases=None,
+            addend=_padded(addend, weights.shape[0]),
+            rows=weights.shape[0],
+            columns=weights.shape[1],
+            bits=weights.dtype.itemsize * 8,
+            group=0,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.weights, self.scales, self.biases, self.addend)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def structure(self) -> CMatrix:
+        """As the library sees it; good as long as the matrix is held."""
+        numbers = self.weights if self.scales is None else self.scales
+        return CMatrix(
+            address(self.weights),
+            address(self.scales),
+            address(self.biases),
+            address(self.addend),
+            self.rows,
+            self.columns,
+            *(
+                0 if each is None else each.nbytes
+                for each in (self.weights, self.scales, self.biases, self.addend)
+            ),
+            self.bits,
+            self.group,
+            TYPES[numbers.dtype],
+        )
+
+
+def address(array: Array | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Zeros that begin with a line of the cache."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _blocked(array: Array) -> Array:
+    """[rows, n] as [blocks, n, 16], rows that miss being zero."""
+    rows, width = array.shape
+    found = aligned((-(-rows // BLOCK), width, BLOCK), array.dtype)
+    whole = rows // BLOCK
+    found[:whole] = array[: whole * BLOCK].reshape(whole, BLOCK, width).transpose(0, 2, 1)
+    if rows % BLOCK:
+        found[whole, :, : rows % BLOCK] = array[whole * BLOCK :].T
+    return found
+
+
+def _padded(addend: Array | None, rows: int) -> NDArray[np.float32] | None:
+    if addend is None:
+        return None
+    if addend.shape != (rows,):
+        raise ValueError(f"a bias {list(addend.shape)} does not fit {rows} rows")
+    _refuse_infinite("bias", addend)
+    found = aligned((-(-rows // BLOCK) * BLOCK,), np.dtype(np.float32))
+    found[:rows] = addend
+    return found
+
+
+def _refuse_infinite(name: str, array: Array) -> None:
+    if array.dtype not in TYPES:
+        raise ValueError(f"{name} of {array.dtype} are not known")
+    # bfloat16: all bits of the exponent are set in what is not finite.
+    bfloat16 = array.dtype == np.uint16
+    finite = not np.any((array & 0x7F80) == 0x7F80) if bfloat16 else bool(np.isfinite(array).all())
+    if not finite:
+        raise ValueError(f"{name} hold numbers that are not finite: the file is damaged")

@@ -1,0 +1,66 @@
+"""The structures of `pippin_kernels.h`, field by field."""
+
+import ctypes as c
+
+ABI = 1
+BLOCK = 16
+
+
+class CMatrix(c.Structure):
+    _fields_ = [
+        ("weights", c.c_void_p),
+        ("scales", c.c_void_p),
+        ("biases", c.c_void_p),
+        ("addend", c.c_void_p),
+        ("rows", c.c_int64),
+        ("columns", c.c_int64),
+        ("weight_bytes", c.c_int64),
+        ("scale_bytes", c.c_int64),
+        ("bias_bytes", c.c_int64),
+        ("addend_bytes", c.c_int64),
+        ("bits", c.c_int32),
+        ("group", c.c_int32),
+        ("type", c.c_int32),
+    ]
+
+
+class CRope(c.Structure):
+    _fields_ = [
+        ("inverse_frequencies", c.c_void_p),
+        ("dims", c.c_int32),
+        ("interleaved", c.c_int32),
+        ("scale", c.c_float),
+        ("stretch", c.c_float),
+    ]
+
+
+class CLayer(c.Structure):
+    _fields_ = [
+        *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, c.c_void_p) for name in ("input_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")),
+        *((name, c.c_void_p) for name in ("query_norm", "key_norm", "sinks")),
+        ("rope", c.c_int32),
+        ("window", c.c_int32),
+    ]
+
+
+class CShape(c.Structure):
+    _fields_ = [
+        ("embedding", CMatrix),
+        ("final_norm", c.c_void_p),
+        ("layers", c.POINTER(CLayer)),
+        ("ropes", c.POINTER(CRope)),
+        *((name, c.c_int32) for name in ("layer_count", "rope_count", "hidden", "intermediate")),
+        *((name, c.c_int32) for name in ("heads", "kv_heads", "head_dim", "activation")),
+        *((name, c.c_float) for name in ("norm_eps", "attention_scale", "attention_softcap")),
+        *((name, c.c_float) for name in ("embedding_scale", "residual_scale")),
+    ]
+
+
+class CKV(c.Structure):
+    _fields_ = [
+        ("keys", c.c_void_p),
+        ("values", c.c_void_p),
+        *((name, c.c_int64) for name in ("key_slot_stride", "key_head_stride")),
+        *((name, c.c_int64) for name in ("value_slot_stride", "value_head_stride", "capacity")),
+    ]

@@ -1,0 +1,220 @@
+/* Runs every kernel of every instruction set that this machine has, on memory of exactly the size that it needs, for the
+ * sanitizers to watch; what the instruction sets compute must agree. `python kernels/tests/sanitize.py` runs it. */
+#include "../c/pippin_kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 4, MOST_SETS = 8 };
+
+static unsigned state = 1;
+
+static float number(void)
+{
+    state = state * 1664525u + 1013904223u;
+    return (float)(state >> 8) / (float)(1 << 23) - 1.0f;
+}
+
+static void *filled(int64_t count, int type)
+{
+    void *memory = malloc((size_t)count * (type == PK_F32 ? 4 : 2));
+    for (int64_t index = 0; index < count; index++) {
+        float value = number() * 0.1f;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        if (type == PK_F32)
+            ((float *)memory)[index] = value;
+        else /* bfloat16, or a small number as float16 */
+            ((uint16_t *)memory)[index] = type == PK_BF16 ? (uint16_t)(bits >> 16) : (uint16_t)(0x2000 | (bits & 0x83ff));
+    }
+    return memory;
+}
+
+static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, int type)
+{
+    int64_t blocks = (rows + PK_BLOCK - 1) / PK_BLOCK, size = type == PK_F32 ? 4 : 2;
+    pk_matrix m = {.rows = rows, .columns = columns, .bits = bits, .group = group, .type = type};
+    if (bits <= 8) {
+        m.weight_bytes = blocks * columns / 32 * bits * PK_BLOCK * 4;
+        uint32_t *words = malloc((size_t)m.weight_bytes);
+        for (int64_t index = 0; index < m.weight_bytes / 4; index++)
+            words[index] = state = state * 1664525u + 1013904223u;
+        m.weights = words;
+        m.scale_bytes = m.bias_bytes = blocks * (columns / group) * PK_BLOCK * size;
+        m.scales = filled(m.scale_bytes / size, type);
+        m.biases = filled(m.bias_bytes / size, type);
+    } else {
+        m.weight_bytes = blocks * columns * PK_BLOCK * size;
+        m.weights = filled(blocks * columns * PK_BLOCK, type);
+    }
+    m.addend = filled(blocks * PK_BLOCK, PK_F32);
+    m.addend_bytes = blocks * PK_BLOCK * 4;
+    return m;
+}
+
+static void release(pk_matrix *m)
+{
+    free((void *)m->weights);
+    free((void *)m->scales);
+    free((void *)m->biases);
+    free((void *)m->addend);
+}
+
+static int failures = 0;
+
+static void compare(const char *what, const char *name, const float *a, const float *b, int64_t count)
+{
+    float worst = 0.0f, largest = 1e-30f;
+    for (int64_t index = 0; index < count; index++) {
+        worst = fmaxf(worst, fabsf(a[index] - b[index]));
+        largest = fmaxf(largest, fabsf(a[index]));
+    }
+    if (!(worst <= 1e-5f * largest)) {
+        fprintf(stderr, "%s differs with %s by %g of %g\n", what, name, (double)worst, (double)largest);
+        failures++;
+    }
+}
+
+static pk_context *contexts[MOST_SETS];
+static int sets = 0;
+
+static void try_products(int64_t rows, int64_t columns, int bits, int group, int type, int64_t tokens)
+{
+    pk_matrix m = matrix_of(rows, columns, bits, group, type);
+    float *x = filled(tokens * columns, PK_F32), *first = malloc((size_t)(tokens * rows) * 4);
+    for (int set = 0; set < sets; set++) {
+        float *out = malloc((size_t)(tokens * rows) * 4);
+        if (pk_product(contexts[set], &m, x, columns, tokens, out, rows) != PK_OK) {
+            fprintf(stderr, "refused: %s\n", pk_refusal());
+            failures++;
+        }
+        if (set == 0)
+            memcpy(first, out, (size_t)(tokens * rows) * 4);
+        compare("a product", pk_used(contexts[set]), first, out, tokens * rows);
+        free(out);
+    }
+    int32_t last = (int32_t)rows - 1;
+    float *row = malloc((size_t)columns * 4);
+    failures += pk_rows(&m, &last, 1, row) != PK_OK;
+    free(row);
+    free(x);
+    free(first);
+    release(&m);
+}
+
+static void try_decoder(int64_t slots, int64_t count, int steps)
+{
+    enum { HIDDEN = 96, INNER = 160, HEADS = 6, KV = 2, DIM = 24, LAYERS = 2, WORDS = 50 };
+    const int64_t capacity = count * steps;
+    pk_layer layers[LAYERS];
+    float *norms = filled(HIDDEN, PK_F32), frequencies[DIM / 2];
+    for (int pair = 0; pair < DIM / 2; pair++)
+        frequencies[pair] = powf(10000.0f, -(float)pair / (DIM / 2));
+    pk_rope ropes[] = {{frequencies, DIM, 0, 1.0f, 1.0f}};
+    for (int layer = 0; layer < LAYERS; layer++)
+        layers[layer] = (pk_layer){.query = matrix_of(HEADS * DIM, HIDDEN, 4, 32, PK_F16),
+                                   .key = matrix_of(KV * DIM, HIDDEN, 8, 32, PK_BF16),
+                                   .value = matrix_of(KV * DIM, HIDDEN, 4, 32, PK_F32),
+                                   .output = matrix_of(HIDDEN, HEADS * DIM, 16, 0, PK_BF16),
+                                   .gate = matrix_of(INNER, HIDDEN, 3, 32, PK_F32),
+                                   .up = matrix_of(INNER, HIDDEN, 5, 32, PK_F32),
+                                   .down = matrix_of(HIDDEN, INNER, 6, 32, PK_F32),
+                                   .input_norm = norms,
+                                   .mlp_norm = norms,
+                                   .query_norm = norms,
+                                   .key_norm = norms,
+                                   .attention_out_norm = layer ? norms : NULL,
+                                   .window = layer ? 7 : 0};
+    pk_shape shape = {.embedding = matrix_of(WORDS, HIDDEN, 2, 32, PK_F32),
+                      .final_norm = norms,
+                      .layers = layers,
+                      .ropes = ropes,
+                      .layer_count = LAYERS,
+                      .rope_count = 1,
+                      .hidden = HIDDEN,
+                      .intermediate = INNER,
+                      .heads = HEADS,
+                      .kv_heads = KV,
+                      .head_dim = DIM,
+                      .norm_eps = 1e-5f,
+                      .attention_scale = 0.2f,
+                      .embedding_scale = 1.0f,
+                      .residual_scale = 1.0f};
+    float *first = malloc((size_t)(slots * count * HIDDEN) * 4);
+    for (int set = 0; set < sets; set++) {
+        pk_decoder *decoder = pk_decoder_open(contexts[set], &shape);
+        if (decoder == NULL) {
+            fprintf(stderr, "refused: %s\n", pk_refusal());
+            failures++;
+            continue;
+        }
+        pk_kv kv[LAYERS];
+        for (int layer = 0; layer < LAYERS; layer++) {
+            size_t size = (size_t)(slots * KV * capacity * DIM) * 4;
+            kv[layer] = (pk_kv){malloc(size), malloc(size), KV * capacity * DIM, capacity * DIM,
+                                KV * capacity * DIM, capacity * DIM, capacity};
+        }
+        int32_t *tokens = malloc((size_t)(slots * count) * 4);
+        int64_t *starts = malloc((size_t)slots * 8);
+        float *hidden = malloc((size_t)(slots * count * HIDDEN) * 4);
+        for (int64_t token = 0; token < slots * count; token++)
+            tokens[token] = (int32_t)(token * 7 % WORDS);
+        for (int step = 0; step < steps; step++) {
+            for (int64_t slot = 0; slot < slots; slot++)
+                starts[slot] = step * count;
+            failures += pk_decoder_run(decoder, tokens, slots, count, starts, kv, hidden) != PK_OK;
+        }
+        starts[0] = capacity;
+        failures += pk_decoder_run(decoder, tokens, slots, count, starts, kv, hidden) != PK_REFUSED;
+        starts[0] = 0;
+        tokens[0] = WORDS;
+        failures += pk_decoder_run(decoder, tokens, slots, count, starts, kv, hidden) != PK_REFUSED;
+        if (set == 0)
+            memcpy(first, hidden, (size_t)(slots * count * HIDDEN) * 4);
+        compare("a decoder", pk_used(contexts[set]), first, hidden, slots * count * HIDDEN);
+        for (int layer = 0; layer < LAYERS; layer++) {
+            free(kv[layer].keys);
+            free(kv[layer].values);
+        }
+        free(tokens);
+        free(starts);
+        free(hidden);
+        pk_decoder_close(decoder);
+    }
+    for (int layer = 0; layer < LAYERS; layer++) {
+        pk_matrix *all[] = {&layers[layer].query, &layers[layer].key, &layers[layer].value, &layers[layer].output,
+                            &layers[layer].gate,  &layers[layer].up,  &layers[layer].down};
+        for (int index = 0; index < 7; index++)
+            release(all[index]);
+    }
+    release(&shape.embedding);
+    free(norms);
+    free(first);
+}
+
+int main(void)
+{
+    const char *name;
+    while ((name = pk_instruction_set(sets)) != NULL) {
+        contexts[sets] = pk_open(THREADS, name);
+        sets++;
+    }
+    const int bits[] = {2, 3, 4, 5, 6, 8};
+    const int64_t tokens[] = {1, 2, 5, 16, 17, 40};
+    for (int b = 0; b < 6; b++)
+        for (int t = 0; t < 6; t++)
+            for (int type = PK_F32; type <= PK_BF16; type++)
+                try_products(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type, tokens[t]);
+    for (int t = 0; t < 6; t++)
+        for (int type = PK_F32; type <= PK_BF16; type++)
+            try_products(21, 67, type == PK_F32 ? 32 : 16, 0, type, tokens[t]);
+    try_products(33, 1152, 4, 64, PK_F32, 50);
+    try_decoder(3, 1, 12);
+    try_decoder(1, 40, 2);
+    for (int set = 0; set < sets; set++)
+        pk_close(contexts[set]);
+    printf("%d instruction sets, %d failures\n", sets, failures);
+    return failures != 0;
+}

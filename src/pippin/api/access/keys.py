@@ -1,0 +1,224 @@
+"""API keys: who a caller is, what that caller may do, and the file in which the operator says so.
+
+A caller is known by three things. The name is for logs. The owner is what stored responses, running requests and
+prefix caches belong to: it follows the key (or the name that the operator gave it), never its place in a list. The role
+and the rights say what may be asked for.
+"""
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pippin.config.options.server import ServerOptions
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelKind
+
+log = logging.getLogger(__name__)
+
+KeyText = Annotated[str, Meta(min_length=1, max_length=512)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Role = Literal["admin", "user"]
+OWNER_DIGITS: Final = 32
+"""Hexadecimal digits of an owner that stands for a key without a name."""
+
+
+class KeyEntry(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One key as the file of keys has it; limits are for a minute, 0 is without limit."""
+
+    key: KeyText
+    name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    role: Role | None = None
+    rate_limit: Annotated[int, Meta(ge=0)] | None = None
+    token_rate_limit: Annotated[int, Meta(ge=0)] | None = None
+    models: frozenset[Name] | None = None
+    kinds: frozenset[ModelKind] | None = None
+    endpoints: tuple[Annotated[str, Meta(pattern="^/")], ...] | None = None
+    mcp_tools: bool = False  # a user with it may be given the operator's MCP tools
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a caller may use in a minute; 0 is without limit."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Which models, kinds of model and endpoints a key opens; None opens all."""
+
+    models: frozenset[str] | None = None
+    kinds: frozenset[ModelKind] | None = None
+    endpoints: tuple[str, ...] | None = None  # without /v1; each stands for all below it
+
+    def allows_model(self, names: Iterable[str], kind: ModelKind | None) -> bool:
+        """Whether a model may be used. `names`: what the client calls it, and its id; `kind` is None if not known."""
+        named = self.models is None or not self.models.isdisjoint(names)
+        return named and (self.kinds is None or kind in self.kinds)
+
+    def allows_endpoint(self, path: str) -> bool:
+        """Whether an address may be asked; `path` has no /v1."""
+        if self.endpoints is None:
+            return True
+        return any(path == each or path.startswith(each + "/") for each in self.endpoints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key as it is held: never its text."""
+
+    name: str
+    owner: str
+    digest: bytes = field(repr=False)
+    is_admin: bool = False
+    mcp_tools: bool = False
+    allowance: Allowance | None = None
+    rights: Rights = field(default_factory=Rights)
+
+
+class Keyring:
+    """The API keys that the server accepts."""
+
+    def __init__(self, keys: Sequence[Key] = ()) -> None:
+        self.keys = tuple(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self.keys)
+
+    def find(self, shown: bytes) -> Key | None:
+        """The key that was shown, if there is such a one.
+
+        Every key is looked at, and digests are compared, so that time tells nothing of how near a guess was.
+        """
+        digest = _digest(shown)
+        found = None
+        for key in self.keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+def load_keyring(options: ServerOptions) -> Keyring:
+    """Keys of the options and of the file. Raises `ServerError` for what can't be understood or is there twice."""
+    own = [KeyEntry(key=key) for key in dict.fromkeys(options.api_keys)]
+    filed = [] if options.api_key_file is None else read_key_file(Path(options.api_key_file))
+    entries = own + filed
+    default = Allowance(options.rate_limit, options.token_rate_limit)
+    keys = [
+        Key(
+            name=entry.name or f"key-{number}",
+            owner=_owner(entry),
+            digest=_digest(entry.key.encode()),
+            is_admin=_is_admin(entry, alone=len(entries) == 1 or own == [entry]),
+            mcp_tools=entry.mcp_tools,
+            allowance=_allowance(entry, default),
+            rights=_rights(entry),
+        )
+        for number, entry in enumerate(entries, 1)
+    ]
+    _check_unique(keys)
+    return Keyring(keys)
+
+
+def salts_by_owner(options: ServerOptions, keyring: Keyring) -> bool:
+    """Whether each owner has a prefix cache of its own: where callers differ, unless the operator says otherwise.
+
+    Callers differ where there are several keys, or where an open path lets others than the one key in.
+    """
+    if options.cache_salt_per_key is not None:
+        return options.cache_salt_per_key
+    return len(keyring.keys) > 1 or bool(keyring and options.open_paths)
+
+
+def read_key_file(path: Path) -> list[KeyEntry]:
+    """The keys of a JSON or YAML file: a list of keys or of objects with `key`, or a mapping of names to either."""
+    import yaml  # slow to import, and only needed here
+
+    try:
+        if path.stat().st_mode & 0o077:
+            log.warning("Others on this machine can read or write the API keys in %s: chmod 600 it.", path)
+        content: Any = yaml.safe_load(path.read_text())
+        if isinstance(content, str):  # plain lines
+            content = content.split()
+        if isinstance(content, dict):
+            content = [_named(name, entry) for name, entry in content.items()]
+        entries = [{"key": entry} if isinstance(entry, str) else entry for entry in content or ()]
+        keys = convert(entries, list[KeyEntry])
+    except OSError as error:
+        raise _unreadable(path, error.strerror or "it can't be opened") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise _unreadable(path, "it is neither JSON nor YAML") from None
+    except (msgspec.ValidationError, TypeError) as error:
+        raise _unreadable(path, str(error)) from None
+    if not keys:  # would leave the server open to everyone
+        raise _unreadable(path, "it holds no key")
+    return keys
+
+
+def _named(name: Any, entry: Any) -> Any:
+    return {"name": name, **({"key": entry} if isinstance(entry, str) else entry)}
+
+
+def _unreadable(path: Path, reason: str) -> ServerError:
+    return ServerError("invalid_request", f"The file of API keys {path} can't be used: {reason}.")
+
+
+def _check_unique(keys: Sequence[Key]) -> None:
+    """Two keys of one name would share what is stored, and one key of two entries would have two roles."""
+    names: set[str] = set()
+    digests: set[bytes] = set()
+    for key in keys:
+        if key.name in names:
+            raise ServerError(
+                "invalid_request",
+                f"Two API keys are called {key.name!r}; a name stands for one caller, so give each its own.",
+            )
+        if key.digest in digests:
+            raise ServerError(
+                "invalid_request",
+                f"The API key {key.name!r} is there twice, in --api-key or the file of keys; leave one of them out.",
+            )
+        names.add(key.name)
+        digests.add(key.digest)
+
+
+def _is_admin(entry: KeyEntry, *, alone: bool) -> bool:
+    """A role that is not said is a user's, but for the operator's one key, `alone`, without limits of its own."""
+    if entry.role is not None:
+        return entry.role == "admin"
+    limits = (entry.rate_limit, entry.token_rate_limit, entry.models, entry.kinds, entry.endpoints)
+    return alone and all(limit is None for limit in limits)
+
+
+def _owner(entry: KeyEntry) -> str:
+    if entry.name is not None:
+        return f"name:{entry.name}"
+    return "key:" + hashlib.sha256(b"pippin owner\0" + entry.key.encode()).hexdigest()[:OWNER_DIGITS]
+
+
+def _rights(entry: KeyEntry) -> Rights:
+    endpoints = entry.endpoints
+    if endpoints is not None:
+        endpoints = tuple(path.removeprefix("/v1").rstrip("/") for path in endpoints)
+    return Rights(entry.models, entry.kinds, endpoints)
+
+
+def _allowance(entry: KeyEntry, default: Allowance) -> Allowance | None:
+    if entry.rate_limit is None and entry.token_rate_limit is None:
+        return None
+    requests = default.requests if entry.rate_limit is None else entry.rate_limit
+    tokens = default.tokens if entry.token_rate_limit is None else entry.token_rate_limit
+    return Allowance(requests, tokens)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

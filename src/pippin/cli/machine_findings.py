@@ -1,0 +1,131 @@
+"""What `pippin doctor` says of a machine, from facts that tests can make up."""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+SLOW_PRODUCTS: Final = 10.0  # GFLOP/s of a float32 product; a BLAS without vector instructions does about one
+BUSY: Final = 0.3  # of the processors, used by others
+PANIC_DAYS: Final = 7.0
+REPORT_BYTES: Final = 1 << 20  # of a report that are looked at
+NEURAL_ACCELERATORS: Final = 17  # the first generation of GPUs that has them, M5's, as MLX counts
+
+
+@dataclass(frozen=True)
+class Finding:
+    state: Literal["ok", "warning", "problem"]
+    text: str
+
+
+def products(report: dict[str, Any]) -> Finding:
+    """What the speed of matrix products means: `report` is that of `pippin.engines.device`."""
+    by = f" with {report['blas']}" if report["blas"] else ""
+    found = f"Matrix products at {report['gigaflops']:.0f} GFLOP/s{by}"
+    if report["gigaflops"] > SLOW_PRODUCTS:
+        return Finding("ok", found)
+    if report["busy"] > BUSY:
+        return Finding(
+            "warning",
+            f"{found}, but the machine is busy: others use {report['busy']:.0%} of its processors. Ask again when it "
+            "rests",
+        )
+    if report["blas"] or report["system"] != "Linux" or "cpu" not in report["device"].lower():
+        return Finding("warning", f"{found}: little, of a machine that is not busy")
+    return Finding("warning", f"{found}: no accelerated BLAS; pip install 'pippin[cpu]'")
+
+
+def metal_kernels(report: dict[str, Any]) -> Iterator[Finding]:
+    """Whether MLX has the kernels of this Mac's GPU: one of its wheels came without those of the M5."""
+    found = re.fullmatch(r"applegpu_g(\d+)\w*", report.get("architecture") or "")
+    if found is None or int(found[1]) < NEURAL_ACCELERATORS or report.get("nax_kernels") is not False:
+        return
+    yield Finding(
+        "warning",
+        f"MLX {report['version']} lacks the kernels of this GPU's neural accelerators: prompts take up to three times "
+        "as long. Install another version of mlx",
+    )
+
+
+def cpu_kernels(report: dict[str, Any]) -> Iterator[Finding]:
+    """Whether models on this CPU can be computed in their packed weights."""
+    if report.get("kernels"):
+        yield Finding("ok", f"Kernels for CPUs with {report['kernels']}")
+    elif "cpu" in report["device"]:
+        yield Finding(
+            "warning", f"No kernels for CPUs, models run in float32: {report.get('kernels_missing')}"
+        )
+
+
+def panics(folders: Iterable[Path], now: float | None = None) -> Iterator[Finding]:
+    """The kernel panics of the last days, from the reports that macOS writes."""
+    since = (time.time() if now is None else now) - PANIC_DAYS * 86400
+    reports = sorted(
+        (written, path)
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.glob("*.panic")
+        if (written := path.stat().st_mtime) > since
+    )
+    if not reports:
+        yield Finding("ok", f"No kernel panic in {PANIC_DAYS:.0f} days")
+        return
+    written, last = reports[-1]
+    count = "A kernel panic" if len(reports) == 1 else f"{len(reports)} kernel panics"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
+    hint = ""
+    if _names_the_gpu(last):
+        hint = (
+            " The last one names the GPU: leave `wired_limit_gb` unset, lower `memory_percent`, update macOS"
+        )
+    yield Finding("warning", f"{count} in {PANIC_DAYS:.0f} days, the last on {when} ({last.name}).{hint}")
+
+
+def _names_the_gpu(report: Path) -> bool:
+    try:
+        with report.open("rb") as file:
+            words = file.read(REPORT_BYTES)
+    except OSError:
+        return False
+    return any(word in words for word in (b"IOGPU", b"AGX", b"completeMemory"))
+
+
+def power(settings: str, thermal: str) -> Iterator[Finding]:
+    """What slows a Mac down: `settings` is what `pmset -g` prints, `thermal` what `pmset -g therm` does."""
+    if re.search(r"^\s*lowpowermode\s+1\b", settings, re.MULTILINE):
+        yield Finding("warning", "Low Power Mode is on: models run at about half their speed")
+    limits = [int(found) for found in re.findall(r"(?:CPU_Speed_Limit|GPU_Speed_Limit)\s*=\s*(\d+)", thermal)]
+    level = re.search(r"thermal warning level[^\d\n]*(\d+)", thermal, re.IGNORECASE)
+    if min(limits, default=100) < 100:
+        yield Finding("warning", f"The machine is hot: macOS holds it to {min(limits)} % of its speed")
+    elif level is not None and int(level[1]) > 0:
+        yield Finding("warning", f"The machine is hot: macOS has recorded thermal warning level {level[1]}")
+
+
+def wired_memory(wanted: Sequence[float], system_limit: str) -> Finding:
+    """How much memory may be wired: `wanted` are the options' GB of each model that has them, `system_limit` is what
+    `sysctl -n iogpu.wired_limit_mb` prints, in MiB, where 0 leaves it to macOS."""
+    digits = system_limit.strip()
+    given = f"{digits} MiB" if digits.isdigit() and int(digits) else "what macOS chooses"
+    most = f"the GPU may wire {given}"
+    if not wanted:
+        return Finding("ok", f"Wired memory: models wire none (`wired_limit_gb` is not set), {most}")
+    return Finding(
+        "warning",
+        f"Wired memory: models wire up to {sum(wanted):g} GB (`wired_limit_gb`), {most}. Servers that wire most of the "
+        "memory made macOS panic",
+    )
+
+
+def watchdog(environment_value: str | None) -> Finding:
+    """How macOS bounds the GPU's work, and the way round: `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` as it is set."""
+    name = "AGX_RELAX_CDM_CTXSTORE_TIMEOUT"
+    if environment_value not in (None, "", "0"):
+        return Finding("ok", f"{name} is set: macOS lets work on the GPU last longer")
+    return Finding(
+        "ok",
+        "macOS ends work on the GPU that keeps the display waiting. If a log says `Impacting Interactivity`, start the "
+        f"server with {name}=1, or with the display off",
+    )

@@ -1,0 +1,257 @@
+"""The kernels for CPUs give what MLX gives in float32, with every instruction set that this machine has."""
+
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pk = pytest.importorskip("pippin_kernels", reason="the kernels are not built: make kernels")
+if pk.why_unavailable() is not None:
+    pytest.skip(pk.why_unavailable(), allow_module_level=True)
+
+TOLERANCE = 5e-6  # of the largest number of a product
+TYPES = (mx.float32, mx.float16, mx.bfloat16)
+instruction_sets = pytest.mark.parametrize("name", pk.instruction_sets())
+draws = settings(max_examples=60, deadline=None)
+
+
+@cache
+def kernels(name: str, threads: int = 2) -> Any:
+    return pk.Kernels(threads, name)
+
+
+def stored(array: mx.array) -> np.ndarray:
+    return np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_near(found: np.ndarray, expected: np.ndarray, tolerance: float = TOLERANCE) -> None:
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30)
+
+
+@instruction_sets
+@draws
+@given(
+    bits=st.sampled_from([2, 3, 4, 5, 6, 8]),
+    group=st.sampled_from([32, 64, 128]),
+    type=st.sampled_from(TYPES),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 10),
+    tokens=st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 50]),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_with_packed_weights_are_those_with_the_numbers_they_stand_for(
+    name: str,
+    bits: int,
+    group: int,
+    type: mx.Dtype,
+    rows: int,
+    groups: int,
+    tokens: int,
+    with_bias: bool,
+    seed: int,
+) -> None:
+    weights = mx.array(normal(rows, groups * group, seed=seed))
+    words, scales, biases = mx.quantize(weights, group, bits)
+    scales, biases = scales.astype(type), biases.astype(type)
+    exact = np.array(
+        mx.dequantize(words, scales.astype(mx.float32), biases.astype(mx.float32), group, bits), np.float64
+    )
+    addend = normal(rows, seed=seed + 1) if with_bias else None
+    matrix = pk.Matrix.packed(
+        np.array(words), stored(scales), stored(biases), bits=bits, group=group, addend=addend
+    )
+    x = normal(tokens, groups * group, seed=seed + 2)
+    expected = x.astype(np.float64) @ exact.T + (0 if addend is None else addend)
+    assert_near(kernels(name).product(matrix, x), expected)
+    indexes = np.arange(rows, dtype=np.int32)[::-1].copy()
+    assert_near(kernels(name).rows(matrix, indexes), exact[::-1], 1e-6)
+
+
+@instruction_sets
+@draws
+@given(
+    type=st.sampled_from(TYPES),
+    rows=st.integers(1, 70),
+    columns=st.integers(1, 700),
+    tokens=st.sampled_from([1, 2, 4, 7, 16, 20, 33, 40]),
+)
+def test_products_with_dense_weights_are_those_with_their_numbers(
+    name: str, type: mx.Dtype, rows: int, columns: int, tokens: int
+) -> None:
+    weights = mx.array(normal(rows, columns)).astype(type)
+    x = normal(tokens, columns, seed=1)
+    expected = x.astype(np.float64) @ np.array(weights.astype(mx.float32), np.float64).T
+    assert_near(kernels(name).product(pk.Matrix.dense(stored(weights)), x), expected)
+
+
+@instruction_sets
+def test_small_numbers_of_float16_keep_their_value(name: str) -> None:
+    weights = np.array([[6e-8, 3e-5, -6e-8, 65504, -1.5, 0]], np.float16)
+    for column in range(6):
+        one = np.zeros((1, 6), np.float32)
+        one[0, column] = 1
+        assert kernels(name).product(pk.Matrix.dense(weights), one)[0, 0] == np.float32(weights[0, column])
+
+
+@instruction_sets
+@pytest.mark.parametrize("size", [1, 7, 16, 576, 577])
+def test_norms_are_those_of_mlx(name: str, size: int) -> None:
+    x, weight, bias = normal(3, size), normal(size, seed=1), normal(size, seed=2)
+    expected = mx.fast.rms_norm(mx.array(x), mx.array(weight), 1e-5)
+    assert_near(kernels(name).rms_norm(x, weight, 1e-5), np.array(expected))
+    expected = mx.fast.layer_norm(mx.array(x), mx.array(weight), mx.array(bias), 1e-5)
+    assert_near(kernels(name).layer_norm(x, weight, bias, 1e-5), np.array(expected))
+
+
+@instruction_sets
+@pytest.mark.parametrize(
+    ("activation", "theirs"), [("silu", nn.silu), ("gelu_tanh", nn.gelu_approx), ("gelu", nn.gelu)]
+)
+def test_gated_activations_are_those_of_mlx(name: str, activation: str, theirs: Any) -> None:
+    gate = np.concatenate([np.linspace(-100, 100, 999, dtype=np.float32), normal(50) * 3])
+    up = normal(gate.size, seed=1)
+    expected = np.array(theirs(mx.array(gate)) * mx.array(up))
+    assert_near(kernels(name).gated(activation, gate, up), expected, 1e-6)
+
+
+def attended(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    start: int,
+    window: int,
+    sinks: np.ndarray | None,
+) -> np.ndarray:
+    """By definition, in float64: of [count, heads, dim] over [kv_heads, tokens, dim]."""
+    count, heads, dim = queries.shape
+    out = np.zeros(queries.shape)
+    for token in range(count):
+        first = max(0, start + token + 1 - window) if window else 0
+        seen = slice(first, start + token + 1)
+        for head in range(heads):
+            own = head * keys.shape[0] // heads
+            scores = keys[own, seen].astype(np.float64) @ queries[token, head] * dim**-0.5
+            extra = [] if sinks is None else [sinks[head]]
+            powers = np.exp(np.append(scores, extra) - np.append(scores, extra).max())
+            out[token, head] = powers[: scores.size] @ values[own, seen] / powers.sum()
+    return out
+
+
+@instruction_sets
+@draws
+@given(
+    starts=st.lists(st.integers(0, 200), min_size=1, max_size=4),
+    count=st.sampled_from([1, 2, 5, 40]),
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 3, 8]),
+    dim=st.sampled_from([8, 16, 24, 64, 80]),
+    window=st.sampled_from([0, 1, 30, 100]),
+    with_sinks=st.booleans(),
+)
+def test_attention_is_what_its_definition_says(
+    name: str,
+    starts: list[int],
+    count: int,
+    kv_heads: int,
+    group: int,
+    dim: int,
+    window: int,
+    with_sinks: bool,
+) -> None:
+    heads, slots = kv_heads * group, len(starts)
+    queries = normal(slots, count, heads, dim)
+    keys, values = normal(slots, kv_heads, 256, dim, seed=1), normal(slots, kv_heads, 256, dim, seed=2)
+    sinks = normal(heads, seed=3) if with_sinks else None
+    found = kernels(name).attention(
+        queries, pk.KV(keys, values), np.array(starts), scale=dim**-0.5, window=window, sinks=sinks
+    )
+    for slot, start in enumerate(starts):
+        expected = attended(queries[slot], keys[slot], values[slot], start, window, sinks)
+        assert_near(found[slot], expected)
+
+
+@instruction_sets
+def test_a_ring_holds_the_window(name: str) -> None:
+    """Position p lies at p modulo the capacity."""
+    dim, total, capacity, window = 16, 150, 40, 32
+    keys, values = normal(1, total, dim, seed=1), normal(1, total, dim, seed=2)
+    ring = [np.zeros((1, 1, capacity, dim), np.float32) for _ in range(2)]
+    for position in range(total):
+        for array, source in zip(ring, (keys, values), strict=True):
+            array[0, 0, position % capacity] = source[0, position]
+    queries = normal(1, 3, 2, dim)
+    start = total - 3
+    found = kernels(name).attention(queries, pk.KV(*ring), np.array([start]), scale=dim**-0.5, window=window)
+    assert_near(found[0], attended(queries[0], keys, values, start, window, None))
+
+
+def test_what_one_thread_computes_many_compute_alike() -> None:
+    matrix = pk.Matrix.dense(normal(300, 200))
+    x = normal(9, 200, seed=1)
+    best = pk.instruction_sets()[0]
+    found = [kernels(best, threads).product(matrix, x) for threads in (1, 2, 5)]
+    assert all((each == found[0]).all() for each in found)
+
+
+def packed(**changes: Any) -> Any:
+    words, scales, biases = (np.array(array) for array in mx.quantize(mx.array(normal(20, 64)), 32, 4))
+    parts = {"words": words, "scales": scales, "biases": biases, "bits": 4, "group": 32} | changes
+    return pk.Matrix.packed(
+        parts["words"], parts["scales"], parts["biases"], bits=parts["bits"], group=parts["group"]
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scales": np.ones((20, 1), np.float32)},
+        {"biases": np.ones((19, 2), np.float32)},
+        {"scales": np.full((20, 2), np.nan, np.float32)},
+        {"biases": np.full((20, 2), np.inf, np.float32)},
+        {"scales": np.full((20, 2), 0x7F80, np.uint16), "biases": np.zeros((20, 2), np.uint16)},
+        {"scales": np.ones((20, 2), np.float64)},
+        {"words": np.zeros((20, 7), np.uint32)},
+        {"words": np.zeros((0, 8), np.uint32)},
+        {"words": np.zeros((20, 8), np.int32)},
+        {"bits": 7},
+        {"bits": 1},
+        {"group": 16},
+        {"group": 128},
+    ],
+)
+def test_damaged_weights_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        packed(**changes)
+
+
+def test_the_library_itself_refuses_memory_that_is_too_short() -> None:
+    from pippin_kernels.binding import library
+
+    for field in ("weight_bytes", "scale_bytes", "bias_bytes"):
+        structure = packed().structure()
+        setattr(structure, field, getattr(structure, field) - 1)
+        assert library().pk_check(structure) == -1
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    best = kernels(pk.instruction_sets()[0])
+    with pytest.raises(pk.KernelError):
+        best.product(packed(), normal(2, 63))
+    with pytest.raises(pk.KernelError):
+        best.rows(packed(), np.array([20], np.int32))
+    with pytest.raises(pk.KernelError):
+        best.rows(packed(), np.array([-1], np.int32))
+    full = pk.KV(normal(1, 1, 8, 16), normal(1, 1, 8, 16))
+    with pytest.raises(pk.KernelError):
+        best.attention(normal(1, 1, 1, 16), full, np.array([8]), scale=1.0)

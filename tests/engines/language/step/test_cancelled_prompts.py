@@ -1,0 +1,57 @@
+"""A client that gives up on a long prompt and asks again: what was computed is kept, and the retry goes on there."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.events import Finished
+from tests.engines.language.bench import PLAN, Bench, run_all
+from tests.engines.tiny_models import tiny_model
+
+BLOCK = 8
+PROMPT = tuple(place * 11 % 250 for place in range(160))
+KINDS = ["llama", "gemma3_text", "qwen3_next", "mamba2", "lfm2"]
+"""Attention alone, sliding windows, and recurrent state beside and without attention."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(request.param, tmp_path_factory.mktemp("models") / request.param)
+
+
+@pytest.mark.parametrize("chunk", [32, 30])
+def test_a_cancelled_prompt_resumes(folder: Path, chunk: int) -> None:
+    """Also where a chunk does not end with a block, as beside streams, whose gaps say how long it may be."""
+    plan = msgspec.structs.replace(PLAN, prefill_chunk=chunk)
+    bench = Bench(folder, ModelOptions(cache_block_tokens=BLOCK), plan)
+    bench.engine.submit(bench.job("given up", PROMPT, 4))
+    while bench.engine.stats().prompt_tokens < 90:
+        bench.engine.step()
+    computed = bench.engine.stats().prompt_tokens
+    assert computed < len(PROMPT)
+    bench.engine.cancel("given up")
+    answers, ends = run_all(bench, {"retry": (PROMPT, 4)})
+    assert computed - BLOCK < ends["retry", 0].usage.cached_tokens <= computed
+    bench.judge(PROMPT, answers["retry", 0])
+
+
+def test_a_prompt_that_is_cancelled_beside_a_stream_resumes(folder: Path) -> None:
+    bench = Bench(folder, ModelOptions(cache_block_tokens=BLOCK))
+    engine = bench.engine
+    engine.submit(bench.job("stream", PROMPT[:5], 400))
+    for _ in range(12):
+        engine.step()
+    before = engine.stats().prompt_tokens
+    engine.submit(bench.job("given up", PROMPT, 4))
+    while engine.stats().prompt_tokens - before < 90:
+        engine.step()
+    computed = engine.stats().prompt_tokens - before
+    engine.cancel("given up")
+    engine.submit(bench.job("retry", PROMPT, 4))
+    ends: list[Finished] = []
+    while not ends:
+        ends += [event for name, event in engine.step() if name == "retry" and isinstance(event, Finished)]
+    assert min(computed, len(PROMPT) - 1) - BLOCK < ends[0].usage.cached_tokens
+    engine.cancel("stream")

@@ -1,0 +1,129 @@
+"""No engine wires memory, and no library does behind its back, on a machine that says it has Metal."""
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from pippin.catalog.info import read_info
+from pippin.core.conversation import Message, Text
+from pippin.core.events import Event
+from pippin.core.models import ModelKind, WorkerSpec
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Embed, Generate, GenerateImages, Rerank, RerankDocument, Speak, Task, Transcribe
+from pippin.engines import images
+from tests.engines.driving import no_progress, run
+from tests.engines.images.test_images import Drawing
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
+from tests.engines.speech.test_speech_models import write_model as write_speech_model
+from tests.engines.tiny_models import tiny_model
+
+pytestmark = pytest.mark.model
+SPEECH = (Path(__file__).parents[1] / "data" / "speech.flac").read_bytes()
+Calls = list[int]
+
+
+@pytest.fixture
+def wired(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What `mx.set_wired_limit` was called with, where every library believes that there is Metal."""
+    calls: Calls = []
+
+    def record(limit: int) -> int:
+        calls.append(limit)
+        return 0
+
+    found = {**mx.device_info(), "max_recommended_working_set_size": 1 << 34}
+    monkeypatch.setattr(mx, "set_wired_limit", record)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "device_info", lambda *_: found)
+    return calls
+
+
+def drive(folder: Path, kind: ModelKind, task: Task) -> list[Event]:
+    """Load a model as a worker does, run one request to its end, and close the engine."""
+    module = importlib.import_module(f"pippin.engines.{kind}")
+    spec = WorkerSpec(info=read_info(folder, kind=kind), threads=1)
+    preparer = module.open_preparer(spec)
+    engine = module.open_engine(spec, preparer, no_progress)
+    job = preparer.prepare("one", task)
+    assert not isinstance(job, tuple), job
+    events = run(engine, job)["one"]
+    engine.close()
+    return events
+
+
+CHAT = Generate(GenerationRequest(model="tiny", messages=(Message("user", (Text("hello"),)),), max_tokens=4))
+
+
+def test_libraries_do_wire_memory_where_nobody_stops_them(wired: Calls, tmp_path: Path) -> None:
+    """The trap works: mlx-lm's own generation sets the limit twice, there and back."""
+    from mlx_lm import load
+    from mlx_lm.generate import stream_generate
+
+    model, tokenizer = load(str(tiny_model("llama", tmp_path / "llama")))[:2]
+    for _ in stream_generate(model, tokenizer, [1, 2, 3], max_tokens=2):
+        pass
+    assert wired == [1 << 34, 0]
+
+
+def test_a_language_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
+    drive(tiny_model("qwen3", tmp_path / "tiny"), "language", CHAT)
+    assert wired == []
+
+
+def test_a_vision_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
+    drive(tiny_vision_model("qwen3_vl", tmp_path / "tiny"), "language", CHAT)
+    assert wired == []
+
+
+def test_an_embedding_model_wires_nothing(wired: Calls, minilm: Path, tmp_path: Path) -> None:
+    drive(minilm, "embeddings", Embed(inputs=("hello",)))
+    drive(tiny_model("qwen3", tmp_path / "tiny"), "embeddings", Embed(inputs=("hello",)))
+    assert wired == []
+
+
+def test_a_reranker_wires_nothing(wired: Calls, tmp_path: Path) -> None:
+    folder = tiny_model("qwen3", tmp_path / "tiny")
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    marker = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"] += [
+        {**marker, "id": 257 + n, "content": word} for n, word in enumerate(("yes", "no"))
+    ]
+    path.write_text(json.dumps(tokenizer))
+    drive(folder, "reranking", Rerank(query="q", documents=(RerankDocument((Text("d"),)),)))
+    assert wired == []
+
+
+def test_a_transcription_model_wires_nothing(wired: Calls, whisper_base: Path) -> None:
+    drive(whisper_base, "transcription", Transcribe(audio=SPEECH))
+    assert wired == []
+
+
+def test_a_speech_model_wires_nothing(wired: Calls, tmp_path: Path) -> None:
+    write_speech_model(tmp_path / "soprano-tiny")
+    drive(tmp_path / "soprano-tiny", "speech", Speak(text="hello", format="pcm", max_tokens=4))
+    assert wired == []
+
+
+def test_an_image_model_wires_nothing(wired: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mflux can't be installed beside this MLX on Linux; one that wires memory stands in for it."""
+
+    class Wiring(Drawing):
+        def generate_image(self, **asked: Any) -> Any:
+            mx.set_wired_limit(1 << 34)
+            return super().generate_image(**asked)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(
+        images, "load_pipeline", lambda folder, preset, _: images.Pipeline(Wiring(), preset, None)
+    )
+    (tmp_path / "flux-dev").mkdir()
+    mx.save_safetensors(str(tmp_path / "flux-dev" / "model.safetensors"), {"weight": mx.zeros(1)})
+    (tmp_path / "flux-dev" / "config.json").write_text("{}")
+    drive(tmp_path / "flux-dev", "images", GenerateImages(prompt="a red fish", width=64, height=64, steps=1))
+    assert wired == []
