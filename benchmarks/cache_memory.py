@@ -18,7 +18,7 @@ MIB = 2**20
 
 def held_bytes(engine: Any) -> int:
     """The sizes of all arrays in the tree, summed up."""
-    from pippin.engines.language.prefix_cache.blocks import bytes_of, snapshot_arrays  # imports mlx
+    from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays  # imports mlx
 
     nodes = list(engine.prefixes.tree._nodes)
     states = [node.snapshot for node in nodes if node.snapshot is not None]

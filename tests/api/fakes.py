@@ -28,7 +28,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import EngineStats, ModelInfo, ModelState
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
-from pippin.runtime.workers.mailbox import Mailbox
+from pippin.runtime.workers.link import Mailbox
 from pippin.service import Service
 from tests.api.golden_events import SEQUENCES
 

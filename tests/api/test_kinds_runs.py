@@ -8,7 +8,7 @@ import pytest
 from pippin.api.kinds.image_replies import LIFETIME, PictureShelf
 from pippin.core.events import Accepted, Event, Picture, Progress, SpeechChunk
 from pippin.core.tasks import Task
-from pippin.runtime.workers.mailbox import Mailbox
+from pippin.runtime.workers.link import Mailbox
 from tests.api.fakes import MODEL, FakeRun, FakeService, Wire, application, failed
 
 EMBED = json.dumps({"model": MODEL.id, "input": "hello"}).encode()

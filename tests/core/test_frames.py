@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.core.frames import LARGEST, FrameBuffer, FrameError, frame
+from pippin.core.link import LARGEST, FrameBuffer, FrameError, frame
 
 
 @given(st.lists(st.binary(max_size=300)), st.data())

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from pippin.api.dialects.shared.sampling_fields import SamplingFields, sampling_of
+from pippin.api.dialects.shared.engine_fields import SamplingFields, sampling_of
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.parameters import PARAMETERS, Parameter

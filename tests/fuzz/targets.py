@@ -24,8 +24,7 @@ from pippin.config.mcp_file import load_mcp_file
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.events import PartDelta, PartEnded, PartStarted
-from pippin.core.frames import FrameBuffer, FrameError, frame
-from pippin.core.link import Order, Report
+from pippin.core.link import FrameBuffer, FrameError, Order, Report, frame
 from pippin.core.requests import GenerationRequest
 from pippin.core.safetensors import read_header
 from pippin.engines import pictures, sound

@@ -12,8 +12,8 @@ from mlx_lm.models.cache import ConcatenateKVCache
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.language.kv_cache import kinds
+from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.layout import find_kinds
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 from tests.engines.language.bench import Bench, run_all
 from tests.engines.tiny_models import tiny_model

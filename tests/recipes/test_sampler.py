@@ -10,7 +10,7 @@ from tests.recipes.overlay import Overlay, files_of_recipe
 PARAMETERS = "src/pippin/core/parameters.py"
 REQUESTS = "src/pippin/core/requests.py"
 FILTERS = "src/pippin/engines/language/sampling/filters.py"
-FIELDS = "src/pippin/api/dialects/shared/sampling_fields.py"
+FIELDS = "src/pippin/api/dialects/shared/engine_fields.py"
 OPTIONS = "src/pippin/config/options/model.py"
 
 PARAMETER = """BEST_GAP: Final = Parameter(
@@ -41,7 +41,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.requests import Sampling
-from pippin.engines.language.prompt.limits import check
+from pippin.engines.language.prompt.preparer import check_numbers
 from pippin.engines.language.sampling.sampler import BatchSampler
 from pippin.service.defaults import merge_sampling
 
@@ -73,7 +73,7 @@ print(json.dumps({
     "asked": asked.best_gap,
     "refused on the wire": refusal(lambda: decoded(-1)),
     "refused by the model": refusal(
-        lambda: check(msgspec.structs.replace(decoded(1), sampling=Sampling(best_gap=1e9)), Words())
+        lambda: check_numbers(msgspec.structs.replace(decoded(1), sampling=Sampling(best_gap=1e9)), Words())
     ),
     "flag": options()["best_gap"].flag,
     "default": merge_sampling(Sampling(), ModelOptions(best_gap=0.25), info).best_gap,

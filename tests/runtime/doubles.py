@@ -11,7 +11,7 @@ from pippin.core.events import Accepted
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.pool.pool import Pool
-from pippin.runtime.workers.mailbox import Mailbox
+from pippin.runtime.workers.link import Mailbox
 from tests.service.doubles import MIB, StaticCatalog, scripted
 
 

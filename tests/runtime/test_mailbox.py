@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Counted, Event, Failed, Finished, PartDelta, PartEnded, PartStarted
-from pippin.runtime.workers import mailbox as module
-from pippin.runtime.workers.mailbox import Mailbox
+from pippin.runtime.workers import link as module
+from pippin.runtime.workers.link import Mailbox
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:

@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from pippin.engines.language.template import sandbox as template_sandbox
-from pippin.engines.language.template.sandbox import TemplateRefusal, TemplateTooCostly
-from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.template import template as template_sandbox
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 
 GROW = "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(40) %}{% set ns.x = STEP %}{% endfor %}"
 BOMBS = {

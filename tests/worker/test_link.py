@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from pippin.core.events import Event, PartDelta
-from pippin.core.frames import FrameBuffer, frame
-from pippin.core.link import Cancel, Output, Report, Stats
+from pippin.core.link import Cancel, FrameBuffer, Output, Report, Stats, frame
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
-from pippin.worker import link as module
-from pippin.worker.link import LinkLost, WorkerLink, read_orders
+from pippin.worker import loop as module
+from pippin.worker.loop import LinkLost, WorkerLink, read_orders
 
 
 @pytest.fixture

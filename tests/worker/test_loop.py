@@ -12,10 +12,10 @@ import pytest
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Event, Failed, Finished, Tokenized
-from pippin.core.frames import FrameBuffer
 from pippin.core.link import (
     AskStats,
     Cancel,
+    FrameBuffer,
     LoadWeights,
     Output,
     Reconfigure,
@@ -28,8 +28,7 @@ from pippin.core.models import EngineStats, ModelInfo
 from pippin.core.tasks import Task, Tokenize
 from pippin.engines.base import Emission
 from pippin.worker import loop
-from pippin.worker.link import WorkerLink
-from pippin.worker.loop import Preparation, StepLoop
+from pippin.worker.loop import Preparation, StepLoop, WorkerLink
 
 
 @dataclass

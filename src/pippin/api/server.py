@@ -17,8 +17,7 @@ import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
-from pippin.api.http.protocol import BoundedConnection, InTurn
-from pippin.api.http.turns import Turns, accept_queue
+from pippin.api.http.protocol import BoundedConnection, InTurn, Turns, accept_queue
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions

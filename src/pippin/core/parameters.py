@@ -2,7 +2,7 @@
 
 The bodies of the dialects, the operator's options, the check of a request in the worker, the sampler and the table
 in `docs/sampling.md` read their numbers here. What other servers' words for a parameter mean (-1 for "all", 0 for
-"off") is the wire's business: `api/dialects/shared/sampling_fields.py` translates them.
+"off") is the wire's business: `api/dialects/shared/engine_fields.py` translates them.
 """
 
 from typing import Any, Final, Literal

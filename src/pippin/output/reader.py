@@ -12,11 +12,10 @@ from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
-from pippin.output.markers import Markers
 from pippin.output.notations.channels import Channels
 from pippin.output.notations.json_calls import read_message_call
 from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.source import Malformed, Reading, Source
+from pippin.output.source import Malformed, Markers, Reading, Source
 from pippin.output.tool_format import Calls, ToolFormat
 from pippin.output.writer import Writer
 

@@ -25,7 +25,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Task
 from pippin.runtime.pool.pool import Lease
-from pippin.runtime.workers.mailbox import Mailbox
+from pippin.runtime.workers.link import Mailbox
 
 
 class AnyRun(Protocol):

@@ -27,9 +27,8 @@ from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.worker.foreign_code import forbid_foreign_code
-from pippin.worker.link import LinkLost, WorkerLink, read_orders
 from pippin.worker.logs import configure_logging
-from pippin.worker.loop import Preparation, StepLoop
+from pippin.worker.loop import LinkLost, Preparation, StepLoop, WorkerLink, read_orders
 
 log = logging.getLogger(__name__)
 

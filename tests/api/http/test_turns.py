@@ -8,8 +8,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pippin.api.http.protocol import BoundedConnection, InTurn
-from pippin.api.http.turns import ACCEPT_SECONDS, IN_A_TURN, Turns, accept_queue
+from pippin.api.http.protocol import ACCEPT_SECONDS, IN_A_TURN, BoundedConnection, InTurn, Turns, accept_queue
 
 
 def test_what_comes_at_once_is_begun_in_order_a_few_in_a_turn() -> None:

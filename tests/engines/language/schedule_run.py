@@ -21,11 +21,11 @@ from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache import slot_group
+from pippin.engines.language.kv_cache import groups as slot_group
+from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.weights import load_weights
-from pippin.engines.language.prefix_cache.blocks import bytes_of, snapshot_arrays
+from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation import verification

@@ -6,6 +6,5 @@ Begin with `kernels.py`.
 - `kernels.py`: whether the kernels of the package `pippin-kernels` compute a model, in place of all that follows.
 - `architectures.py`: the models of mlx-lm that they know; `decoder.py`: such a model, called as mlx-lm's are.
 - `functions.py`: exp, sigmoid, erf, softmax, attention and rotary embedding in place of MLX's own.
-- `in_place.py`: the same for large arrays, computed by numpy in the memory of MLX arrays.
-- `blocks.py`: blocks of the prefix cache, copied into a slot by the host.
+- `in_place.py`: the same for large arrays, and copies of blocks, by numpy in the memory of MLX arrays.
 """

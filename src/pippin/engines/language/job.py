@@ -1,8 +1,6 @@
 """A prepared request to a language model: what `prepare` gives and the engine runs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from pippin.core.conversation import Tool
 from pippin.core.events import Accepted
@@ -41,14 +39,3 @@ class LanguageJob:
     created: float = 0.0  # monotonic seconds
     key: bytes = b""  # of adapter and salt, for the prefix cache
     media: PromptMedia | None = None
-
-    @cached_property
-    def markers(self) -> frozenset[str]:
-        """Special tokens that are shown to the reader, because formats are written with them."""
-        tool = self.tool_format.markers if self.tool_format and self.tools else ()
-        reasoning = self.reasoning_format.markers if self.reasoning_format else ()
-        return frozenset((*tool, *reasoning))
-
-    def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Tokens as the prefix cache knows them: those of media by their content."""
-        return tuple(tokens) if self.media is None else self.media.identify(tokens)

@@ -13,8 +13,8 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
-from pippin.engines.cpu.blocks import copy_blocks
 from pippin.engines.cpu.functions import steady
+from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
@@ -24,10 +24,9 @@ from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import install
 from pippin.engines.language.model.weights import load_weights, weight_bytes
-from pippin.engines.language.prefix_cache.blocks import BlockLayout
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
-from pippin.engines.language.prefix_cache.tree import PrefixTree
+from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine

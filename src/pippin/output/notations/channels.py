@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pippin.output.markers import Markers
-from pippin.output.source import Malformed, Reading, Source
+from pippin.output.source import Malformed, Markers, Reading, Source
 
 _HEADER_LIMIT = 256
 

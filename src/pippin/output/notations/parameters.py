@@ -4,10 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pippin.output.markers import Markers
 from pippin.output.notations.arguments import ArgumentsWriter, Untyped
 from pippin.output.notations.json_text import read_value
-from pippin.output.source import Malformed, Put, Reading, Source
+from pippin.output.source import Malformed, Markers, Put, Reading, Source
 from pippin.output.tool_format import Calls
 
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s"\'>]+))')

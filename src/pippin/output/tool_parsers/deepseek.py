@@ -6,10 +6,9 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.markers import Markers
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
-from pippin.output.source import Reading
+from pippin.output.source import Markers, Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.markers import Markers
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
-from pippin.output.source import Reading
+from pippin.output.source import Markers, Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

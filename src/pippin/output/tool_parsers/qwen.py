@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from pippin.output.markers import Markers
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.tagged_calls import TaggedCalls
-from pippin.output.source import Reading
+from pippin.output.source import Markers, Reading
 from pippin.output.tool_format import Calls, History, write_json_tags
 
 BRACKET = "[Calling tool:"

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.markers import Markers
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_parsers.solar_open import ENVELOPE
-from pippin.output.source import Reading
+from pippin.output.source import Markers, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 SECTION, SECTION_END = "<|tool_calls|>", "<|calls|>"

@@ -38,9 +38,8 @@ from pippin.core.link import (
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.workers.death import MemoryAtStart, death_report, died
-from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, request_id
+from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, Mailbox, request_id
 from pippin.runtime.workers.log import forward_log
-from pippin.runtime.workers.mailbox import Mailbox
 from pippin.runtime.workers.memory import Excess, MemoryWatch
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Protocol
 from pippin.core.errors import ErrorReport
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.mailbox import Mailbox
+from pippin.runtime.workers.link import Mailbox
 
 
 class Worker(Protocol):

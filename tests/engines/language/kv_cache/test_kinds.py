@@ -5,6 +5,7 @@ import mlx.nn as nn
 import pytest
 
 from pippin.config.options.model import ModelOptions
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import (
     CacheLayout,
     arrays_of,
@@ -14,7 +15,6 @@ from pippin.engines.language.kv_cache.layout import (
     probe_prompt,
     regrouped,
 )
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.slots import SlotRequest
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model

@@ -8,9 +8,9 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache import capacity as sizes
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.kv_cache.kinds.quantized import BatchedQuantized
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup
 from pippin.engines.language.kv_cache.slots import SlotGroup
 from tests.engines.language.bench import Bench, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model

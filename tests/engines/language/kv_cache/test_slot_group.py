@@ -9,8 +9,8 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu.in_place import writable_memory
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import tiny_model

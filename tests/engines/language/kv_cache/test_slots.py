@@ -9,12 +9,10 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines import language
-from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache import slot_group
-from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache import groups as slot_group
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.slots import Slot, SlotRequest, SlotTable
+from pippin.engines.language.kv_cache.slots import Slot, SlotRequest, SlotTable, length_class
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import tiny_model
 
@@ -91,9 +89,7 @@ def test_short_memory_makes_nothing_to_spare(model: nn.Module, groups: CacheGrou
 
 def test_a_group_that_nobody_is_in_is_gone(model: nn.Module, groups: CacheGroups) -> None:
     slot = joined(groups, model, 6)
-    waiting = groups.reserve(
-        SlotRequest(length=4, growth=4, length_class=sizes.length_class(1 << 20)), PLENTY
-    )
+    waiting = groups.reserve(SlotRequest(length=4, growth=4, length_class=length_class(1 << 20)), PLENTY)
     groups.leave([slot, waiting])
     assert groups.bytes == 0
     assert not groups._groups

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import KVCache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
-from pippin.engines.language.kv_cache import capacity as sizes
+from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.speculation import verification

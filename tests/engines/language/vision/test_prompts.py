@@ -8,7 +8,7 @@ from pippin.core.conversation import Audio, Image, Inline, Message, Text, Tool, 
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, Sampling
 from pippin.core.tasks import CountTokens, Generate
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup
+from pippin.engines.language.kv_cache.groups import BatchedGroup
 from pippin.engines.language.prompt import rendering
 from pippin.engines.language.vision.encoder import FeatureCache
 from tests.engines.language.bench import watch

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
@@ -10,12 +11,15 @@ from pippin.api.dialects.chat.messages import ChatMessage, is_prefill, messages_
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai_fields as shared
-from pippin.api.dialects.shared.engine_fields import Verbosity
+from pippin.api.dialects.shared.engine_fields import (
+    ResponseFormat,
+    Verbosity,
+    output_format_of,
+    sampling_of,
+    with_media_options,
+)
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
-from pippin.api.dialects.shared.media import with_media_options
 from pippin.api.dialects.shared.openai_answers import OpenAIErrors
-from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of
-from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.requests import GenerationRequest
 
 
@@ -84,13 +88,9 @@ class ChatDialect(OpenAIErrors):
 
 def request_of(fields: ChatRequest) -> GenerationRequest:
     """The request that a body asks for. How it is to be answered (`stream`, `n`, `logprobs`) is the shape's."""
-    tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
     request = GenerationRequest(
         model=fields.model,
         messages=with_media_options(messages_of(fields.messages), fields),
-        tools=tools,
-        toolsets=toolsets,
-        tool_choice=tool_choice_of(fields.tool_choice, tools, toolsets),
         parallel_tool_calls=fields.parallel_tool_calls is not False,
         tool_format=fields.tool_parser,
         read_calls=fields.parse_tool_calls is not False,
@@ -105,7 +105,12 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
         overflow=engine.overflow_of(fields),
     )
-    return engine.steered(request, fields)
+    request = engine.steered(request, fields)
+    if fields.tools is None and fields.tool_choice is None:
+        return request
+    tools, toolsets = tools_of(fields.tools), toolsets_of(fields.tools)
+    choice = tool_choice_of(fields.tool_choice, tools, toolsets)
+    return replace(request, tools=tools, toolsets=toolsets, tool_choice=choice)
 
 
 def _check(fields: ChatRequest) -> None:

@@ -9,6 +9,8 @@ from msgspec import Struct, field
 from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.openai_answers import (
     STOPPED,
+    ChunkEncoder,
+    ChunkHead,
     LogprobsBody,
     TimingsBody,
     UsageBody,
@@ -16,7 +18,6 @@ from pippin.api.dialects.shared.openai_answers import (
     timings_body,
     usage_body,
 )
-from pippin.api.dialects.shared.openai_chunks import ChunkEncoder, ChunkHead
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token

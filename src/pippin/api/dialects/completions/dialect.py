@@ -13,10 +13,9 @@ from pippin.api.dialects.completions.encode import (
 )
 from pippin.api.dialects.shared import engine_fields as engine
 from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared.engine_fields import ResponseFormat, output_format_of, sampling_of
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
 from pippin.api.dialects.shared.openai_answers import OpenAIErrors
-from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of
-from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.requests import GenerationRequest
 
 MAX_PROMPTS = 512

@@ -10,6 +10,8 @@ from msgspec import Struct, field
 from pippin.api.dialects.base import RunInfo
 from pippin.api.dialects.shared.openai_answers import (
     STOPPED,
+    ChunkEncoder,
+    ChunkHead,
     TimingsBody,
     UsageBody,
     finite,
@@ -17,7 +19,6 @@ from pippin.api.dialects.shared.openai_answers import (
     timings_body,
     usage_body,
 )
-from pippin.api.dialects.shared.openai_chunks import ChunkEncoder, ChunkHead
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token

@@ -21,15 +21,20 @@ from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choic
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import (
     EngineFields,
+    ResponseFormat,
     Tokens,
     check_unsummarised,
     continues_final,
+    output_format_of,
     overflow_of,
     reasoning_warnings,
+    sampling_of,
+    schema_format,
     shows_reasoning,
     steered,
     template_kwargs_of,
     thinking_of,
+    with_media_options,
 )
 from pippin.api.dialects.shared.fields import (
     BOOKKEEPING,
@@ -39,9 +44,6 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
-from pippin.api.dialects.shared.media import with_media_options
-from pippin.api.dialects.shared.output_formats import ResponseFormat, output_format_of, schema_format
-from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking

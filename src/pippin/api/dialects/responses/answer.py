@@ -10,10 +10,9 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from pippin.api.dialects.responses.body import SchemaFormat
-from pippin.api.dialects.shared.engine_fields import Verbosity
+from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
 from pippin.api.dialects.shared.frames import Closed
 from pippin.api.dialects.shared.openai_answers import TokenLogprob
-from pippin.api.dialects.shared.output_formats import JsonObjectFormat, TextFormat
 from pippin.core.errors import ServerError
 from pippin.core.events import Usage
 

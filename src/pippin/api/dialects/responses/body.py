@@ -7,9 +7,14 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.responses.tools import GivenChoice, GivenTool
 from pippin.api.dialects.shared import openai_fields as shared
-from pippin.api.dialects.shared.engine_fields import EngineFields, Verbosity
+from pippin.api.dialects.shared.engine_fields import (
+    EngineFields,
+    JsonObjectFormat,
+    ResponseFormat,
+    TextFormat,
+    Verbosity,
+)
 from pippin.api.dialects.shared.fields import BOOKKEEPING, accepted_beside
-from pippin.api.dialects.shared.output_formats import JsonObjectFormat, ResponseFormat, TextFormat
 
 MOST_TOKENS: Final = 100_000_000
 

@@ -26,24 +26,22 @@ from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
 from pippin.api.dialects.shared import openai_fields as shared
 from pippin.api.dialects.shared.engine_fields import (
+    JsonObjectFormat,
+    TextFormat,
     continues_final,
+    output_format_of,
     overflow_of,
     reasoning_warnings,
+    sampling_of,
+    schema_format,
     shows_reasoning,
     steered,
     template_kwargs_of,
     thinking_of,
+    with_media_options,
 )
 from pippin.api.dialects.shared.fields import Contract, invalid
-from pippin.api.dialects.shared.media import with_media_options
 from pippin.api.dialects.shared.openai_answers import OpenAIErrors
-from pippin.api.dialects.shared.output_formats import (
-    JsonObjectFormat,
-    TextFormat,
-    output_format_of,
-    schema_format,
-)
-from pippin.api.dialects.shared.sampling_fields import sampling_of
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy

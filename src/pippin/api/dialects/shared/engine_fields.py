@@ -1,14 +1,299 @@
-"""The fields beyond sampling by which clients steer the engine, in the words of the replaced servers."""
+"""The fields by which clients steer a generation, and what they mean to the engine.
+
+Three structs, each built on the one before: `SamplingFields`, whose ranges and descriptions stand in
+`core/parameters.py`; `StructureFields` of structured output, in OpenAI's, vLLM's and llama.cpp's words; and
+`EngineFields`, what else the replaced servers have. Names and values of other servers are translated here.
+"""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from pippin.api.dialects.shared.fields import check_depth, check_small, invalid, unsupported
-from pippin.api.dialects.shared.output_formats import StructureFields
-from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest, OverflowPolicy, Thinking
+from pippin.api.dialects.shared.fields import check_depth, check_small, convert, invalid, unsupported
+from pippin.core import parameters as p
+from pippin.core.conversation import Image, Message, Part, ToolResult, Video
+from pippin.core.decoding import from_json
+from pippin.core.requests import (
+    RESERVED_VARIABLES,
+    Choice,
+    GenerationRequest,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    OutputFormat,
+    OverflowPolicy,
+    Regex,
+    Sampling,
+    Thinking,
+)
+
+Bias = Annotated[float, Meta(ge=-p.LARGEST_BIAS, le=p.LARGEST_BIAS)]
+Breaker = Annotated[str, Meta(max_length=p.LONGEST_BREAKER)]
+
+
+class SamplingFields(Struct, kw_only=True, omit_defaults=True):
+    """Inherited by the request structs of the dialects; read with `sampling_of`."""
+
+    temperature: Annotated[Annotated[float, p.TEMPERATURE.wire_bounds] | None, p.TEMPERATURE.described] = None
+    top_p: Annotated[Annotated[float, p.TOP_P.wire_bounds] | None, p.TOP_P.described] = None
+    top_k: Annotated[Annotated[int, p.TOP_K.wire_bounds] | None, p.TOP_K.described] = None
+    min_p: Annotated[Annotated[float, p.MIN_P.wire_bounds] | None, p.MIN_P.described] = None
+    typical_p: Annotated[Annotated[float, p.TYPICAL_P.wire_bounds] | None, p.TYPICAL_P.described] = None
+    top_n_sigma: Annotated[Annotated[float, p.TOP_N_SIGMA.wire_bounds] | None, p.TOP_N_SIGMA.described] = None
+    xtc_probability: Annotated[
+        Annotated[float, p.XTC_PROBABILITY.wire_bounds] | None, p.XTC_PROBABILITY.described
+    ] = None
+    xtc_threshold: Annotated[
+        Annotated[float, p.XTC_THRESHOLD.wire_bounds] | None, p.XTC_THRESHOLD.described
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, p.REPETITION_PENALTY.wire_bounds] | None, p.REPETITION_PENALTY.described
+    ] = None
+    repetition_context_size: Annotated[
+        Annotated[int, p.REPETITION_CONTEXT.wire_bounds] | None, p.REPETITION_CONTEXT.described
+    ] = None
+    repeat_penalty: Annotated[
+        Annotated[float, p.REPETITION_PENALTY.wire_bounds] | None,
+        Meta(description="llama.cpp's name of `repetition_penalty`."),
+    ] = None
+    repeat_last_n: Annotated[
+        Annotated[int, p.REPETITION_CONTEXT.wire_bounds] | None,
+        Meta(description="llama.cpp's name of `repetition_context_size`."),
+    ] = None
+    presence_penalty: Annotated[
+        Annotated[float, p.PRESENCE_PENALTY.wire_bounds] | None, p.PRESENCE_PENALTY.described
+    ] = None
+    presence_context_size: Annotated[
+        Annotated[int, p.PRESENCE_CONTEXT.wire_bounds] | None, p.PRESENCE_CONTEXT.described
+    ] = None
+    frequency_penalty: Annotated[
+        Annotated[float, p.FREQUENCY_PENALTY.wire_bounds] | None, p.FREQUENCY_PENALTY.described
+    ] = None
+    frequency_context_size: Annotated[
+        Annotated[int, p.FREQUENCY_CONTEXT.wire_bounds] | None, p.FREQUENCY_CONTEXT.described
+    ] = None
+    dry_multiplier: Annotated[
+        Annotated[float, p.DRY_MULTIPLIER.wire_bounds] | None, p.DRY_MULTIPLIER.described
+    ] = None
+    dry_base: Annotated[Annotated[float, p.DRY_BASE.wire_bounds] | None, p.DRY_BASE.described] = None
+    dry_allowed_length: Annotated[
+        Annotated[int, p.DRY_ALLOWED_LENGTH.wire_bounds] | None, p.DRY_ALLOWED_LENGTH.described
+    ] = None
+    dry_penalty_last_n: Annotated[
+        Annotated[int, p.DRY_CONTEXT.wire_bounds] | None, p.DRY_CONTEXT.described
+    ] = None
+    dry_sequence_breakers: Annotated[
+        Annotated[tuple[Breaker, ...], Meta(max_length=p.MOST_BREAKERS)] | None,
+        Meta(description="Texts that end a repetition."),
+    ] = None
+    logit_bias: Annotated[
+        Annotated[dict[str, Bias], Meta(max_length=p.MOST_BIASES)] | None,
+        Meta(description="Token id to what is added to its logit."),
+    ] = None
+    seed: Annotated[Annotated[int, p.SEED.wire_bounds] | None, p.SEED.described] = None
+
+
+def sampling_of(fields: SamplingFields) -> Sampling:
+    """What the fields ask for, in the engine's terms. Raises `ServerError` for a bias of something that is no token."""
+    asked: dict[str, Any] = {each.name: getattr(fields, each.public_name) for each in p.PARAMETERS}
+    if asked["repetition_penalty"] is None:
+        asked["repetition_penalty"] = fields.repeat_penalty
+    if asked["repetition_context"] is None:
+        asked["repetition_context"] = fields.repeat_last_n
+    # A nucleus of no probability at all is the likeliest token alone.
+    if asked["top_p"] == 0:
+        asked |= {"top_p": None, "top_k": 1}
+    # Any other 0 or -1 that is out of range is a word for "does nothing".
+    for each in p.PARAMETERS:
+        value = asked[each.name]
+        if value is not None and value <= 0 and not each.holds(value):
+            asked[each.name] = each.neutral
+    return Sampling(
+        **asked,
+        dry_sequence_breakers=fields.dry_sequence_breakers,
+        logit_bias=_biases(fields.logit_bias),
+    )
+
+
+def _biases(given: dict[str, float] | None) -> dict[int, float] | None:
+    if not given:
+        return None
+    biases = {}
+    for key, bias in given.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            raise invalid("logit_bias", "must map token ids (whole numbers from 0) to numbers.")
+        biases[int(key)] = bias
+    return biases
+
+
+MAX_PATTERN = 65_536
+Pattern = Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)]
+GrammarText = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
+Options = Annotated[tuple[str, ...], Meta(min_length=1, max_length=4096)]
+Schema = dict[str, Any] | bool | str
+"""A JSON schema, or its JSON text."""
+
+
+class TextFormat(Struct, tag_field="type", tag="text"):
+    pass
+
+
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
+    schema: dict[str, Any] | None = None  # llama.cpp and others allow one here
+
+
+class NamedSchema(Struct, kw_only=True):
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        Meta(description="Accepted: no model is told of it."),
+    ]
+    description: Annotated[str | None, Meta(description="Accepted: no model is told of it.")] = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    """Chat Completions: the schema stands in an object of its own."""
+
+    json_schema: NamedSchema
+
+
+class RegexFormat(Struct, tag_field="type", tag="regex"):
+    pattern: Pattern
+
+
+class GrammarFormat(Struct, tag_field="type", tag="grammar"):
+    grammar: GrammarText
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat | GrammarFormat
+
+
+class StructuredOutputs(Struct, kw_only=True):
+    """vLLM's `structured_outputs` object; exactly one of its kinds is set."""
+
+    json: Schema | None = None
+    regex: Pattern | None = None
+    choice: Options | None = None
+    grammar: GrammarText | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_fallback: Annotated[
+        bool | None, Meta(description="Accepted: there is nothing to fall back to.")
+    ] = None
+
+
+class StructureFields(SamplingFields, kw_only=True, omit_defaults=True):
+    """Sampling fields and those of structured output; read with `output_format_of`."""
+
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="A JSON schema, regex, choice or grammar to follow.")
+    ] = None
+    guided_json: Annotated[Schema | None, Meta(description="JSON schema to follow.")] = None
+    guided_regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
+    guided_choice: Annotated[Options | None, Meta(description="Texts of which one is answered.")] = None
+    guided_grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    grammar: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    ebnf: Annotated[GrammarText | None, Meta(description="Lark or GBNF grammar to follow.")] = None
+    regex: Annotated[Pattern | None, Meta(description="Regular expression to follow.")] = None
+    json_schema: Annotated[Schema | None, Meta(description="JSON schema to follow (llama.cpp).")] = None
+
+
+def output_format_of(fields: StructureFields, response_format: ResponseFormat | None) -> OutputFormat | None:
+    """The one output format that was asked for. Raises `ServerError` if two were."""
+    asked: list[tuple[str, OutputFormat]] = []
+    if response_format is not None and (wanted := format_of(response_format)) is not None:
+        asked.append(("response_format", wanted))
+    if fields.structured_outputs is not None:
+        asked += _of_structured_outputs(fields.structured_outputs)
+    for name, schema in (("guided_json", fields.guided_json), ("json_schema", fields.json_schema)):
+        if schema is not None:
+            asked.append((name, schema_format(schema, name)))
+    for name, pattern in (("guided_regex", fields.guided_regex), ("regex", fields.regex)):
+        if pattern is not None:
+            asked.append((name, Regex(pattern)))
+    if fields.guided_choice is not None:
+        asked.append(("guided_choice", Choice(fields.guided_choice)))
+    sources = (("guided_grammar", fields.guided_grammar), ("grammar", fields.grammar), ("ebnf", fields.ebnf))
+    asked += [(name, grammar_of(source)) for name, source in sources if source is not None]
+    if len(asked) > 1:
+        raise invalid(asked[1][0], f"can't be combined with `{asked[0][0]}`: ask for one output format.")
+    return asked[0][1] if asked else None
+
+
+def format_of(response_format: ResponseFormat, param: str = "response_format") -> OutputFormat | None:
+    match response_format:
+        case TextFormat():
+            return None
+        case JsonObjectFormat(schema):
+            return JsonObject() if schema is None else schema_format(schema, f"{param}.schema")
+        case JsonSchemaFormat(named):
+            wanted = True if named.schema is None else named.schema
+            return schema_format(wanted, f"{param}.json_schema.schema", named.name, named.strict is not False)
+        case RegexFormat(pattern):
+            return Regex(pattern)
+        case GrammarFormat(source):
+            return grammar_of(source)
+
+
+def schema_format(schema: Schema, param: str, name: str | None = None, strict: bool = True) -> JsonSchema:
+    if isinstance(schema, str):
+        from_text = convert_schema_text(schema, param)
+        return JsonSchema(from_text, name, strict)
+    check_depth(schema, param)
+    return JsonSchema(schema, name, strict)
+
+
+def convert_schema_text(text: str, param: str) -> dict[str, Any] | bool:
+    try:
+        value = from_json(text)
+    except (msgspec.DecodeError, RecursionError):
+        raise invalid(param, "must be a JSON schema, or the JSON text of one.") from None
+    check_depth(value, param)
+    return convert(value, dict[str, Any] | bool, param)  # type: ignore[arg-type]
+
+
+def grammar_of(source: str) -> Grammar:
+    """GBNF rules are written `name ::= ...`, Lark's `name: ...`."""
+    return Grammar("gbnf" if "::=" in source else "lark", source)
+
+
+def _of_structured_outputs(given: StructuredOutputs) -> list[tuple[str, OutputFormat]]:
+    name = "structured_outputs"
+    if given.structural_tag is not None:
+        raise unsupported(f"{name}.structural_tag", "use `tools`, `regex` or `grammar` instead.")
+    if given.whitespace_pattern is not None:
+        raise unsupported(f"{name}.whitespace_pattern", "leave it out; whitespace is kept compact.")
+    if given.disable_additional_properties:
+        raise unsupported(
+            f"{name}.disable_additional_properties", 'write "additionalProperties": false in the schema.'
+        )
+    if given.disable_any_whitespace:
+        raise unsupported(
+            f"{name}.disable_any_whitespace",
+            "leave it out; a space or a line end may stand between tokens of JSON.",
+        )
+    asked: list[tuple[str, OutputFormat]] = []
+    if given.json is not None:
+        asked.append((f"{name}.json", schema_format(given.json, f"{name}.json")))
+    if given.regex is not None:
+        asked.append((f"{name}.regex", Regex(given.regex)))
+    if given.choice is not None:
+        asked.append((f"{name}.choice", Choice(given.choice)))
+    if given.grammar is not None:
+        asked.append((f"{name}.grammar", grammar_of(given.grammar)))
+    if given.json_object:
+        asked.append((f"{name}.json_object", JsonObject()))
+    if not asked:
+        raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
+    return asked
+
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -267,12 +552,6 @@ def priority_of(fields: EngineFields) -> int:
     return -(fields.priority or 0)
 
 
-def resize_of(fields: EngineFields) -> tuple[int, int] | None:
-    if fields.resize_shape is None:
-        return None
-    return fields.resize_shape[0], fields.resize_shape[-1]
-
-
 def keep_alive_of(fields: EngineFields) -> float | None:
     """Seconds, from a number or from Ollama's form (`300`, `5m`, `1h30m`, `-1`)."""
     given = fields.keep_alive
@@ -282,3 +561,39 @@ def keep_alive_of(fields: EngineFields) -> float | None:
     if seconds is None:
         raise invalid("keep_alive", 'must be a number of seconds or a duration such as "5m" or "1h30m".')
     return seconds
+
+
+def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tuple[Message, ...]:
+    """The messages, whose images and videos are read as the request's fields ask."""
+    shape = fields.resize_shape
+    resize = None if shape is None else (shape[0], shape[-1])
+    for_images = fields.min_pixels is not None or fields.max_pixels is not None or resize is not None
+    for_videos = fields.video_fps is not None or fields.video_max_frames is not None
+    if not (for_images or for_videos):
+        return tuple(messages)
+
+    def image(given: Image) -> Image:
+        return msgspec.structs.replace(
+            given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize
+        )
+
+    def part(given: Part) -> Part:
+        match given:
+            case Image():
+                return image(given)
+            case Video():  # a video may have its own
+                return msgspec.structs.replace(
+                    given,
+                    fps=given.fps or fields.video_fps,
+                    max_frames=given.max_frames or fields.video_max_frames,
+                )
+            case ToolResult(parts=parts):
+                return msgspec.structs.replace(
+                    given, parts=tuple(image(p) if isinstance(p, Image) else p for p in parts)
+                )
+            case _:
+                return given
+
+    return tuple(
+        msgspec.structs.replace(message, parts=tuple(map(part, message.parts))) for message in messages
+    )

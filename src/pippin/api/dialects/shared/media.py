@@ -1,14 +1,10 @@
-"""Reads the images, sounds and videos of a conversation, and gives them the media options of their request."""
+"""Reads the images, sounds and videos of a conversation, as bodies have them."""
 
 import base64
-from collections.abc import Sequence
 from typing import Final, Literal
 
-from msgspec.structs import replace
-
-from pippin.api.dialects.shared.engine_fields import EngineFields, resize_of
 from pippin.api.dialects.shared.fields import invalid
-from pippin.core.conversation import Image, Inline, MediaSource, Message, Part, ToolResult, Url, Video
+from pippin.core.conversation import Image, Inline, MediaSource, Url
 
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
@@ -57,31 +53,3 @@ def decoded_base64(text: str) -> bytes:
         rest = part[whole:]
     pieces.append(base64.b64decode(rest, validate=True))
     return b"".join(pieces)
-
-
-def with_media_options(messages: Sequence[Message], fields: EngineFields) -> tuple[Message, ...]:
-    resize = resize_of(fields)
-    for_images = fields.min_pixels is not None or fields.max_pixels is not None or resize is not None
-    for_videos = fields.video_fps is not None or fields.video_max_frames is not None
-    if not (for_images or for_videos):
-        return tuple(messages)
-
-    def image(given: Image) -> Image:
-        return replace(given, min_pixels=fields.min_pixels, max_pixels=fields.max_pixels, resize=resize)
-
-    def part(given: Part) -> Part:
-        match given:
-            case Image():
-                return image(given)
-            case Video():  # a video may have its own
-                return replace(
-                    given,
-                    fps=given.fps or fields.video_fps,
-                    max_frames=given.max_frames or fields.video_max_frames,
-                )
-            case ToolResult(parts=parts):
-                return replace(given, parts=tuple(image(p) if isinstance(p, Image) else p for p in parts))
-            case _:
-                return given
-
-    return tuple(replace(message, parts=tuple(map(part, message.parts))) for message in messages)

@@ -1,7 +1,10 @@
 """The caches of all sequences of a model: which memory they lie in, and what a model sees of them in a batch.
 
-Told lengths and given handles, never sequences. Begin with `groups.py`, which is what a step talks to. `slots.py`:
-requests, handles and the table of lengths. `slot_group.py`, `solo_group.py`: sequences that share arrays, or have
-each its own. `layout.py`: the kinds of cache that a model has. `kinds/`: one file for each kind. `probe.py`: how a
-model's sequences can run together, found by trying. `capacity.py`: how much memory a slot is given.
+Told lengths and given handles, never sequences. Begin with `groups.py`, which is what a step talks to.
+
+- `groups.py`: sequences that go through the model together, each in its slot of arrays that all share.
+- `solo_group.py`: sequences that each have arrays of their own, where a model cannot run them together.
+- `slots.py`: requests, handles, the table of lengths, and how much capacity a slot is given.
+- `layout.py`: the kinds of cache that a model has; `kinds/` has one file for each kind.
+- `probe.py`: how a model's sequences can run together, found by trying.
 """

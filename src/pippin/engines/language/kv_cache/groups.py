@@ -1,14 +1,264 @@
 """Where the sequences of a model lie: the groups that go through it together, and the memory that they may take.
 
+The sequences of a `BatchedGroup` lie each in its slot of arrays that all share; `CacheGroups` keeps the groups.
+
 This is what a scheduler's step talks to. It tells lengths, and is given handles: `reserve` gives a `Slot`, `join` lets
 it be computed, `leave` ends it, whatever was moved in between.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.layout import CacheLayout
-from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
+import mlx.core as mx
+import mlx.nn as nn
+
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
+from pippin.engines.language.kv_cache.slots import (
+    PromptCache,
+    Slot,
+    SlotGroup,
+    SlotRequest,
+    SlotTable,
+    charged_growth,
+    rounded,
+    slot_capacity,
+    unmarked,
+)
+
+SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
+SPARE_SLOTS = 8  # at most, and no more than there are
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShape:
+    """How sequences of a model lie together."""
+
+    layout: CacheLayout
+    slack: int = 0  # tokens by which a sequence can be rewound
+    prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
+    mark_constant: Callable[[mx.array], mx.array] = unmarked  # see `SlotTable`
+
+    def slot_bytes(self, capacity: int) -> int:
+        return self.layout.slot_bytes(capacity, self.slack)
+
+
+class BatchedGroup:
+    """A `SlotGroup` of batched caches. A slot is reserved, then taken by a sequence, then free."""
+
+    def __init__(self, model: nn.Module, shape: BatchShape) -> None:
+        self._model = model
+        self._shape = shape
+        self._table = SlotTable(shape.slack, shape.mark_constant)
+        self._taken: dict[int, Slot] = {}
+        self._reserved: dict[int, Slot] = {}
+        self._sparse = 0  # steps since a quarter of the computed slots are holes
+        self._reset()
+
+    def _reset(self) -> None:
+        """Let go of all memory."""
+        self._table.clear()
+        self._caches: list[BatchedCache] = self._shape.layout.batched(self._table)
+        self._for_model: list[Any] = self._shape.layout.for_model(self._caches)
+
+    @property
+    def low(self) -> int:
+        return self._table.low
+
+    @property
+    def high(self) -> int:
+        return self._table.high
+
+    @property
+    def empty(self) -> bool:
+        return not self._taken and not self._reserved
+
+    def length(self, index: int) -> int:
+        return self._table.lengths[index]
+
+    def looks_back(self, index: int) -> bool:
+        return True
+
+    def forward(self, tokens: mx.array) -> mx.array:
+        table = self._table
+        count = tokens.shape[1]
+        if (capacity := self._capacity_after(count)) > table.capacity:
+            self._grow(len(table.lengths), capacity)
+        table.begin(count)
+        shifts = table.rotary_shifts()
+        given = {} if shifts is None else {"shift": shifts}
+        logits: mx.array = self._model(tokens, cache=self._for_model, **given)
+        table.advance(self._taken)
+        return logits
+
+    def reserve(self, request: SlotRequest, growth: int, following: int) -> Slot:
+        index = self._open(request.length, growth, following)
+        slot = Slot(request=request, length_class=request.length_class, group=self, index=index)
+        self._reserved[index] = slot
+        return slot
+
+    def prompt_cache(self, slot: Slot) -> PromptCache:
+        layout = self._shape.layout
+        if not self._shape.prompts_in_slots:
+            return layout.new_prompt_cache(slot.request.length)
+        slot.cache = layout.in_slot(self._caches, slot)
+        return slot.cache
+
+    def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
+        lies_there = cache is slot.cache
+        slot.cache = None
+        del self._reserved[slot.index]
+        self._take(slot, slot.request.length, shift)
+        for kind, batched, own in zip(self._shape.layout.kinds, self._caches, leaves(cache), strict=True):
+            if not (lies_there and kind.in_slots):
+                batched.store(slot.index, own)
+
+    def leave(self, slot: Slot) -> None:
+        slot.cache = None
+        self._free(slot.index)
+
+    def _free(self, index: int) -> None:
+        """Nothing lies in this slot any more."""
+        taken = self._taken.pop(index, None)
+        self._reserved.pop(index, None)
+        self._table.vacate(index)
+        if self.empty:
+            self._reset()
+        elif taken is not None:
+            self._cover_taken()
+
+    def adopt(self, slot: Slot, growth: int) -> None:
+        source, theirs = slot.group, slot.index
+        assert isinstance(source, BatchedGroup)  # all groups of a model are alike
+        length, shift = source.length(theirs), source._table.shifts[theirs]
+        mine = self._open(length, growth)
+        slot.group, slot.index = self, mine
+        self._take(slot, length, shift)
+        for cache, other in zip(self._caches, source._caches, strict=True):
+            cache.adopt(mine, other, theirs)
+        source._free(theirs)
+
+    def _open(self, length: int, growth: int, following: int = 0) -> int:
+        """A free slot, with capacity for so many tokens."""
+        index = self._free_slot()
+        self._grow(*self._size_with(index, length, growth, following))
+        return index
+
+    def _take(self, slot: Slot, length: int, shift: int) -> None:
+        """Steps compute this slot from now on."""
+        self._taken[slot.index] = slot
+        self._cover_taken()
+        self._table.fill(slot.index, length, shift)
+
+    def _cover_taken(self) -> None:
+        """Have steps compute the slots that are taken, and what lies between them."""
+        table = self._table
+        low, high = min(self._taken, default=0), max(self._taken, default=-1) + 1
+        if (low, high) != (table.low, table.high):
+            for cache in self._caches:
+                cache.cover(low, high)
+            table.cover(low, high)
+
+    def _size_with(self, index: int, length: int, growth: int, following: int = 0) -> tuple[int, int]:
+        """Slots and capacity once a sequence lies in this slot. Growing copies all sequences, so more slots are made
+        than needed: as many as will follow, or some to spare."""
+        held = len(self._table.lengths)
+        slots = max(held, index + 1)
+        if growth and slots > held:
+            used = len(self._taken) + len(self._reserved)
+            slots = max(slots, used + 1 + following, min(held * 2, held + SPARE_SLOTS))
+        return slots, max(self._table.capacity, slot_capacity(length, growth, self._shape.slack))
+
+    def _free_slot(self) -> int:
+        holes = self._holes(0, len(self._table.lengths))
+        inside = [index for index in holes if self.low <= index < self.high]
+        if inside or not holes:
+            return inside[0] if inside else len(self._table.lengths)
+        return min(
+            holes, key=lambda index: abs(index - self.high) if index >= self.high else self.low - index
+        )
+
+    def _holes(self, low: int, high: int) -> list[int]:
+        return [
+            index for index in range(low, high) if index not in self._taken and index not in self._reserved
+        ]
+
+    def rewind(self, index: int, tokens: int) -> None:
+        for cache in self._caches:
+            cache.rewind(index, tokens)
+        self._table.rewind(index, tokens)
+
+    def view(self, index: int, stop: int) -> PromptCache:
+        return self._shape.layout.for_model(cache.view(index, stop) for cache in self._caches)
+
+    def compact(self) -> None:
+        # This alone ever copies a sequence that did not just join, one for each call, once a quarter of the computed
+        # slots are holes that nobody came to fill: a hole costs a sequence's work in every step.
+        table = self._table
+        holes = self._holes(table.low, table.high)
+        self._sparse = self._sparse + 1 if holes and len(holes) * 4 >= table.computed else 0
+        if self._sparse <= SPARSE_STEPS:
+            return
+        source, target = table.high - 1, holes[0]
+        for cache in self._caches:
+            cache.adopt(target, cache, source)
+        table.move(source, target)
+        moved = self._taken[target] = self._taken.pop(source)
+        moved.index = target
+        self._cover_taken()
+
+    def pack(self) -> None:
+        table = self._table
+        used = {**self._taken, **self._reserved}
+        kept = sorted(used)
+        if not kept:
+            return
+        longest = max(
+            used[index].request.length if index in self._reserved else table.lengths[index] for index in kept
+        )
+        capacity = min(table.capacity, rounded(longest + self._shape.slack + 1))
+        if len(kept) == len(table.lengths) and capacity == table.capacity:
+            return
+        for cache in self._caches:
+            cache.pack(kept, capacity)
+            mx.eval(cache.arrays())  # so that no more than one layer lies there twice
+        table.keep(kept, capacity)
+        for new, old in enumerate(kept):
+            used[old].index = new
+        self._taken = {slot.index: slot for slot in self._taken.values()}
+        self._reserved = {slot.index: slot for slot in self._reserved.values()}
+        # No cache is told: those that have computed slots alone have kept just these.
+        table.cover(min(self._taken, default=0), max(self._taken, default=-1) + 1)
+
+    def bytes_with(self, request: SlotRequest, growth: int, following: int) -> int:
+        slots, capacity = self._size_with(self._free_slot(), request.length, growth, following)
+        return slots * self._shape.slot_bytes(capacity)
+
+    def bytes_after(self, count: int) -> int:
+        return len(self._table.lengths) * self._shape.slot_bytes(self._capacity_after(count))
+
+    def _capacity_after(self, count: int) -> int:
+        table = self._table
+        reach = max(table.lengths, default=0) + count
+        return rounded(reach) if reach > table.capacity else table.capacity
+
+    def _grow(self, slots: int, capacity: int) -> None:
+        if self._table.grow(slots, capacity):
+            for cache in self._caches:
+                cache.grow(len(self._table.lengths), self._table.capacity)
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for cache in self._caches for array in cache.arrays())
+
+
+def batched_groups(
+    model: nn.Module, shape: BatchShape, short: BatchShape, short_below: int
+) -> Callable[[int], BatchedGroup]:
+    """Makes groups, given the tokens of their first sequence: with fewer than `short_below` they lie as `short`."""
+    return lambda length: BatchedGroup(model, short if length < short_below else shape)
+
 
 GroupKey = tuple[int, bool]
 """A class of lengths, and whether its sequences are too short yet for quantised keys and values."""
@@ -64,7 +314,7 @@ class CacheGroups:
         none where memory is short. Makes the group if there is none."""
         if key not in self._groups:
             self._groups[key] = self._new_group(request.length)
-        growth = min(request.growth, sizes.GROWTH_CHARGED)
+        growth = charged_growth(request.growth)
         needed = self._groups[key].bytes_with(request, growth, request.following)
         others = sum(group.bytes_after(1) for other, group in self._groups.items() if other != key)
         if others + needed <= limit:

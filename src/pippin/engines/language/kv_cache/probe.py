@@ -10,11 +10,16 @@ import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
-from pippin.engines.language.kv_cache import capacity as sizes
-from pippin.engines.language.kv_cache.capacity import rounded
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, batched_groups
 from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.slot_group import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.slots import PromptCache, SlotGroup, SlotRequest, unmarked
+from pippin.engines.language.kv_cache.slots import (
+    PromptCache,
+    SlotGroup,
+    SlotRequest,
+    rounded,
+    unmarked,
+)
 from pippin.engines.language.kv_cache.solo_group import SoloGroup
 
 log = logging.getLogger(__name__)
@@ -91,7 +96,7 @@ def choose_batching(
         return max(shape.slot_bytes(capacity), plain.slot_bytes(min(capacity, most_plain)))
 
     return Batching(
-        new_group=lambda length: BatchedGroup(model, plain if length < plain_below else shape),
+        new_group=batched_groups(model, shape, plain, plain_below),
         vocabulary=alone.shape[-1],
         layout=layout,
         shape=shape,

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 from pippin.core.models import CacheStats
 from pippin.engines.language.kv_cache.slots import PromptCache
-from pippin.engines.language.prefix_cache.blocks import (
+from pippin.engines.language.prefix_cache.disk import DiskCache, DiskRead, DiskTier
+from pippin.engines.language.prefix_cache.tree import (
     Block,
     BlockLayout,
+    Node,
+    PrefixTree,
     Snapshot,
     bytes_of,
     snapshot_arrays,
 )
-from pippin.engines.language.prefix_cache.disk import DiskCache, DiskRead, DiskTier
-from pippin.engines.language.prefix_cache.tree import Node, PrefixTree
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

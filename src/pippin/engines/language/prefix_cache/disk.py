@@ -20,8 +20,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from pippin.config.cache_folder import SUFFIX, CacheFile, cache_files, delete, model_folders
-from pippin.engines.language.prefix_cache.blocks import Block, Snapshot, bytes_of, snapshot_arrays
-from pippin.engines.language.prefix_cache.tree import Node, PrefixTree
+from pippin.engines.language.prefix_cache.tree import (
+    Block,
+    Node,
+    PrefixTree,
+    Snapshot,
+    bytes_of,
+    snapshot_arrays,
+)
 
 log = logging.getLogger(__name__)
 

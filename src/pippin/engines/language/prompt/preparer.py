@@ -5,6 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,28 +13,29 @@ import jinja2
 import msgspec
 
 from pippin.config.options.model import ModelOptions
+from pippin.core import parameters
 from pippin.core.conversation import Tool
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Counted, Detokenized, Event, Rendered, Tokenized
 from pippin.core.models import Capabilities, ModelInfo, WorkerSpec
-from pippin.core.requests import GenerationRequest
+from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.engines.language.constraints.grammar import CompiledGrammar, GrammarCompiler
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.prompt import infill, limits
-from pippin.engines.language.prompt.fitting import fit_prompt, too_long
-from pippin.engines.language.prompt.reasoning import ReasoningPlan, plan_reasoning, with_markers
-from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt
+from pippin.engines.language.prompt import infill
+from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.length import TooLong
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.checkpoint import load_processor
 from pippin.engines.language.vision.media import Medium
 from pippin.output import formats
+from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.processing import MediaProcessor
+
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class LanguagePreparer:
                     raise ServerError(
                         "invalid_request", f"'tokens' may hold {MOST_DETOKENIZED} at most.", "tokens"
                     )
-                limits.check_tokens(tokens, self.tokenizer.size, "tokens")
+                self.tokenizer.check(tokens, "tokens")
                 return (Detokenized(self.tokenizer.decode(tokens)),)
             case _:
                 raise ServerError(
@@ -143,7 +145,7 @@ class LanguagePreparer:
         return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
-        limits.check(request, self.tokenizer)
+        check_numbers(request, self.tokenizer)
         offered = self._offered(request)
         asked = request.max_tokens
         reserve = min(1 if asked is None else asked, max(self.context_window // ANSWER_DIVISOR, 1))
@@ -216,7 +218,7 @@ class LanguagePreparer:
         request: GenerationRequest,
         offered: tuple[Tool, ...],
         tool_format: ToolFormat | None,
-        reasoning: ReasoningPlan,
+        reasoning: "ReasoningPlan",
     ) -> CompiledGrammar | None:
         """The grammar that the output format, `tool_choice` and strict tools ask for, or None if they ask for none."""
         wanted, calls = request.output_format, None
@@ -305,3 +307,120 @@ def _cache_key(request: GenerationRequest) -> bytes:
     """The key under which requests share prefixes: those of the same adapter and cache salt."""
     parts = f"{request.adapter or ''}\0{request.cache_salt or ''}"
     return hashlib.blake2b(parts.encode(), digest_size=16).digest()
+
+
+MOST_LOGPROBS = 100
+
+
+def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:
+    """Raises `ServerError` naming the field of a number that this model can't honour."""
+    _check_sampling(request.sampling, tokenizer)
+    tokenizer.check(request.stop_token_ids, "stop_token_ids")
+    most, longest = parameters.MOST_STOPS, parameters.LONGEST_STOP
+    if len(request.stop) > most or any(len(stop) > longest for stop in request.stop):
+        raise _refuse("stop", f"may hold {most} texts of {longest} characters at most")
+    if "" in request.stop:
+        raise _refuse("stop", "holds an empty text, which would stop at once; leave it out")
+    _at_least("max_tokens", request.max_tokens, 0)
+    _at_least("min_tokens", request.min_tokens, 0)
+    for field, asked in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        _at_least(field, asked, 0)
+        if asked is not None and asked > min(MOST_LOGPROBS, tokenizer.size):
+            raise _refuse(
+                field,
+                f"is {asked}; this model gives {min(MOST_LOGPROBS, tokenizer.size)} alternatives at most",
+            )
+    _at_least("thinking_budget", request.thinking.budget, 0)
+
+
+def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:
+    values = msgspec.structs.asdict(sampling)
+    for parameter in parameters.PARAMETERS:
+        value: float | None = values[parameter.name]
+        if value is not None and not parameter.holds(value):
+            raise _refuse(parameter.public_name, f"is {value:g}; it must be {parameter.range}")
+    if sampling.top_k is not None and sampling.top_k > tokenizer.size:
+        raise _refuse("top_k", f"is {sampling.top_k}; this model has {tokenizer.size} tokens")
+    bias, most, largest = sampling.logit_bias or {}, parameters.MOST_BIASES, parameters.LARGEST_BIAS
+    if len(bias) > most:
+        raise _refuse("logit_bias", f"holds {len(bias)} tokens; {most} is the most")
+    tokenizer.check(bias, "logit_bias")
+    for token, value in bias.items():
+        if not -largest <= value <= largest:
+            raise _refuse(
+                "logit_bias",
+                f"gives token {token} a bias of {value:g}; it must be from {-largest:g} to {largest:g}",
+            )
+    if len(sampling.dry_sequence_breakers or ()) > parameters.MOST_BREAKERS:
+        raise _refuse("dry_sequence_breakers", f"may hold {parameters.MOST_BREAKERS} texts at most")
+
+
+def _at_least(field: str, asked: int | None, least: int) -> None:
+    if asked is not None and asked < least:
+        raise _refuse(field, f"is {asked}; it must be at least {least}")
+
+
+def _refuse(field: str, what: str) -> ServerError:
+    return ServerError("invalid_request", f"'{field}' {what}.", field)
+
+
+@dataclass(frozen=True)
+class ReasoningPlan:
+    """The reasoning of one answer. All fields are empty for a model without reasoning and for a raw prompt."""
+
+    format: ReasoningFormat | None = None
+    opened: bool = False  # the prompt ends inside reasoning
+    may_open: bool = False  # the model may begin reasoning by itself
+    start: tuple[int, ...] = ()  # the tokens that begin reasoning
+    end: tuple[int, ...] = ()  # the tokens that are forced when the thinking budget is used up
+
+
+def plan_reasoning(
+    found: ReasoningFormat | None, prompt: RenderedPrompt, request: GenerationRequest, tokenizer: Tokenizer
+) -> ReasoningPlan:
+    """Plan the reasoning of an answer; `found` is the model's own format."""
+    if prompt.raw:
+        return ReasoningPlan()
+    found = with_markers(found, request.thinking.start_marker, request.thinking.end_marker)
+    if found is None:
+        return ReasoningPlan()
+    if found.implicit and request.thinking.enabled is False:
+        found = replace(found, implicit=False)
+    start = _start(found, tokenizer)
+    return ReasoningPlan(
+        found,
+        opened=_opened(found, prompt),
+        may_open=bool(start) and _may_open(found, prompt, request),
+        start=start,
+        end=tuple(tokenizer.encode(found.end)),
+    )
+
+
+def with_markers(found: ReasoningFormat | None, start: str | None, end: str | None) -> ReasoningFormat | None:
+    """The format with other markers, which make a format like `think` of a model without one."""
+    if start is None and end is None:
+        return found
+    return (found or formats.reasoning_format("think")).with_markers(start, end)
+
+
+def _start(found: ReasoningFormat, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens by which the model may begin reasoning before a structured answer, or none.
+
+    A start marker counts only if its first token is an added one. The model was not taught a marker that begins with
+    plain text, and a bracket of the answer would be taken for its beginning.
+    """
+    tokens = tokenizer.encode(found.start)
+    return tuple(tokens) if tokens and tokens[0] in tokenizer.pieces.added else ()
+
+
+def _opened(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
+    """Whether the prompt, or the assistant's words that the answer continues, end inside reasoning."""
+    if prompt.continued:
+        return prompt.continued.rfind(found.start) > prompt.continued.rfind(found.end)
+    return found.open_in(prompt.text)
+
+
+def _may_open(found: ReasoningFormat, prompt: RenderedPrompt, request: GenerationRequest) -> bool:
+    if found.implicit or prompt.continued or request.thinking.enabled is False:
+        return False
+    return not found.open_in(prompt.text) and not prompt.text.rstrip().endswith(found.end.rstrip())

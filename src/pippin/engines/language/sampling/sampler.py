@@ -191,7 +191,8 @@ class BatchSampler:
     def leave(self, keep: list[int]) -> None:
         """Keep only these rows, in this order."""
         places = {row: place for place, row in enumerate(r for r, x in enumerate(self._rows) if x.tracked)}
-        self._history = self._history.kept([places[row] for row in keep if row in places])
+        if places:
+            self._history = self._history.kept([places[row] for row in keep if row in places])
         self._rows = [self._rows[row] for row in keep]
         self._positions = self._positions[keep]
         self._plan = None

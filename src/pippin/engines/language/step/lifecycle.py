@@ -15,7 +15,14 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler
-from pippin.engines.language.step.sequences import Prefilling, Request, Running, Sequence, Waiting
+from pippin.engines.language.step.sequences import (
+    Prefilling,
+    Request,
+    Running,
+    Sequence,
+    Waiting,
+    identity_of,
+)
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.vision.encoder import MediaInputs
 
@@ -316,7 +323,7 @@ class Lifecycle:
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job
-            self._left.append((job.key, job.identify(sequence.tokens[:stop]), slot.view(stop)))
+            self._left.append((job.key, identity_of(job, sequence.tokens[:stop]), slot.view(stop)))
 
     def _earliest(self, running: Running, length: int, prefixes: PrefixCache) -> int:
         """The first position as of which the cache of a sequence of this length can be had."""
@@ -344,7 +351,7 @@ class Lifecycle:
                 job = sequence.request.job
                 sequence.state_node = self._prefixes.keep_state(
                     job.key,
-                    job.identify(sequence.tokens[:length]),
+                    identity_of(job, sequence.tokens[:length]),
                     running.slot.view(length),
                     sequence.state_node,
                 )

@@ -10,6 +10,7 @@ writer, which stands above it.
 """
 
 import time
+from collections import abc
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -141,7 +142,7 @@ class Waiting:
     @cached_property
     def identity(self) -> tuple[int, ...]:
         """The tokens as the prefix cache knows them: those of media by their content."""
-        return self.sequences[0].request.job.identify(self.tokens)
+        return identity_of(self.sequences[0].request.job, self.tokens)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -222,3 +223,8 @@ class Running:
     source: int = -1  # index of its next input in what was drawn last
 
     count: ClassVar[int] = 1  # of sequences, as the other stages have it
+
+
+def identity_of(job: LanguageJob, tokens: abc.Sequence[int]) -> tuple[int, ...]:
+    """Tokens as the prefix cache knows them: those of media by their content."""
+    return tuple(tokens) if job.media is None else job.media.identify(tokens)

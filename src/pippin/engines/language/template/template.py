@@ -1,22 +1,240 @@
-"""Renders chat templates, the Jinja programs of model folders, in a sandbox with limits."""
+"""Renders chat templates, the Jinja programs of model folders, in a sandbox with limits.
+
+A template comes with a model from whoever published it, and a few characters of one can ask for terabytes of memory or
+never end: so the sandbox checks the cost of loops, calls and operations beforehand.
+"""
 
 import datetime
+import functools
 import json
-from typing import Any
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
+import jinja2.sandbox
+import jinja2.visitor
 
-from pippin.engines.language.template.sandbox import (
-    BUDGET,
-    MOST_CHARACTERS,
-    Budget,
-    Sandbox,
-    TemplateRefusal,
-    TemplateTooCostly,
-)
+MOST_CHARACTERS = 64_000_000  # of any text
+MOST_SECONDS = 20.0  # of one rendering
+MOST_LOOPS = 1_000_000  # numbers of all `range` calls in one rendering
+MOST_WIDTH = 100_000  # characters or items that one operation with a number may make
+MOST_BITS = 4096  # of an integer
+MOST_ITEMS = 1_000_000  # of nested lists that are written out
+
+BUDGET: Final = "the budget of this rendering"
+"""The template variable that holds the `Budget`; no template can spell a name with spaces."""
+
+_WIDTH = re.compile(r"\d{6,}|%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{")
+_SIZED_FILTERS = frozenset({"center", "indent", "batch", "slice", "tojson", "wordwrap", "format", "round"})
+_WRITING_FILTERS = frozenset({"tojson", "string", "pprint", "join", "escape", "e"})
+
+
+class TemplateRefusal(Exception):
+    """Raised when the template can't render a conversation; the message says why."""
+
+
+class TemplateTooCostly(TemplateRefusal):
+    """Raised when the template exceeds a limit of the sandbox; the message says which."""
+
+
+class Budget:
+    """The time and the loop iterations that one rendering has left."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + MOST_SECONDS
+        self._loops = MOST_LOOPS
+
+    def check(self) -> None:
+        """Raises `TemplateTooCostly` when the time is used up."""
+        if time.monotonic() > self._deadline:
+            raise TemplateTooCostly("it takes too long")
+
+    def range(self, *bounds: int) -> range:
+        """Python's `range`, counted. Raises `TemplateTooCostly` when the iterations are used up."""
+        numbers = range(*bounds)
+        self._loops -= len(numbers)
+        if self._loops < 0:
+            raise TemplateTooCostly("it loops too often")
+        return numbers
+
+
+class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja's immutable sandbox with limits. A rendering needs a `Budget` as the variable `BUDGET`."""
+
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, finalize=_writable)
+        del self.globals["lipsum"]
+        self.filters = {name: _limited(name, each) for name, each in self.filters.items()}
+        self.filters[_counted.__name__] = _counted
+        self.filters[_joined.__name__] = _joined
+
+    def add_filter(self, name: str, function: Callable[..., Any]) -> None:
+        self.filters[name] = _limited(name, function)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        tree: jinja2.nodes.Template = _Counting(self).visit(super()._parse(source, name, filename))
+        return tree
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        match operator, left, right:
+            case "**", _, _:
+                raise TemplateTooCostly("it uses powers")
+            case "*", int(), int() if left.bit_length() + right.bit_length() > MOST_BITS:
+                raise TemplateTooCostly("it makes too large a number")
+            case "*", str() | list() | tuple(), int(count) if count * len(left) > MOST_WIDTH:
+                raise TemplateTooCostly("it repeats a text too often")
+            case "*", int(count), str() | list() | tuple() if count * len(right) > MOST_WIDTH:
+                raise TemplateTooCostly("it repeats a text too often")
+            case "%", str(), _ if _WIDTH.search(left):
+                raise TemplateTooCostly("it pads a text too far")
+            case "+", str() | list() | tuple(), str() | list() | tuple():
+                _check_length(len(left) + len(right))
+        return super().call_binop(context, operator, left, right)
+
+    def call(
+        self, context: jinja2.runtime.Context, called: Callable[..., Any], /, *given: Any, **named: Any
+    ) -> Any:
+        _budget(context).check()
+        name = getattr(called, "__name__", "")
+        text = getattr(called, "__self__", None)
+        if isinstance(text, str):
+            _check_method(name, text, (*given, *named.values()))
+        return super().call(context, called, *given, **named)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        def checked(*given: Any, **named: Any) -> str:
+            _check_method("format", value.__self__, (*given, *named.values()))
+            return wrapped(*given, **named)
+
+        return checked
+
+
+class _Counting(jinja2.visitor.NodeTransformer):
+    """Rewrites a template so that loops count their iterations and `~` checks the length of its result."""
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        self._environment = environment
+
+    def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        node.iter = self._filtered(node.iter, _counted.__name__)
+        return node
+
+    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        pieces = jinja2.nodes.List(node.nodes, lineno=node.lineno, environment=self._environment)
+        return self._filtered(pieces, _joined.__name__)
+
+    def _filtered(self, node: Any, name: str) -> jinja2.nodes.Filter:
+        return jinja2.nodes.Filter(
+            node, name, [], [], None, None, lineno=node.lineno, environment=self._environment
+        )
+
+
+@jinja2.pass_context
+def _counted(context: jinja2.runtime.Context, items: Iterable[Any]) -> Iterator[Any]:
+    budget = _budget(context)
+    for number, item in enumerate(items):
+        if not number % 128:
+            budget.check()
+        yield item
+
+
+@jinja2.pass_context
+def _joined(context: jinja2.runtime.Context, pieces: list[Any]) -> str:
+    texts = [piece if isinstance(piece, str) else str(_writable(piece)) for piece in pieces]
+    _check_length(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _budget(context: jinja2.runtime.Context) -> Budget:
+    budget = context.resolve_or_missing(BUDGET)
+    if not isinstance(budget, Budget):
+        raise TemplateTooCostly("it is rendered without a budget")
+    return budget
+
+
+def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that checks the size of its result before it computes it."""
+
+    @functools.wraps(function)
+    def limited(*given: Any, **named: Any) -> Any:
+        values = (*given, *named.values())
+        if name in _SIZED_FILTERS and any(isinstance(each, int) and each > MOST_WIDTH for each in values):
+            raise TemplateTooCostly("it pads a text too far")
+        texts = [each for each in values if isinstance(each, str)]
+        if name == "format" and texts and _WIDTH.search(texts[0]):
+            raise TemplateTooCostly("it pads a text too far")
+        if name == "replace" and len(texts) >= 3:
+            _check_method("replace", texts[0], tuple(texts[1:]))
+        if name == "join":
+            _check_joint(values)
+        if name in _WRITING_FILTERS:
+            for each in values:
+                _writable(each)
+        return function(*given, **named)
+
+    return limited
+
+
+def _check_joint(values: tuple[Any, ...]) -> None:
+    items = [each for each in values if isinstance(each, str | list | tuple)]
+    separators = [each for each in values if isinstance(each, str)]
+    if items and separators:
+        _check_length(len(items[0]) * len(separators[-1]))
+
+
+def _check_method(name: str, text: str, given: tuple[Any, ...]) -> None:
+    """Check the size of the result of a method of `text`. Raises `TemplateTooCostly`."""
+    match name, given:
+        case (("center" | "ljust" | "rjust" | "zfill" | "expandtabs" | "format" | "format_map"), _):
+            if any(isinstance(each, int) and each > MOST_WIDTH for each in given):
+                raise TemplateTooCostly("it pads a text too far")
+            if name.startswith("format") and _WIDTH.search(text):
+                raise TemplateTooCostly("it pads a text too far")
+        case "replace", (str(old), str(new), *_):
+            _check_length(len(text) + text.count(old) * len(new))
+        case "join", (str() | list() | tuple() as items, *_):
+            _check_length(len(items) * len(text))
+        case "translate", (dict() as table, *_):
+            _check_length(len(text) * max((len(str(value)) for value in table.values()), default=1))
+        case _:
+            pass
+
+
+def _check_length(characters: int) -> None:
+    if characters > MOST_CHARACTERS:
+        raise TemplateTooCostly("it makes a text that is too long")
+
+
+def _writable(value: Any) -> Any:
+    """Return the value. Raises `TemplateTooCostly` for nested lists whose text would be too long.
+
+    A list that holds another one many times, which does the same, has a text of exponential length.
+    """
+    if not isinstance(value, list | tuple | dict):
+        return value
+    left, waiting = MOST_ITEMS, [value]
+    while waiting:
+        held = waiting.pop()
+        left -= len(held)
+        if left < 0:
+            raise TemplateTooCostly("it writes out a list that is too long")
+        items = held.values() if isinstance(held, dict) else held
+        waiting += [item for item in items if isinstance(item, list | tuple | dict)]
+    return value
 
 
 class ChatTemplate:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pippin.engines.language.template.sandbox import TemplateRefusal
-from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.output.tool_format import History
 
 Messages = list[dict[str, Any]]

@@ -7,8 +7,7 @@ from typing import Any
 
 from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
-from pippin.engines.language.template.sandbox import TemplateRefusal
-from pippin.engines.language.template.template import ChatTemplate
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.engines.language.vision.media import MediaPart, Medium, Modality, modality_of
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pippin.core.events import Token
-from pippin.engines.language.text.stopping import StopFinder
+from pippin.engines.language.step.decoder import StopFinder
 
 TEXT = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3).map(tuple)
