@@ -334,7 +334,7 @@ FAULTS: Final[dict[int, tuple[str, Shown]]] = {
     28: ("developer role rejected", test_developers_are_heard),
     29: (
         "a model unloads during a stream",
-        "runtime/test_pool.py::test_unloading_by_hand_waits_for_requests_and_then_cuts_them",
+        "runtime/pool/test_pool.py::test_unloading_by_hand_waits_for_requests_and_then_cuts_them",
     ),
     30: (
         "kv_bits unused in batches",
