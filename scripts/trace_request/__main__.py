@@ -77,6 +77,7 @@ def traced_server(model: Path, home: Path) -> Iterator[str]:
         "HOME": str(home),
         "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]),
         "PIPPIN_TRACE_FOLDER": str(home),
+        "PIPPIN_WORKER_VARIABLES": "PIPPIN_TRACE_FOLDER",  # else workers would not get it
     }
     output = home / "server.log"
     command = [sys.executable, "-m", "pippin", "serve", str(model), "--port", "0"]
