@@ -106,7 +106,8 @@ def main() -> None:
     from pippin.engines.language import open_engine, open_preparer  # these import mlx
 
     info = ModelInfo(id="bench", kind="language", path=str(options.model))
-    settings = msgspec.to_builtins(ModelOptions())
+    # The raw model and mlx-lm's generator need the model as mlx-lm makes it.
+    settings = msgspec.to_builtins(ModelOptions(cpu_kernels="off"))
     spec = WorkerSpec(info=info, options=settings, threads=options.threads)
     preparer = open_preparer(spec)
     engine = open_engine(spec, preparer, lambda *_: None)
