@@ -17,7 +17,8 @@ import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
-from pippin.api.http.protocol import BoundedConnection, InTurn, Turns, accept_queue
+from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
+from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
@@ -104,7 +105,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
-                http=BoundedConnection,
+                http=connections(UnreadAnswers()),
                 ws="none",
                 lifespan="off",
                 log_config=None,
