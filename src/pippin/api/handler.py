@@ -26,9 +26,8 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.http.body import read_json_body
+from pippin.api.http.body import LARGE, LargeWork, read_json_body
 from pippin.api.http.forms import Form, read_form
-from pippin.api.http.large_work import LARGE, LargeWork
 from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
 from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
@@ -38,7 +37,7 @@ from pippin.core.events import Counted, Event
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
-from pippin.service.run import Starter
+from pippin.service.service import Starter
 from pippin.service.tools.offers import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.context import VERSION, DocumentedRoute
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.shared.openai_answers import ErrorBody
+from pippin.api.dialects.shared.openai import ErrorBody
 from pippin.api.http.forms import FORM
 
 REFERENCE: Final = "#/components/schemas/{name}"

@@ -18,7 +18,7 @@ from pippin.api.dialects.completions import encode as completions_encoder
 from pippin.api.dialects.shared import media as media_source
 from pippin.api.dialects.shared.fields import names_of
 from pippin.api.dialects.shared.media import decoded_base64
-from pippin.api.http.large_work import LARGE, LargeWork
+from pippin.api.http.body import LARGE, LargeWork
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest, draw
 from pippin.api.storage.response_store import ResponseStore
 from pippin.core.events import (

@@ -18,7 +18,7 @@ from pippin import __version__
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.limits import Limits
 from pippin.api.dialects.base import RunInfo, StreamEncoder
-from pippin.api.http.large_work import LargeWork, drawn_bytes
+from pippin.api.http.body import LargeWork, drawn_bytes
 from pippin.api.http.reply import Presence
 from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
@@ -36,7 +36,7 @@ from pippin.core.events import (
 from pippin.core.models import ModelInfo, ModelState
 from pippin.core.tasks import Generate, Task
 from pippin.service import Service
-from pippin.service.run import AnyRun, Starter
+from pippin.service.service import AnyRun, Starter
 
 
 def load_comment(states: list[ModelState], model: str) -> bytes:

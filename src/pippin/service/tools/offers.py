@@ -13,7 +13,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
 from pippin.service import Service
-from pippin.service.run import AnyRun, Starter
+from pippin.service.service import AnyRun, Starter
 from pippin.service.tools.loop import ToolLoop
 
 NOT_ALLOWED: Final = (

@@ -2,6 +2,5 @@
 
 - `tokenizer.py`: the model's tokenizer, its special tokens and its chat templates, and the text of one stream of
   tokens, exact to the byte.
-- `literals.py`: special tokens that a client's text spells are encoded as text.
-- `length.py`: refuses a text that is too long while it is read.
+- `literals.py`: prompts are encoded within a length, and special tokens that a client's text spells as text.
 """

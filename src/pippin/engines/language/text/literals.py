@@ -1,4 +1,4 @@
-"""Shields markers in clients' text: `<|im_end|>` in a message is encoded as text and never ends the message.
+"""Encodes prompts within a length, as what they are: `<|im_end|>` in a client's text never ends the message.
 
 Markers are special tokens, and added tokens that the chat template or an output format is written with. Before a
 template sees a client's text, a noncharacter (U+FDEE) is put into each marker in it, so that every whole marker of the
@@ -11,11 +11,39 @@ import json
 import re
 from collections.abc import Iterable
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 import tokenizers
 
-from pippin.engines.language.text.length import check_length
+# A tokenizer of 50,000 words takes about 100 bytes of memory for each byte of text, and two seconds for each megabyte
+# (measured with SmolLM2's on 30 MB of English: 63 s, 2.8 GB). So a text that can hardly fit is tokenized in pieces
+# first, until their tokens are more than may be. Only then nothing is known of the rest, which is never looked at.
+PIECE: Final = 64 << 10  # characters
+LIKELY: Final = (
+    6  # characters of a token in an ordinary text, at most: below that a text is tokenized at once
+)
+AT_A_CUT: Final = 16  # tokens that a cut in the midst of a word may have made more
+
+
+class TooLong(Exception):
+    """A text has more tokens than may be: `least` of them, or more."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"the text has {least} tokens or more")
+        self.least = least
+
+
+def check_length(backend: tokenizers.Tokenizer, text: str, most: int | None) -> None:
+    """Raises `TooLong` for a long text that has more than `most` tokens; `None` is no limit."""
+    if most is None or len(text) <= max(PIECE, most * LIKELY):
+        return
+    count = 0
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        count += max(0, len(backend.encode_batch_fast([piece], add_special_tokens=False)[0].ids) - AT_A_CUT)
+        if count > most:
+            raise TooLong(count)
+
 
 BREAK = "\ufdee"
 """The noncharacter that shielding puts into a marker."""

@@ -13,8 +13,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from pippin.core.errors import ServerError
-from pippin.engines.language.text.length import check_length
-from pippin.engines.language.text.literals import Literals
+from pippin.engines.language.text.literals import Literals, check_length
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
