@@ -1,19 +1,18 @@
 """What routes are made from, and the form in which they are made."""
 
-import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Endpoint as Endpoint
+from pippin.api.access.exchange import routed
 from pippin.api.answers.media import MediaResolver
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
@@ -24,8 +23,6 @@ from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +78,8 @@ def both(
     """Routes for an address with the version and without it."""
     names = list(methods) or ["GET"]
 
-    @functools.wraps(endpoint)
-    async def routed(request: Request) -> Response:
-        exchange_of(request.scope).route = VERSION + path
-        return await endpoint(request)
-
-    return [
-        DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in (VERSION, "")
-    ]
+    told = routed(VERSION + path, endpoint)
+    return [DocumentedRoute(prefix + path, told, names, body, answer, form=form) for prefix in (VERSION, "")]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

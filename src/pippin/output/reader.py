@@ -12,7 +12,7 @@ from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
-from pippin.output.notations.channels import Channels
+from pippin.output.channels import Channels
 from pippin.output.notations.json_calls import read_message_call
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.source import Malformed, Markers, Reading, Source

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pippin.core.conversation import Tool
-from pippin.output.notations.channels import Channels
+from pippin.output.channels import Channels
 from pippin.output.source import Malformed, Reading, Source
 from pippin.output.writer import Writer
 

@@ -255,7 +255,7 @@ class Service:
         self.catalog = catalog
         self.pool = pool
         self._options = options
-        self._awake = awake or Awake(None)
+        self._awake = awake
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -272,7 +272,8 @@ class Service:
         log.debug("Request %s of %s for model %r.", id, client or "a client", model)
         start = asyncio.create_task(self._start(task, model, id), name=f"start {id}")
         self._starting[id] = start
-        self._awake.working()
+        if self._awake is not None:
+            self._awake.working()
         try:
             return await start
         except asyncio.CancelledError:
@@ -340,7 +341,8 @@ class Service:
                 run.fail(report)
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
-        await self._awake.close()
+        if self._awake is not None:
+            await self._awake.close()
 
     async def _start(self, task: Task, model: str, id: str) -> Run:
         if isinstance(task, Generate):
@@ -438,7 +440,7 @@ class Service:
     def _tell(self) -> None:
         self._ended.set()
         self._ended = asyncio.Event()
-        if not self.active:
+        if self._awake is not None and not self.active:
             self._awake.resting()
 
     async def _until_idle(self, seconds: float) -> bool:

@@ -19,6 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
@@ -46,11 +48,22 @@ from pippin.core.models import WorkerSpec
 from pippin.core.tasks import text_length
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, Preparer
-from pippin.worker.logs import request_log
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait
 RECHECK: Final = 1.0  # seconds between looks at a socket that has no room
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The request that this thread works on, which its log lines name."""
+
+
+@contextmanager
+def working_on(id: str) -> Iterator[None]:
+    token = request_id.set(id)
+    try:
+        yield
+    finally:
+        request_id.reset(token)
 
 
 class LinkLost(Exception):
@@ -258,7 +271,7 @@ class Preparation:
 
     def _prepare(self, order: Submit) -> None:
         preparer, done = self._ready.result()
-        with request_log(order.id):
+        with working_on(order.id):
             answer = _prepared(preparer, order)
         try:
             done(order.id, answer)
@@ -415,7 +428,7 @@ class StepLoop:
                 self._submit(engine, job)
 
     def _submit(self, engine: Engine, job: Job) -> None:
-        with request_log(job.id):
+        with working_on(job.id):
             try:
                 engine.submit(job)
             except ServerError as error:

@@ -83,7 +83,7 @@ def build_engine(
     shares = share_memory(plan, options, size)
     # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
     batching = choose_batching(model, options, steady if plan.slow_functions else unmarked)
-    if len(adapters) and batching.shape is None:
+    if adapters.names and batching.shape is None:
         message = "Adapters cannot be used with this model: its rows run one at a time. Start without them."
         raise ServerError("load_failed", message, "adapters")
     prefixes = None
@@ -126,7 +126,7 @@ def _limits(
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
-        longest_chunk=plan.longest_chunk,
+        longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),

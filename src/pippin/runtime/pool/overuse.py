@@ -11,8 +11,7 @@ from typing import Any, Final
 import psutil
 
 from pippin.core.errors import ServerError
-from pippin.runtime.pool.clock import Changes, Clock
-from pippin.runtime.pool.slot import Slot
+from pippin.runtime.pool.state import Changes, Clock, Slot
 from pippin.runtime.workers.worker import Worker
 
 log = logging.getLogger(__name__)

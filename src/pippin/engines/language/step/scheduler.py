@@ -3,7 +3,6 @@
 What a step costs is learnt from the last ones, so that a chunk is sized to keep the gap between two tokens.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
@@ -136,9 +135,9 @@ class StepLimits:
     sequence_bytes: Callable[[int], int]  # of one sequence with capacity for so many tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
     memory: int  # bytes for running sequences and prompts under way
-    longest_chunk: Callable[[int], int] = lambda context: (
-        sys.maxsize
-    )  # tokens that may be computed behind so many
+    longest_chunk: Callable[[int], int] | None = (
+        None  # tokens that may be computed behind so many, if not a full chunk
+    )
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot
