@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from pippin.output.notations.literals import PYTHON, read_literal
 from pippin.output.schemas import property_schema, type_of, types_of
-from pippin.output.source import Malformed, Put, Source
+from pippin.output.stream import Malformed, Put, Source
 
 Untyped = Literal["string", "json"]
 """What a value is whose type the schema does not say: a string, or JSON if it reads as such."""

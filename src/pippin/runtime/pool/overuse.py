@@ -1,6 +1,6 @@
 """What becomes of a model that takes more memory than its plan: it sheds its caches, then it is started anew.
 
-This is the soft limit. `workers/memory.py` holds the hard one, at which a worker is killed.
+This is the soft limit. `MemoryWatch` of `workers/supervisor.py` holds the hard one, at which a worker is killed.
 """
 
 import asyncio
