@@ -26,9 +26,17 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.http.body import LARGE, LargeWork, read_json_body
+from pippin.api.http.body import (
+    EVENTS,
+    LARGE,
+    EventStream,
+    LargeWork,
+    Presence,
+    each_after,
+    following,
+    read_json_body,
+)
 from pippin.api.http.forms import Form, read_form
-from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
 from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions

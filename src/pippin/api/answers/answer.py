@@ -18,8 +18,7 @@ from pippin import __version__
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.limits import Limits
 from pippin.api.dialects.base import RunInfo, StreamEncoder
-from pippin.api.http.body import LargeWork, drawn_bytes
-from pippin.api.http.reply import Presence
+from pippin.api.http.body import LargeWork, Presence, drawn_bytes
 from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion, collect
