@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -66,6 +68,21 @@ SHELVES = {"api/routes", "cli/verbs", "output/reasoning_parsers", "output/tool_p
 """Folders of like things, which may hold more."""
 
 LONGEST_FUNCTION = 60
+
+# Whoever reads these, in this order, knows one step of the language engine; docs/architecture.md names them.
+ONE_STEP = (
+    "core/events",
+    "engines/base",
+    "engines/language/step/engine",
+    "engines/language/step/scheduler",
+    "engines/language/step/sequences",
+    "engines/language/step/lifecycle",
+    "engines/language/step/batch",
+    "engines/language/kv_cache/slots",
+    "engines/language/sampling/sampler",
+)
+MOST_LINES_OF_A_STEP = 2_500
+MOST_FILES_OF_A_REQUEST = 53
 
 
 def room(path: Path) -> str:
@@ -221,3 +238,23 @@ def test_a_room_says_what_it_owns_and_where_to_begin(room: Path) -> None:
     else:
         is_small = sum(path.name != "__init__.py" for path in room.rglob("*.py")) <= 3
         assert is_small or relative(room) in SHELVES, f"{relative(room)}/__init__.py says not where to begin"
+
+
+def test_a_step_of_the_engine_is_read_in_an_afternoon() -> None:
+    page = (TESTS.parent / "docs" / "architecture.md").read_text()
+    lines = 0
+    for name in ONE_STEP:
+        lines += len((SOURCE / f"{name}.py").read_text().splitlines())
+        assert f"`{name.removeprefix('engines/language/')}`" in page, (
+            f"docs/architecture.md does not name {name}"
+        )
+    assert lines < MOST_LINES_OF_A_STEP
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_streamed_chat_crosses_few_files(demo_model: Path) -> None:
+    command = [sys.executable, "-m", "scripts.trace_request", "--model", str(demo_model)]
+    traced = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True).stdout
+    [files] = re.findall(r"^together +(\d+)", traced, re.MULTILINE)
+    assert int(files) <= MOST_FILES_OF_A_REQUEST, traced

@@ -200,7 +200,7 @@ class LanguageEngine:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
             shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
-            self.lifecycle.resize(shares.rows)
+            self.lifecycle.resize(shares.sequences)
             if self.prefixes is not None:
                 self.prefixes.tree.resize(shares.prefixes)
         self._options = merged
