@@ -5,7 +5,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
 
+UNVERSIONED: Final = "/api/"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -78,17 +79,19 @@ def both(
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
 ) -> list[Route]:
-    """Routes for an address with the version and without it."""
+    """Routes for an address with the version and without it.
+
+    Addresses under `/api` have no version, as the servers whose APIs they are have none.
+    """
     names = list(methods) or ["GET"]
+    prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
 
     @functools.wraps(endpoint)
     async def routed(request: Request) -> Response:
-        exchange_of(request.scope).route = VERSION + path
+        exchange_of(request.scope).route = prefixes[0] + path
         return await endpoint(request)
 
-    return [
-        DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in (VERSION, "")
-    ]
+    return [DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in prefixes]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

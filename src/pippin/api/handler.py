@@ -81,6 +81,7 @@ class Prepared:
     operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
+    media: str = EVENTS  # of a stream
 
 
 class Handler:
@@ -116,18 +117,32 @@ class Handler:
         self._limits.admit(exchange)
 
     async def answer(
-        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
     ) -> Response:
-        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code."""
-        return await self.respond(request, await self.prepare(request, dialect, history=history))
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code.
+
+        `body` is that of a request which was counted and read before.
+        """
+        return await self.respond(request, await self.prepare(request, dialect, history=history, body=body))
 
     async def prepare(
-        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
     ) -> Prepared:
         """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
-        self._limits.admit(exchange)
-        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        if body is None:
+            self._limits.admit(exchange)
+            body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
         tasks = [
@@ -140,7 +155,13 @@ class Handler:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
         starter = self._tools.starter(self._service, equipped)
         return Prepared(
-            decoded=decoded, tasks=tasks, run=run, operation=dialect.name, encoder=encoder, starter=starter
+            decoded=decoded,
+            tasks=tasks,
+            run=run,
+            operation=dialect.name,
+            encoder=encoder,
+            starter=starter,
+            media=dialect.media,
         )
 
     async def respond(
@@ -164,7 +185,8 @@ class Handler:
             await answer.close()
             raise
         pieces = self._pieces(answer, encoder)
-        return EventStream(pieces if save is None else each_after(save, pieces), answer.close)
+        pieces = pieces if save is None else each_after(save, pieces)
+        return EventStream(pieces, answer.close, media=prepared.media)
 
     def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
         """Begin to run what was prepared. Whoever opens an answer closes it."""

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-EVENTS: Final = "text/event-stream; charset=utf-8"
+from pippin.api.dialects.shared.frames import EVENTS as EVENTS
 
 
 class EventStream(Response):

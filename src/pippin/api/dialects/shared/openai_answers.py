@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pippin.api.dialects.shared.frames import COMMENT, DONE
+from pippin.api.dialects.shared.frames import COMMENT, DONE, EVENTS
 from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
@@ -122,7 +122,9 @@ def encode_error(report: ErrorReport) -> bytes:
 
 
 class OpenAIErrors:
-    """The errors of a dialect of OpenAI's, for dialects to inherit."""
+    """The errors of a dialect of OpenAI's, and the media type of its streams, for dialects to inherit."""
+
+    media = EVENTS
 
     def status(self, report: ErrorReport) -> int:
         return report.status
