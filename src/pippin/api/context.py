@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -23,6 +23,8 @@ from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
+
+UNVERSIONED: Final = "/api/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,15 @@ def both(
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
 ) -> list[Route]:
-    """Routes for an address with the version and without it."""
-    names = list(methods) or ["GET"]
+    """Routes for an address with the version and without it.
 
-    told = routed(VERSION + path, endpoint)
-    return [DocumentedRoute(prefix + path, told, names, body, answer, form=form) for prefix in (VERSION, "")]
+    Addresses under `/api` have no version, as the servers whose APIs they are have none.
+    """
+    names = list(methods) or ["GET"]
+    prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
+
+    told = routed(prefixes[0] + path, endpoint)
+    return [DocumentedRoute(prefix + path, told, names, body, answer, form=form) for prefix in prefixes]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

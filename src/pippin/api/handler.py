@@ -26,8 +26,8 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import (
-    EVENTS,
     LARGE,
     EventStream,
     LargeWork,
@@ -89,6 +89,7 @@ class Prepared:
     operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
+    media: str = EVENTS  # of a stream
 
 
 class Handler:
@@ -132,18 +133,32 @@ class Handler:
         return generate
 
     async def answer(
-        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
     ) -> Response:
-        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code."""
-        return await self.respond(request, await self.prepare(request, dialect, history=history))
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code.
+
+        `body` is that of a request which was counted and read before.
+        """
+        return await self.respond(request, await self.prepare(request, dialect, history=history, body=body))
 
     async def prepare(
-        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
     ) -> Prepared:
         """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
-        self._limits.admit(exchange)
-        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        if body is None:
+            self._limits.admit(exchange)
+            body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
         tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
@@ -156,7 +171,13 @@ class Handler:
         if any(each.offered for each in equipped):
             starter = self._tools.starter(self._service, equipped)
         return Prepared(
-            decoded=decoded, tasks=tasks, run=run, operation=dialect.name, encoder=encoder, starter=starter
+            decoded=decoded,
+            tasks=tasks,
+            run=run,
+            operation=dialect.name,
+            encoder=encoder,
+            starter=starter,
+            media=dialect.media,
         )
 
     async def respond(
@@ -180,7 +201,8 @@ class Handler:
             await answer.close()
             raise
         pieces = self._pieces(answer, encoder)
-        return EventStream(pieces if save is None else each_after(save, pieces), answer.close)
+        pieces = pieces if save is None else each_after(save, pieces)
+        return EventStream(pieces, answer.close, media=prepared.media)
 
     def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
         """Begin to run what was prepared. Whoever opens an answer closes it."""

@@ -31,7 +31,10 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
 TOOLS: Final = "/mcp"
 EXECUTE_TOOL: Final = "/mcp/execute"
-MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", TOOLS)
+MANAGED: Final = (
+    *("/unload", "/load", "/models", "/cache", "/settings", TOOLS),
+    *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
+)
 """Paths under which everything that changes something is management."""
 NO_KEY: Final = (
     "Managing the server needs an API key here; the operator sets one with --api-key, "
@@ -217,7 +220,7 @@ class Guard:
         if origin is not None and origin not in self._policy.origins:
             raise ServerError("permission", "Web pages of this origin may not manage the server.")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            check_json(headers)
+            check_json(headers, path)
 
 
 def _check_endpoint(key: Key, path: str) -> None:

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, PartDelta
 
@@ -68,26 +69,29 @@ def _bytes_of(value: Any) -> int:
 MIB: Final = 1 << 20
 LEAST_MEMORY: Final = 1 << 30  # bytes for the bodies of all requests
 LARGEST_BODIES: Final = 4  # bodies of the largest size that are held at once, where that is more
+FORM: Final = "application/x-www-form-urlencoded"
 SLOWEST: Final = 4 << 10
 """Bytes a second, from which a slow client differs from one that means to hold a place."""
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
     """The bytes of a JSON body. Raises `ServerError` before more than the limit is held."""
-    check_json(request.headers)
+    check_json(request.headers, request.scope["path"])
     return await read_body(request, limit_mb, idle_seconds)
 
 
-def check_json(headers: Headers) -> None:
+def check_json(headers: Headers, path: str = "") -> None:
     """Refuse a body that is not announced as JSON. Raises `ServerError`.
 
-    A page of another site can make a browser send text and forms without asking first; JSON it can't.
+    A page of another site can make a browser send text and forms without asking first; JSON it can't. Ollama's own
+    examples send JSON under the name of a form, as curl does by itself; a browser would tell where a form comes from.
     """
     given = headers.get("content-type", "")
     media = given.partition(";")[0].strip().lower()
     if media == "application/json" or media.endswith("+json"):
         return
-    if not media and "origin" not in headers:
+    told = "origin" in headers or "sec-fetch-site" in headers
+    if not told and (not media or (media == FORM and path.startswith("/api/"))):
         return
     raise ServerError(
         "unsupported_media_type", "Send the body as JSON, with the header `Content-Type: application/json`."
@@ -201,9 +205,6 @@ class BodyMemory:
                 self._of_callers[caller] = left
             else:
                 self._of_callers.pop(caller, None)
-
-
-EVENTS: Final = "text/event-stream; charset=utf-8"
 
 
 class EventStream(Response):

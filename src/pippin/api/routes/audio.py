@@ -7,7 +7,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.http.body import EVENTS, drawn_bytes
+from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Form
 from pippin.api.kinds import speech, transcription
 from pippin.core.errors import ServerError

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import EngineFields, Name, Tokens
 from pippin.api.dialects.shared.fields import BOOKKEEPING, invalid, unsupported
-from pippin.api.dialects.shared.frames import COMMENT, DONE
+from pippin.api.dialects.shared.frames import COMMENT, DONE, EVENTS
 from pippin.core.errors import ErrorKind, ErrorReport
 from pippin.core.events import Accepted, Finished, FinishReason, Progress, Timings, Token, Usage
 from pippin.core.parameters import LONGEST_STOP, MOST_STOPS
@@ -292,7 +292,9 @@ def encode_error(report: ErrorReport) -> bytes:
 
 
 class OpenAIErrors:
-    """The errors of a dialect of OpenAI's, for dialects to inherit."""
+    """The errors of a dialect of OpenAI's, and the media type of its streams, for dialects to inherit."""
+
+    media = EVENTS
 
     def status(self, report: ErrorReport) -> int:
         return report.status
