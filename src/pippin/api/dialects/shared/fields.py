@@ -179,7 +179,7 @@ def check_values(data: bytes) -> None:
 
 @functools.cache
 def _decoder(type: Any) -> decoding.JsonDecoder[Any]:
-    """One decoder is kept for each body: to make it anew costs more than to read a short body."""
+    """One decoder is kept for each type of body."""
     return decoding.json_decoder(type)
 
 
