@@ -74,7 +74,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Watch:
     monkeypatch.setattr(msgspec.json, "decode", watch)
     # Bodies are read by decoders that are kept: here each reads by the function that is watched.
     monkeypatch.setattr(
-        fields, "_decoder", lambda type: SimpleNamespace(decode=partial(watch, type=known(type)))
+        fields, "_decoder", lambda body: SimpleNamespace(decode=partial(watch, type=known(body)))
     )
     return watch
 
