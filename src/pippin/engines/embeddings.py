@@ -37,7 +37,7 @@ from pippin.engines.encoding import (
     read_json,
 )
 from pippin.engines.language.model.weights import load_weights
-from pippin.engines.language.text.length import TooLong
+from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.model import VisionModel
 
 ENCODERS = frozenset(

@@ -22,7 +22,7 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
-from pippin.engines.language.text.length import TooLong, beginning
+from pippin.engines.language.text.tokenizer import TooLong, beginning
 
 Floats = npt.NDArray[np.float32]
 

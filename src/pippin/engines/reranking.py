@@ -31,7 +31,7 @@ from pippin.engines.encoding import (
     gathered,
     padded,
 )
-from pippin.engines.language.text.length import TooLong
+from pippin.engines.language.text.tokenizer import TooLong
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
 SYSTEM = (
