@@ -80,6 +80,20 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   not fit its window, whatever the threshold. `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
 
+## Files and batches
+
+| Address | What it does |
+|---|---|
+| `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
+| `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | OpenAI's batches |
+| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | Anthropic's |
+
+- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured. `files_mb` bounds those of one key.
+- **Batches** of Chat Completions, Completions, Responses and Embeddings, of at most 50,000 lines, and of 100,000
+  messages. A file with a line that is no request fails as a whole, and the batch says which lines. Streams are refused.
+- A batch waits for every other request ([operating.md](operating.md#batches)), goes on after a restart, and answers
+  each line once. A line that the server could not answer is tried again; other errors are its answer.
+
 ## Chat Completions and Completions
 
 - **`return_progress`** is llama.cpp's: a stream tells how far the prompt is, in chunks whose choice is empty and whose

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.media import MediaResolver
+from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
@@ -42,6 +43,7 @@ class Api:
     store: ResponseStore
     media: MediaResolver
     tool_servers: ToolServers
+    batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

@@ -48,6 +48,9 @@ Read = TypeVar("Read")
 MCP_SERVERS: Final = "x-mcp-servers"
 """Header with names of MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
 
+BACKGROUND: Final = -(2**31)
+"""The priority of lines of batches, below all that a client can ask for."""
+
 REMEMBERED: Final = 256  # unknown fields
 FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
 """What a misspelt field can look like; other keys may be a client's words, which are not for the log."""
@@ -146,7 +149,7 @@ class Handler:
         decoded = await self.decode(request, dialect, body, history)
         equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
         tasks = [
-            Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
+            Generate(await self._media.resolve(self._ranked(wanted.request, request))) for wanted in equipped
         ]
         run = await self._run_info(decoded.requests[0].model, exchange)
         if history is None:
@@ -327,6 +330,13 @@ class Handler:
     async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
         allowed = exchange_of(request.scope).may_use_tools
         return await self._tools.equip(wanted, mcp_servers_of(request), allowed=allowed)
+
+    def _ranked(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
+        """The request with its salt, behind all others where it is a line of a batch."""
+        salted = self._salted(wanted, request)
+        if not exchange_of(request.scope).background:
+            return salted
+        return msgspec.structs.replace(salted, priority=BACKGROUND)
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
         """The request with a salt that gives its tenant, and its key among several, a prefix cache of its own."""
