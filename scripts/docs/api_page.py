@@ -88,7 +88,8 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 | `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | OpenAI's batches |
 | `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | Anthropic's |
 
-- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured. `files_mb` bounds those of one key.
+- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
+  of one key.
 - **Batches** of Chat Completions, Completions, Responses and Embeddings, of at most 50,000 lines, and of 100,000
   messages. A file with a line that is no request fails as a whole, and the batch says which lines. Streams are refused.
 - A batch waits for every other request ([operating.md](operating.md#batches)), goes on after a restart, and answers

@@ -1,19 +1,18 @@
 """What routes are made from, and the form in which they are made."""
 
-import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Endpoint as Endpoint
+from pippin.api.access.exchange import routed
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
@@ -27,7 +26,6 @@ from pippin.mcp import ToolServers
 from pippin.service import Service
 
 UNVERSIONED: Final = "/api/"
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +86,8 @@ def both(
     names = list(methods) or ["GET"]
     prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
 
-    @functools.wraps(endpoint)
-    async def routed(request: Request) -> Response:
-        exchange_of(request.scope).route = prefixes[0] + path
-        return await endpoint(request)
-
-    return [DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in prefixes]
+    told = routed(prefixes[0] + path, endpoint)
+    return [DocumentedRoute(prefix + path, told, names, body, answer, form=form) for prefix in prefixes]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

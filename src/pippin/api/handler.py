@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
@@ -26,19 +26,27 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.http.body import read_json_body
+from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.body import (
+    LARGE,
+    EventStream,
+    LargeWork,
+    Presence,
+    each_after,
+    following,
+    read_json_body,
+)
 from pippin.api.http.forms import Form, read_form
-from pippin.api.http.large_work import LARGE, LargeWork
-from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
 from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
+from pippin.core.conversation import Reasoning, Text, ToolCall
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
-from pippin.service.run import Starter
+from pippin.service.service import Starter
 from pippin.service.tools.offers import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)
@@ -119,6 +127,14 @@ class Handler:
         """Count a request against its caller's limits. Raises `ServerError`."""
         self._limits.admit(exchange)
 
+    def endpoint(self, dialect: AnyDialect) -> Endpoint:
+        """What answers the requests to a dialect's address."""
+
+        async def generate(request: Request) -> Response:
+            return await self.answer(request, dialect)
+
+        return generate
+
     async def answer(
         self,
         request: Request,
@@ -148,15 +164,15 @@ class Handler:
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
-        tasks = [
-            Generate(await self._media.resolve(self._ranked(wanted.request, request))) for wanted in equipped
-        ]
+        tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
         run = await self._run_info(decoded.requests[0].model, exchange)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
-        starter = self._tools.starter(self._service, equipped)
+        starter: Starter = self._service
+        if any(each.offered for each in equipped):
+            starter = self._tools.starter(self._service, equipped)
         return Prepared(
             decoded=decoded,
             tasks=tasks,
@@ -209,7 +225,7 @@ class Handler:
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
         equipped = await self._equipped(wanted, request)
-        task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
+        task = CountTokens(await self._resolved(equipped.request, request))
         [*_, counted] = await self.perform(
             request, task, model=wanted.model, operation=f"{dialect.name}_count"
         )
@@ -328,15 +344,21 @@ class Handler:
         return run
 
     async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
+        named = mcp_servers_of(request)
+        if not (named or wanted.toolsets or self._tools.unasked):
+            return Equipped(wanted)
         allowed = exchange_of(request.scope).may_use_tools
-        return await self._tools.equip(wanted, mcp_servers_of(request), allowed=allowed)
+        return await self._tools.equip(wanted, named, allowed=allowed)
 
-    def _ranked(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request with its salt, behind all others where it is a line of a batch."""
+    async def _resolved(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
+        """The request that is run: salted, with its media as bytes, and behind all others where it is of a batch."""
         salted = self._salted(wanted, request)
-        if not exchange_of(request.scope).background:
+        if exchange_of(request.scope).background:
+            salted = msgspec.structs.replace(salted, priority=BACKGROUND)
+        parts = (part for message in salted.messages or () for part in message.parts)
+        if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted
-        return msgspec.structs.replace(salted, priority=BACKGROUND)
+        return await self._media.resolve(salted)
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
         """The request with a salt that gives its tenant, and its key among several, a prefix cache of its own."""

@@ -16,7 +16,7 @@ from pippin import __version__
 from pippin.api.context import UNVERSIONED, VERSION, DocumentedRoute
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.encode import LINES
-from pippin.api.dialects.shared.openai_answers import ErrorBody
+from pippin.api.dialects.shared.openai import ErrorBody
 from pippin.api.http.forms import FORM
 
 REFERENCE: Final = "#/components/schemas/{name}"

@@ -11,7 +11,7 @@ from pippin.api.batches import anthropic, openai
 from pippin.api.batches.inside import Inside, Reply
 from pippin.api.batches.runner import Answers, BatchRunner
 from pippin.api.batches.store import Batch, BatchStore
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai import encode_error
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
-from pippin.api.dialects.shared.openai_answers import encode_error
+from pippin.api.dialects.shared.openai import encode_error
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.batches.store import StoredFile
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import invalid, unsupported
+from pippin.api.http.body import EventStream
 from pippin.api.http.forms import Form
-from pippin.api.http.reply import EventStream
 from pippin.api.storage.response_store import page_of
 from pippin.core.errors import ServerError
 

@@ -18,7 +18,7 @@ from pippin.api.batches.runner import new_id, spans
 from pippin.api.batches.store import Batch, Counts, Line
 from pippin.api.context import VERSION, Api, both, json_reply
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.http.reply import EventStream
+from pippin.api.http.body import EventStream
 from pippin.api.routes.batches import DAY, check_unfinished
 from pippin.api.routes.files import drawn_in_pieces, nothing
 from pippin.core.errors import ServerError

@@ -28,7 +28,7 @@ from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerate
 from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
-from pippin.api.http.reply import EventStream
+from pippin.api.http.body import EventStream
 from pippin.api.kinds.embeddings import inputs_of
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError

@@ -18,7 +18,7 @@ from pippin.api.dialects.messages.encode import (
     error_of,
 )
 from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
-from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
     EngineFields,
     ResponseFormat,

@@ -16,7 +16,7 @@ from pippin.api.dialects.shared.engine_fields import (
     schema_format,
 )
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Unused, invalid
-from pippin.api.dialects.shared.openai_fields import StopTexts, stops_of
+from pippin.api.dialects.shared.openai import StopTexts, stops_of
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, Thinking
 
 LATEST: Final = ":latest"

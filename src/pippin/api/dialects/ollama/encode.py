@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.shared.openai_answers import TokenLogprob, logprobs_of
+from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
 from pippin.core.completion import CompletedPart, Completion
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport

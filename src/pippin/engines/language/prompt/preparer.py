@@ -25,8 +25,7 @@ from pippin.engines.language.constraints.grammar import CompiledGrammar, Grammar
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
-from pippin.engines.language.text.length import TooLong
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import load_processor
 from pippin.engines.language.vision.media import Medium
 from pippin.output import formats
