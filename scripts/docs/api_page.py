@@ -43,6 +43,17 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   (`num_gpu`, `num_thread`, ...) change nothing; `mirostat`, `template` and `context` are refused by name.
 - `POST /api/create` and `/api/push` are refused: models are imported by `pippin import`, and not uploaded.
 
+## LM Studio
+
+| Address | What it does |
+|---|---|
+| `GET /api/v0/models`, `GET /api/v0/models/{id}` | the models that are here, with kind, state and context |
+| `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's of these names |
+| `GET /api/v1/models` | the same in the newer form |
+| `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
+
+`/api/v1/chat` is refused: `/v1/responses` keeps conversations.
+
 ## Responses
 
 | Address | What it does |
