@@ -84,6 +84,7 @@ class CompiledGrammar:
     start: LLMatcher
     words: int  # of 32 bits, in a mask
     size: int  # bytes that it counts for in the cache
+    special: frozenset[int]  # tokens that its free text never matches
 
     def matcher(self) -> GrammarMatcher:
         return GrammarMatcher(self.start.deep_copy())
@@ -97,6 +98,7 @@ class GrammarCompiler:
         self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
+        self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
         self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._size = 0
 
@@ -174,7 +176,7 @@ class GrammarCompiler:
         if matcher.is_error():
             raise refusal(matcher.get_error())
         words = -(-self._tokenizer.size // 32)
-        compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD)
+        compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
         with self._lock:
             if source not in self._cache:
                 self._cache[source] = compiled
