@@ -316,8 +316,12 @@ class SequenceDecoder:
         budget = self.job.thinking_budget
         if budget is None or self.forced or not self._reader.thinking or not self.job.thinking_end:
             return
-        if self.reasoning_tokens >= budget:
-            self.forced = self.job.thinking_end
+        end = self.job.thinking_end
+        if self.reasoning_tokens < budget:
+            return
+        if self.job.grammar_has_reasoning and self._matcher and self._matcher.allowed([end[0]]) == 0:
+            return  # in the middle of a character
+        self.forced = end
 
 
 def _set(row: NDArray[np.int32], token: int) -> None:
