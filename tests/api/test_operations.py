@@ -201,6 +201,20 @@ def test_unknown_addresses_and_methods_have_openais_shape() -> None:
     wrong = ask("PUT", "/v1/chat/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "POST" in wrong.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/settings", "GET, HEAD, PATCH"),
+        ("/v1/responses/resp_x", "DELETE, GET, HEAD"),
+        ("/v1/chat/completions", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_all_that_the_address_answers(path: str, methods: str) -> None:
+    wrong = ask("PUT", path)
+    assert wrong.headers["allow"] == methods
+    assert wrong.json()["error"]["message"].endswith(f"it answers {methods}.")
     anthropic = ask("GET", "/v1/messages")
     assert (anthropic.status_code, anthropic.json()["type"]) == (405, "error")
 

@@ -309,16 +309,22 @@ MARKERS = sorted({
     for name in reasoning_format_names()
     for marker in reasoning_format(name).markers
 } | {marker for name in tool_format_names() for marker in tool_format(name).markers})  # fmt: skip
-QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]), min_size=1, max_size=8).map("".join)
+QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]), min_size=1, max_size=8).map(
+    "".join
+)
 
 
 @pytest.mark.parametrize("reasoning", [name for name, _ in REASONING])
 @settings(deadline=None, max_examples=60)
 @given(text=QUOTING, cuts=st.data())
-def test_under_a_grammar_an_answer_may_hold_any_marker(reasoning: str, text: str, cuts: st.DataObject) -> None:
+def test_under_a_grammar_an_answer_may_hold_any_marker(
+    reasoning: str, text: str, cuts: st.DataObject
+) -> None:
     format = reasoning_format(reasoning)
     text = text.strip() or "x"  # white space at its ends is told from that around markers by nothing
-    thought = "" if format.channels else f"Hm.{format.end}" if format.implicit else f"{format.start}Hm.{format.end}"
+    thought = (
+        "" if format.channels else f"Hm.{format.end}" if format.implicit else f"{format.start}Hm.{format.end}"
+    )
     before = "".join(format.before_answer)
     held = [mark for mark in (format.start, format.end, *format.dropped) if mark in thought + before]
     markup = Markup(tokens=frozenset(held), grammar="answer")

@@ -62,7 +62,7 @@ class OutputReader:
         parallel_tool_calls: bool = True,
         thinking_open: bool = False,
         new_call_id: Callable[[], str] | None = None,
-        markup: Markup = Markup(),  # noqa: B008 (frozen)
+        markup: Markup = Markup(),
     ) -> None:
         self._markup = markup
         self._added: set[int] = set()  # positions at which the text of an added token begins

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from pippin.core import logs
 from pippin.core.models import WorkerSpec
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -39,4 +40,5 @@ class WorkerFormatter(logging.Formatter):
 def configure_logging(spec: WorkerSpec) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(WorkerFormatter())
-    logging.basicConfig(level=spec.log_level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    logs.set_level(spec.log_level)

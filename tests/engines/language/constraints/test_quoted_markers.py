@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pippin.core.conversation import Message, Text
-from pippin.core.requests import Choice, GenerationRequest, JsonSchema, OutputFormat, Regex, Sampling, Thinking
+from pippin.core.requests import (
+    Choice,
+    GenerationRequest,
+    JsonSchema,
+    OutputFormat,
+    Regex,
+    Sampling,
+    Thinking,
+)
 from pippin.output.formats import (
     reasoning_format,
     reasoning_format_names,
@@ -57,7 +65,10 @@ def formats_of(text: str) -> list[tuple[OutputFormat, str]]:
     escaped = "".join(c if c.isalnum() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
     return [
         (JsonSchema({"const": text}), quoted),
-        (JsonSchema({"type": "array", "items": {"enum": [text]}, "minItems": 1, "maxItems": 1}), f"[{quoted}]"),
+        (
+            JsonSchema({"type": "array", "items": {"enum": [text]}, "minItems": 1, "maxItems": 1}),
+            f"[{quoted}]",
+        ),
         (Choice((text,)), text),
         (Regex(escaped), text),
     ]

@@ -123,7 +123,7 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "return_progress": shared.NO_PROGRESS,
     "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
     "`mcp_toolset`, or in the header `x-mcp-servers`.",
-    "thread": "this server holds no conversations for Messages; send all of `messages`.",
+    "thread": "this server holds no conversations for Messages; send all of `messages` without it.",
     "compaction": "send the conversation to a model with instructions to summarise it instead.",
     "stop": "use `stop_sequences`.",
     "max_completion_tokens": "use `max_tokens`.",
