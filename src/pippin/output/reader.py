@@ -1,7 +1,7 @@
 """Reading one choice's text as it is generated: text, reasoning and tool calls, as events.
 
-A text may quote a marker. Where the vocabulary has a token for the marker, only that token is one; else reasoning begins
-and ends where a line does, and what a grammar has the model write is read as the grammar has it.
+A text may quote a marker. Where the vocabulary has a token for the marker, only that token is one; else reasoning
+begins and ends where a line does. What a grammar has the model write is read as the grammar has it.
 
 A call is committed as soon as its name is known: `PartStarted` is out and can't be taken back. What fails
 before that is text, unchanged. What fails after that keeps the arguments as the model wrote them, and does
@@ -44,8 +44,8 @@ class Markup:
     tokens: frozenset[str] = frozenset()
     """Added tokens of the vocabulary. A marker that holds one counts where `OutputReader.added_token` told of it."""
     grammar: Literal["none", "calls", "answer"] = "none"
-    """What a grammar holds the model to: nothing; calls, and text in which none begins; or one answer, which may be calls
-    instead where there are tools."""
+    """What a grammar holds the model to: nothing; calls, and text in which none begins; or one answer, which may be
+    calls instead where there are tools."""
 
 
 class OutputReader:

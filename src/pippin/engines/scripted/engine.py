@@ -3,7 +3,7 @@
 import os
 import time
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, Token, Usage
@@ -69,7 +69,7 @@ def _markup(request: GenerationRequest, reasoning: ReasoningFormat) -> Markup:
     """Where a format is asked for, the markers of reasoning are tokens of their own, and a text may quote them."""
     if request.output_format is None:
         return Markup()
-    held = "calls" if request.tools else "answer"
+    held: Literal["calls", "answer"] = "calls" if request.tools else "answer"
     return Markup(tokens=frozenset((reasoning.start, reasoning.end)), grammar=held)
 
 

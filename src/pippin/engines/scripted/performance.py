@@ -18,8 +18,8 @@ MOST_TOKENS = 1_000_000
 
 @dataclass(frozen=True)
 class Performance:
-    """`texts` are the tokens' texts as they are shown; the last may be cut by a stop string. The first `thought` of them
-    are reasoning with its markers."""
+    """`texts` are the tokens' texts as they are shown; the last may be cut by a stop string. The first `thought` of
+    them are reasoning with its markers."""
 
     texts: tuple[str, ...]
     reason: FinishReason
