@@ -320,13 +320,13 @@ QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]
 def test_under_a_grammar_an_answer_may_hold_any_marker(
     reasoning: str, text: str, cuts: st.DataObject
 ) -> None:
-    format = reasoning_format(reasoning)
+    family = reasoning_format(reasoning)
     text = text.strip() or "x"  # white space at its ends is told from that around markers by nothing
     thought = (
-        "" if format.channels else f"Hm.{format.end}" if format.implicit else f"{format.start}Hm.{format.end}"
+        "" if family.channels else f"Hm.{family.end}" if family.implicit else f"{family.start}Hm.{family.end}"
     )
-    before = "".join(format.before_answer)
-    held = [mark for mark in (format.start, format.end, *format.dropped) if mark in thought + before]
+    before = "".join(family.before_answer)
+    held = [mark for mark in (family.start, family.end, *family.dropped) if mark in thought + before]
     markup = Markup(tokens=frozenset(held), grammar="answer")
     reader = reader_of(None, reasoning, markup=markup)
     for mark in held:

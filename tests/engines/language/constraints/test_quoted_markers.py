@@ -1,5 +1,5 @@
-"""A constrained answer comes back byte for byte, whatever markers of whatever family it holds: through the real engine, for
-vocabularies with tokens for the family's markers and for one without."""
+"""A constrained answer comes back byte for byte, whatever markers of whatever family it holds: through the real engine,
+for vocabularies with tokens for the family's markers and for one without."""
 
 import json
 from pathlib import Path
@@ -98,18 +98,18 @@ def test_a_constrained_answer_may_hold_any_marker(answers: Answers, texts: list[
         str(number): GenerationRequest(
             model="demo",
             messages=(Message("user", (Text("Q?"),)),),
-            output_format=format,
+            output_format=asked,
             thinking=Thinking(enabled=thinks, budget=3),
             sampling=Sampling(temperature=4.0, seed=number),  # nearly any token that is allowed
             max_tokens=400,
         )
-        for number, (format, _) in enumerate(wanted)
+        for number, (asked, _) in enumerate(wanted)
     }
     for number, completion in answers(requests).items():
         (choice,) = completion.choices
-        format, expected = wanted[int(number)]
+        asked, expected = wanted[int(number)]
         said = choice.text("text").strip()
-        exact = not isinstance(format, JsonSchema)  # in JSON, characters have several spellings
+        exact = not isinstance(asked, JsonSchema)  # in JSON, characters have several spellings
         same = said == expected if exact else json.loads(said) == json.loads(expected)
         assert same, (said, expected, choice.text("reasoning"))
         assert choice.finished is not None
