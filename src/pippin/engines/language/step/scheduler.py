@@ -4,6 +4,7 @@ What a step costs is learnt from the last ones, so that a chunk is sized to keep
 """
 
 import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from pippin.engines.language.kv_cache.slots import (
 )
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence, Waiting
 
+LONGEST = 1 << 20  # tokens; no window is wider
 REMEMBERED = 24  # steps of each kind
 # As many as are taken to cost what the fixed part does, for want of knowledge.
 SEQUENCES, TOKENS, PAIRS, COPIES = 64, 256, 1 << 20, 1 << 12
@@ -342,6 +344,14 @@ class Scheduler:
         limits = self.limits
         own = limits.sequence_bytes(rounded(length + 1 + limits.slack)) + self._draft_bytes(length + 1)
         return self._with_prompt(count * own, length, count) <= limits.memory
+
+    def longest(self) -> int:
+        """The most tokens for which `fits_alone` holds, to within a block of capacity."""
+        return sizes.CAPACITY_STEP * bisect_left(
+            range(LONGEST // sizes.CAPACITY_STEP),
+            True,
+            key=lambda steps: not self.fits_alone((steps + 1) * sizes.CAPACITY_STEP),
+        )
 
     def hopeless(self) -> list[Waiting | Prefilling]:
         """Prompts that do not fit any more, even alone, since the memory has shrunk."""
