@@ -83,6 +83,7 @@ class AskDialect:
         refused={"answer": "it is what the server gives."},
     )
     answer = Reply
+    failure = Problem
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[None]:
         fields, ignored = self.contract.decode(body)

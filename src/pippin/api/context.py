@@ -3,7 +3,7 @@
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,15 @@ class DocumentedRoute(Route):
         answer: type[msgspec.Struct] | None,
         *,
         form: bool = False,
+        optional: bool = False,
+        media: Sequence[str] = (),
     ) -> None:
-        """`form`: the body is a multipart form with files."""
+        """`form`: the body is a multipart form with files. `optional`: it may be missing. `media`: the types of answers
+        that are not JSON; where there is no struct of an answer either, it is never JSON."""
         super().__init__(path, endpoint, methods=methods)
         self.form = form
+        self.optional = optional
+        self.media = tuple(media)
         self.body = body
         self.answer = answer
         self.help = inspect.getdoc(endpoint) or ""
@@ -77,8 +82,10 @@ def both(
     body: type[msgspec.Struct] | None = None,
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
+    optional: bool = False,
+    media: Sequence[str] = (),
 ) -> list[Route]:
-    """Routes for an address with the version and without it."""
+    """Routes for an address with the version and without it; see `DocumentedRoute`."""
     names = list(methods) or ["GET"]
 
     @functools.wraps(endpoint)
@@ -87,7 +94,8 @@ def both(
         return await endpoint(request)
 
     return [
-        DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in (VERSION, "")
+        DocumentedRoute(prefix + path, routed, names, body, answer, form=form, optional=optional, media=media)
+        for prefix in (VERSION, "")
     ]
 
 

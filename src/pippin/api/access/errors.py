@@ -76,9 +76,11 @@ class Errors:
                 report = not_found()
             case 405:
                 headers["Allow"] = answered = _answered(request)
+                wrong = f"does not answer {request.method}"
+                if request.headers.get("upgrade", "").lower() == "websocket":
+                    wrong = "speaks no WebSocket"
                 report = ErrorReport(
-                    kind="method_not_allowed",
-                    message=f"This address does not answer {request.method}; it answers {answered}.",
+                    kind="method_not_allowed", message=f"This address {wrong}; it answers {answered}."
                 )
             case _:
                 report = ErrorReport(kind="invalid_request", message=error.detail)

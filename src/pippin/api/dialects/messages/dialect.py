@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
-from pippin.api.dialects.messages.answer import MessageAnswer
+from pippin.api.dialects.messages.answer import Failure, MessageAnswer
 from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
     ID_PREFIX,
@@ -140,7 +140,8 @@ class MessagesDialect:
     path = "/messages"
     id_prefix = ID_PREFIX
     answer = MessageAnswer
-    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
+    failure = Failure
+    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting`: for count_tokens, whose bodies are the same but for `max_tokens`. The same request comes

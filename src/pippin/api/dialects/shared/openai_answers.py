@@ -124,6 +124,8 @@ def encode_error(report: ErrorReport) -> bytes:
 class OpenAIErrors:
     """The errors of a dialect of OpenAI's, for dialects to inherit."""
 
+    failure = ErrorBody
+
     def status(self, report: ErrorReport) -> int:
         return report.status
 
