@@ -1,6 +1,8 @@
 """`/tokenize`, `/detokenize`, `/apply-template`: the models' own tokenizers, in vLLM's and llama.cpp's words."""
 
+import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -8,11 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai_fields
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
+from pippin.catalog.folder_files import find_json, find_text
+from pippin.core.errors import ServerError
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
@@ -53,6 +59,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
         *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
+        *both("/tokenizer_info", tokens.info),
         *both("/apply-template", tokens.apply_template, "POST", body=openai_chat.ChatRequest),
     ]
 
@@ -93,6 +100,17 @@ class TokenRoutes:
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
 
+    async def info(self, request: Request) -> Response:
+        """The tokenizer's settings and chat template, as vLLM has them; `?model=` names the model"""
+        info = await self.api.service.find(request.query_params.get("model") or "default")
+        check_model(exchange_of(request.scope), info.id, info)
+        settings = None if info.path is None else await asyncio.to_thread(read_settings, Path(info.path))
+        if settings is None:
+            raise ServerError(
+                "unsupported", f"The model {info.id!r} has no settings of a tokenizer.", "model"
+            )
+        return json_reply(settings)
+
     async def _render(self, request: Request, wanted: GenerationRequest) -> Rendered:
         result = await self._perform(request, RenderTemplate(wanted), wanted.model)
         assert isinstance(result, Rendered)
@@ -110,6 +128,18 @@ class TokenRoutes:
     async def _perform(self, request: Request, task: Task, model: str) -> Event:
         events = await self.api.handler.perform(request, task, model=model, operation="tokens")
         return events[-1]
+
+
+def read_settings(folder: Path) -> dict[str, Any] | None:
+    """What `tokenizer_config.json` says, without paths, and the chat template where that is a file of its own."""
+    settings = find_json(folder / "tokenizer_config.json")
+    if settings is None:
+        return None
+    for name in ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file"):
+        settings.pop(name, None)
+    if (template := find_text(folder / "chat_template.jinja")) is not None:
+        settings["chat_template"] = template
+    return settings
 
 
 def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 from pippin.core.events import FinishReason, Token, TopToken
-from pippin.core.requests import Choice, GenerationRequest, JsonObject, JsonSchema
+from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonObject, JsonSchema, Regex
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.script import Rule, last_text
 from pippin.engines.scripted.wire import example, required_call, write_calls
@@ -100,6 +100,10 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
             return json.dumps({"echo": last_text(request)})
         case Choice(options):
             return options[0]
+        case Regex() | Grammar() as wanted:
+            from pippin.engines.scripted.examples import matching  # its library is slow to import
+
+            return matching(wanted)
         case _:
             return last_text(request)
 
