@@ -18,7 +18,7 @@ from pippin.api.dialects.messages.encode import (
     error_of,
 )
 from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
-from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
     EngineFields,
     ResponseFormat,
@@ -44,6 +44,7 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
@@ -141,6 +142,7 @@ class MessagesDialect:
     id_prefix = ID_PREFIX
     answer = MessageAnswer
     failure = Failure
+    media = EVENTS
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
 
     def __init__(self, *, counting: bool = False) -> None:
