@@ -44,9 +44,6 @@ def address(tmp_path: Path) -> Iterator[str]:
         ),
         ("use_instructor.py", ("instructor==1.17.0",)),
         ("use_litellm.py", ("litellm==1.106.2",)),
-        ("use_openai_agents.py", ("openai-agents==0.24.0",)),
-        ("use_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.68.0",)),
-        ("use_langgraph.py", ("langchain", "langgraph==1.2.22", "langchain-openai==1.7.3")),
     ],
 )
 def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:
@@ -63,7 +60,6 @@ def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_pat
     ("script", "packages"),
     [
         ("use_anthropic.mjs", ("@anthropic-ai/sdk@1.12.0",)),
-        ("use_ai_sdk.mjs", ("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92", "zod@4")),
     ],
 )
 def test_a_javascript_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -17,7 +16,6 @@ from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
-from pippin.catalog.folder_files import find_json, find_text
 from pippin.core.errors import ServerError
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
@@ -104,7 +102,7 @@ class TokenRoutes:
         """The tokenizer's settings and chat template, as vLLM has them; `?model=` names the model"""
         info = await self.api.service.find(request.query_params.get("model") or "default")
         check_model(exchange_of(request.scope), info.id, info)
-        settings = None if info.path is None else await asyncio.to_thread(read_settings, Path(info.path))
+        settings = await asyncio.to_thread(self.api.service.tokenizer_settings, info)
         if settings is None:
             raise ServerError(
                 "unsupported", f"The model {info.id!r} has no settings of a tokenizer.", "model"
@@ -128,18 +126,6 @@ class TokenRoutes:
     async def _perform(self, request: Request, task: Task, model: str) -> Event:
         events = await self.api.handler.perform(request, task, model=model, operation="tokens")
         return events[-1]
-
-
-def read_settings(folder: Path) -> dict[str, Any] | None:
-    """What `tokenizer_config.json` says, without paths, and the chat template where that is a file of its own."""
-    settings = find_json(folder / "tokenizer_config.json")
-    if settings is None:
-        return None
-    for name in ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file"):
-        settings.pop(name, None)
-    if (template := find_text(folder / "chat_template.jinja")) is not None:
-        settings["chat_template"] = template
-    return settings
 
 
 def asked_of(body: bytes) -> tuple[TokenizeRequest, GenerationRequest | None]:
