@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from pippin.catalog.tokenizer_settings import tokenizer_settings
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion
@@ -41,6 +40,7 @@ from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
 from pippin.service.summaries import with_summary
+from pippin.service.tokenizer_settings import tokenizer_settings
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
 
