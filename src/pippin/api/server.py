@@ -203,7 +203,7 @@ def run_server(
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # of what clients do wrong we tell ourselves
     allow_many()
     host = settings.server.host
     listener = listen(host, settings.server.port)

@@ -54,6 +54,10 @@ class SavingDialect:
     def answer(self) -> type[Struct] | None:
         return self._dialect.answer
 
+    @property
+    def failure(self) -> type[Struct]:
+        return self._dialect.failure
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
         return self._dialect.decode(body, context)
 
