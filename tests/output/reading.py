@@ -18,6 +18,7 @@ def reader_of(
     choice: ToolChoice | None = None,
     parallel: bool = True,
     thinking: bool = False,
+    may_think: bool = False,
 ) -> OutputReader:
     counter = itertools.count()
     return OutputReader(
@@ -28,6 +29,7 @@ def reader_of(
         tool_choice=choice or ToolChoice(),
         parallel_tool_calls=parallel,
         thinking_open=thinking,
+        may_think=may_think,
         new_call_id=lambda: f"call_{next(counter)}",
     )
 
