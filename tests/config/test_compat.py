@@ -240,10 +240,40 @@ def test_a_draft_model_is_the_profiles() -> None:
 
 
 def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() -> None:
-    [entry] = resolved("--compat=mlx-server").server.models
+    entry, *known = resolved("--compat=mlx-server").server.models
     assert (entry.path, entry.preload) == ("mlx-community/gemma-3-4b-it-4bit", False)
-    [entry] = resolved("--compat=mlx-server", "--model=qwen").server.models
+    assert len(known) == 2
+    assert all(each.listed and not each.preload for each in known)
+    entry, *_ = resolved("--compat=mlx-server", "--model=qwen").server.models
     assert entry.path == "qwen"
+
+
+def test_vllm_mlx_knows_models_that_nobody_named_and_lists_none_of_them() -> None:
+    server = resolved(
+        "--compat=vllm-mlx", "m", "--embedding-model=mlx-community/multilingual-e5-small-mlx"
+    ).server
+    served = [entry.path for entry in server.models if entry.listed]
+    assert served == ["m", "mlx-community/multilingual-e5-small-mlx"]
+    kokoro = next(entry for entry in server.models if entry.name == "kokoro")
+    assert (kokoro.kind, kokoro.preload, kokoro.listed) == ("speech", False, False)
+    assert len([entry for entry in server.models if entry.kind == "embeddings"]) == 7
+    assert (server.served_only, server.allow_downloads) == (True, True)
+
+
+def test_profiles_serve_and_download_as_their_servers_did() -> None:
+    def of(*flags: str) -> tuple[bool | None, bool | None, int | None, int | None]:
+        server = resolved(*flags).server
+        return server.served_only, server.allow_downloads, server.max_models, server.max_models_per_kind
+
+    assert of("--compat=mlx-vlm") == (False, True, None, 1)
+    assert of("--compat=mlx-server") == (None, None, 1, None)
+    assert of("--compat=mlx-openai-server") == (True, True, None, None)
+    assert of("--compat=mlx-vlm", "--no-allow-downloads", "--max-models-per-kind=3") == (
+        False,
+        False,
+        None,
+        3,
+    )
 
 
 def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

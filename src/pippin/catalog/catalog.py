@@ -25,10 +25,11 @@ from pippin.catalog.names import (
 from pippin.catalog.scan import CatalogRoots, Found, scan_folder, scan_hub
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelInfo, ModelKind
 
 RECENT: Final = 2.0  # seconds
+NAMED_ONLY: Final = "This server serves the models that it was started with, and no others."
 LOOPBACK: Final = ("localhost", "::1")
 
 DownloadProgress = Callable[[int, int, str], None]
@@ -47,11 +48,27 @@ class Catalog:
 
     def entries(self) -> list[CatalogEntry]:
         """Every model folder with what is known of it or why it cannot be used, one for each id."""
-        return list(self._look().entries.values())
+        return [entry for entry in self._look().entries.values() if entry.repository is None]
 
     def models(self) -> list[ModelInfo]:
-        """The models that can be used."""
-        return [self._as_served(entry.info) for entry in self.entries() if entry.info is not None]
+        """The models that can be used: with `served_only` those that the operator named."""
+        view = self._look()
+        return [
+            self._as_served(entry.info)
+            for name, entry in view.entries.items()
+            if entry.info is not None
+            and entry.repository is None
+            and (name in view.operators or not self.serves_named_only)
+        ]
+
+    def missing(self) -> list[ModelInfo]:
+        """The models that the operator named and that are still to be downloaded."""
+        view = self._look()
+        return [
+            entry.info
+            for name, entry in view.entries.items()
+            if entry.repository is not None and entry.info is not None and view.operators[name].listed
+        ]
 
     def resolve(self, name: str, *, by_operator: bool = False) -> ModelInfo:
         """The model that a name means: its id, served name, alias, or a part of its id.
@@ -66,11 +83,20 @@ class Catalog:
             if by_operator:
                 check_path(name)
             check_name(name)
-            entry = self._named(name)
+            entry = self._named(name, every=by_operator or not self.serves_named_only)
         if entry.error is not None:
             raise ServerError.of(entry.error)
         assert entry.info is not None
         return self._as_served(entry.info)
+
+    def knows(self, name: str) -> bool:
+        """Whether a request's name is that of a model which is here, or which the operator named."""
+        try:
+            check_name(name)
+            self._named(name, every=not self.serves_named_only)
+        except ServerError:
+            return name in (model.path for model in self._options.models)
+        return True
 
     def adopt(self, options: ServerOptions) -> None:
         """Use these options from now on, after the configuration was read again."""
@@ -91,7 +117,7 @@ class Catalog:
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> ModelInfo:
         """The model that a name means, downloaded first if it is missing and may be."""
-        repository = self._repository(name)
+        repository = self._source_of(name, by_operator=by_operator)
         try:
             return self.resolve(name, by_operator=by_operator)
         except ServerError as error:
@@ -127,8 +153,22 @@ class Catalog:
             return False
         if self._options.allow_downloads is not None:
             return self._options.allow_downloads
-        if self._options.allow_unauthenticated:
-            return True
+        return self._options.allow_unauthenticated or self._on_loopback
+
+    @property
+    def serves_named_only(self) -> bool:
+        """Whether names of models that the operator did not name are unknown to requests: by default where callers
+        without a key can reach the server."""
+        options = self._options
+        if not any(model.listed for model in options.models):
+            return False
+        if options.served_only is not None:
+            return options.served_only
+        keys = bool(options.api_keys or options.api_key_file)
+        return not (keys or options.allow_unauthenticated or self._on_loopback)
+
+    @property
+    def _on_loopback(self) -> bool:
         return self._options.host in LOOPBACK or self._options.host.startswith("127.")
 
     def remove(self, name: str) -> CatalogEntry:
@@ -170,11 +210,15 @@ class Catalog:
         served: dict[Path, str] = {}
         for model in self._options.models:
             entry = self._operator_entry(model, scanned)
-            if entry is not None and entry.found.id not in view.entries:
-                view.entries[entry.found.id] = entry
-                view.operators[entry.found.id] = model
-                view.other_names.setdefault(model.path, entry.found.id)
+            if entry is None or entry.found.id in view.entries:
+                continue
+            view.entries[entry.found.id] = entry
+            view.operators[entry.found.id] = model
+            view.other_names.setdefault(model.path, entry.found.id)
+            if entry.repository is None:
                 served.setdefault(entry.found.folder, entry.found.id)
+            else:
+                view.other_names.setdefault(entry.repository, entry.found.id)
         for found in scanned:
             if found.folder in served:
                 view.other_names.setdefault(found.id, served[found.folder])
@@ -192,10 +236,41 @@ class Catalog:
         by_id = {found.id: found for found in reversed(scanned)}
         target = self._repository(model.path) or model.path
         matches = [target] if target in by_id else match_partial(target, by_id)
-        if len(matches) != 1:
+        if len(matches) == 1:
+            found = by_id[matches[0]]
+            return self._entry(replace(found, id=model.name or found.id), kind)
+        return None if matches else self._missing_entry(model, target, kind)
+
+    def _missing_entry(self, model: ModelEntry, target: str, kind: ModelKind | None) -> CatalogEntry | None:
+        """A model that the operator named and that is to be downloaded; None for words that no repository has."""
+        if not is_repository(target):
             return None
-        found = by_id[matches[0]]
-        return self._entry(replace(found, id=model.name or found.id), kind)
+        name = model.name or target
+        hint = (
+            "Downloads are off (--offline)."
+            if self._options.offline
+            else f"Fetch it with `pippin pull {target}`."
+        )
+        error = ErrorReport(
+            kind="model_not_found",
+            message=f"The model {name!r} is served here, but not downloaded yet. {hint}",
+            param="model",
+        )
+        return CatalogEntry(
+            Found(name, Path(target), "operator", Path(target)),
+            ModelInfo(id=name, kind=kind or "language"),
+            error,
+            repository=target,
+        )
+
+    def _source_of(self, name: str, *, by_operator: bool) -> str | None:
+        """The repository that a name may be downloaded from: what the operator named goes before built-in aliases."""
+        entry = self._exact(name, self._recent())
+        if entry is not None and entry.repository is not None:
+            return entry.repository
+        if self.serves_named_only and not (by_operator or entry is not None or name in self._options.aliases):
+            return None
+        return self._repository(name)
 
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None
@@ -218,27 +293,33 @@ class Catalog:
             return None
         return self._exact(name, self._recent())
 
-    def _named(self, name: str) -> CatalogEntry:
-        entry = self._exact(name, self._recent())
-        if entry is not None and entry.stamp == stamp_of(entry.found.folder):
+    def _named(self, name: str, *, every: bool) -> CatalogEntry:
+        """The entry that a name means, among those that the operator named unless `every` model of the disk counts."""
+        every = every or name in self._options.aliases or name == self._options.claude_model
+        view = self._recent()
+        entry = self._exact(name, view)
+        if entry is not None and _is_fresh(entry) and (every or entry.found.id in view.operators):
             return entry
         view = self._look()
-        entry = self._exact(name, view)
-        if entry is not None:
-            return entry
         by_id = view.entries
+        if not every:
+            by_id = {each: by_id[each] for each in by_id if each in view.operators}
+        entry = self._exact(name, view)
+        if entry is not None and entry.found.id in by_id:
+            return entry
         # An alias is the operator's word, which may name a script. A request's own words never do.
         if (target := self._options.aliases.get(name)) is not None and is_script(target):
             return scripted(target, name)
-        matches = match_partial(name, by_id)
+        listed = [each for each in by_id if each not in view.operators or view.operators[each].listed]
+        matches = match_partial(name, listed)
         if len(matches) == 1:
             return by_id[matches[0]]
         if matches:
             raise ambiguous(name, matches)
         claude = self._options.claude_model
         if claude is not None and name.startswith("claude-") and not claude.startswith("claude-"):
-            return self._named(claude)
-        raise not_found(name, by_id, self._hint(name))
+            return self._named(claude, every=True)
+        raise not_found(name, listed, self._hint(name) if every else NAMED_ONLY)
 
     def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
         target = self._repository(name) or name
@@ -283,6 +364,11 @@ class Catalog:
         with self._lock:
             self._read[key] = entry
         return entry
+
+
+def _is_fresh(entry: CatalogEntry) -> bool:
+    """Whether the entry's files are as they were when they were read; those of a missing model may have come."""
+    return entry.repository is None and entry.stamp == stamp_of(entry.found.folder)
 
 
 @dataclass(frozen=True)

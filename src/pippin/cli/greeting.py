@@ -46,6 +46,8 @@ def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
     """The names to ask for the models by; those that are still to be downloaded, by what they were named."""
     names = []
     for entry in options.models:
+        if not entry.listed:
+            continue
         try:
             names.append(catalog.resolve(name_of(entry)).id)
         except ServerError:

@@ -11,20 +11,19 @@ import msgspec
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
 from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.service.awake import Awake, keeping_awake
 from pippin.service.defaults import with_defaults, with_manner
+from pippin.service.names import Names
 from pippin.service.run import Run, widened
 from pippin.service.summaries import with_summary
 
 log = logging.getLogger(__name__)
 
-DEFAULT: Final = "default"
-CLAUDE: Final = "claude-"
 NAMED: Final = 5  # models in the refusal of a task for another kind
 LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
@@ -40,6 +39,7 @@ class Service:
         self.catalog = catalog
         self.pool = pool
         self._options = options
+        self._names = Names(options, catalog, pool)
         self._awake = awake or Awake(None)
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
@@ -73,6 +73,7 @@ class Service:
     async def adopt(self, options: ServerOptions) -> None:
         """Take over changed options, for what comes from now on."""
         self._options = options
+        self._names.adopt(options)
         self.catalog.adopt(options)
         await self.pool.adopt(options)
 
@@ -80,21 +81,16 @@ class Service:
         """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
-    def model(self, name: str) -> ModelInfo:
-        """What is known of a model; `default` is the one loaded last, else the first that is served.
+    def missing(self) -> list[ModelInfo]:
+        """The models that the operator named and that are still to be downloaded."""
+        return self.catalog.missing()
 
-        A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        """What is known of the model that a name means to a request of this kind, as `Names` says.
+
         Raises `ServerError("model_not_found")`.
         """
-        if (loaded := self.pool.info(name)) is not None:
-            return loaded
-        info = self._resolve(name)
-        return self.pool.info(info.id) or info
-
-    async def find(self, name: str) -> ModelInfo:
-        """As `model`; for a model that is not in memory the disk is looked at, beside the event loop."""
-        loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
-        return loaded if loaded is not None else await asyncio.to_thread(self.model, name)
+        return await self._names.find(name, kind)
 
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""
@@ -134,7 +130,7 @@ class Service:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
-                info = await self._found(model)
+                info = await self._found(model, task.model_kind)
                 if not suits(task, info):
                     raise wrong_kind(task, info, await asyncio.to_thread(self.models))
                 run = await self._begin(task, info, id)
@@ -145,13 +141,14 @@ class Service:
             run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
         return run
 
-    async def _found(self, name: str) -> ModelInfo:
+    async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
         """As `find`; a missing model is downloaded where that is allowed, once for all who ask."""
         try:
-            return await self.find(name)
+            return await self.find(asked, kind)
         except ServerError as error:
-            if error.report.kind != "model_not_found" or name == DEFAULT:
+            if error.report.kind != "model_not_found":
                 raise
+        name = await asyncio.to_thread(self._names.meant, asked, kind)
         if name not in self._downloads:
             log.debug("Looking for the model %r elsewhere.", name)
             download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
@@ -257,34 +254,6 @@ class Service:
         own = task.request.timeout if isinstance(task, Generate) else None
         limits = [limit for limit in (own, self._options.timeout) if limit is not None]
         return min(limits, default=None)
-
-    def _resolve(self, name: str) -> ModelInfo:
-        if name == DEFAULT:
-            return self.catalog.resolve(self._default_name())
-        try:
-            return self.catalog.resolve(name)
-        except ServerError:
-            if name.startswith(CLAUDE):
-                other = self._options.claude_model or self._default_name()
-            elif self._options.any_model_name and len(self._options.models) == 1:
-                [served] = self._options.models
-                other = served.name or served.path
-            else:
-                raise
-        return self.catalog.resolve(other)
-
-    def _default_name(self) -> str:
-        loaded = self.pool.last_loaded()
-        if loaded is not None:
-            return loaded
-        if self._options.models:
-            first = self._options.models[0]
-            return first.name or first.path
-        found = self.catalog.models()
-        if len(found) == 1:
-            return found[0].id
-        message = "No model is loaded yet, and none is served by default. Name one of those of /v1/models."
-        raise ServerError("model_not_found", message, "model")
 
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:

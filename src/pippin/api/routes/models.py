@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
@@ -28,21 +29,33 @@ class Listing:
 
     async def all(self, request: Request) -> Response:
         found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
-        if (key := exchange_of(request.scope).key) is not None:
-            found = [info for info in found if key.rights.allows_model((info.id,), info.kind)]
+        found = [info for info in found if self._may_see(request, info)]
         states = {state.id: state for state in self.api.service.pool.states()}
         data = [describe(info, states.get(info.id)) for info in found]
+        missing = await asyncio.to_thread(self.api.service.missing)
+        data += [describe(info, None, downloaded=False) for info in missing if self._may_see(request, info)]
         return json_reply({"object": "list", "data": data})
+
+    def _may_see(self, request: Request, info: ModelInfo) -> bool:
+        key = exchange_of(request.scope).key
+        return key is None or key.rights.allows_model((info.id,), info.kind)
 
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
-        info = await self.api.service.find(name)
+        try:
+            info = await self.api.service.find(name)
+        except ServerError:
+            missing = await asyncio.to_thread(self.api.service.missing)
+            named = next((each for each in missing if each.id == name and self._may_see(request, each)), None)
+            if named is None:
+                raise
+            return json_reply(describe(named, None, downloaded=False))
         check_model(exchange_of(request.scope), name, info)
         states = {state.id: state for state in self.api.service.pool.states()}
         return json_reply(describe(info, states.get(info.id)))
 
 
-def describe(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
+def describe(info: ModelInfo, state: ModelState | None, *, downloaded: bool = True) -> dict[str, Any]:
     """A model in OpenAI's shape, with what the replaced servers and clients look for. No paths: they
     would tell of the operator's disk."""
     return {
@@ -53,7 +66,7 @@ def describe(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
         "context_window": info.context_window,
         "max_model_len": info.context_window,
         "loaded": state is not None and state.state == "loaded",
-        "state": state.state if state is not None else "unloaded",
+        "state": state.state if state is not None else "unloaded" if downloaded else "not_downloaded",
         "kind": info.kind,
         "capabilities": msgspec.structs.asdict(info.capabilities),
         "metadata": {

@@ -210,11 +210,16 @@ SERVER: Final = Server(
         "quantized_kv_start": 5000,
         "overflow": "summarize",
         "open_management": ("/unload", "/cache/reset"),
+        "allow_downloads": True,
+        "served_only": False,
+        "max_models_per_kind": 1,
     },
     profile_notes=(
         "Sampling is the checkpoint's own where it says so, as there.",
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
-        "Several models may be resident; `--max-models 1` gives one at a time.",
+        "A request's `model` may be any repository, which is then downloaded, as there: whoever can reach the address "
+        "can fill the disk. `--no-allow-downloads` forbids it.",
+        "A model makes the last one of its kind leave, as there; `--max-models-per-kind N` keeps several.",
     ),
     differences=(
         ("POST /v1/decisions", DECISIONS),

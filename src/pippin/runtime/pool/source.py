@@ -16,8 +16,16 @@ class ModelSource(Protocol):
 
     def models(self) -> list[ModelInfo]: ...
 
+    def missing(self) -> list[ModelInfo]:
+        """Those that the operator named and that are still to be downloaded."""
+        ...
+
     def resolve(self, name: str) -> ModelInfo:
         """The model that a name means. Raises `ServerError` for a name that is unknown or ambiguous."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Whether the name is that of a model which is here, or which the operator named."""
         ...
 
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
