@@ -151,6 +151,9 @@ def _term_row(term: Term) -> tuple[str, ...]:
 
 def _profile(server: Server) -> str:
     values = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.profile.items())
+    if server.fallbacks:
+        ranked = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.fallbacks.items())
+        values += f"; below the checkpoint's own defaults of sampling, {ranked}"
     notes = "".join(f" {note}" for note in server.profile_notes)
     return f"`--compat {server.name}` sets {values}.{notes}\n"
 

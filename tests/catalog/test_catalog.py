@@ -528,3 +528,19 @@ def test_a_model_that_a_profile_knows_is_listed_when_it_is_here(roots: CatalogRo
     assert catalog.missing() == []
     assert catalog.knows("known")
     assert "Those that do: org/served." in refusal(catalog, "whisper").report.message
+
+
+def test_a_path_is_a_models_name_inside_the_folders_that_were_opened_for_that(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
+    inside = write_model(tmp_path / "open" / "model")
+    outside = write_model(tmp_path / "closed" / "model")
+    (tmp_path / "open" / "link").symlink_to(outside)
+    catalog = Catalog(
+        ServerOptions(model_paths=(str(tmp_path / "open"),), served_only=True, models=(FAR,)), roots
+    )
+    assert catalog.resolve(str(inside)).id == str(inside)
+    assert catalog.knows(str(inside))
+    for path in (outside, tmp_path / "open" / "link", tmp_path / "open" / ".." / "closed" / "model"):
+        assert "--model-root" in refusal(catalog, str(path)).report.message
+    assert "--model-root" in refusal(Catalog(ServerOptions(), roots), str(inside)).report.message

@@ -16,6 +16,7 @@ from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import worker_environment
+from pippin.core.requests import Sampling
 from tests.api.fakes import FakeService, application, routes_of
 
 DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
@@ -213,8 +214,8 @@ def test_secrets_of_hugging_face_are_not_mentioned() -> None:
     [
         ("mlx-vlm", ("0.0.0.0", 8080, 2048, 5000, None, None, "summarize")),
         ("mlx-server", ("127.0.0.1", 1234, 4096, 0, 0.7, 0.9, "summarize")),
-        ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, 0.7, 0.95, "error")),
-        ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, 0.7, 0.9, "error")),
+        ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, None, None, "error")),
+        ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, None, None, "error")),
         ("mlx-lm", ("127.0.0.1", 8080, 512, 0, 0.0, None, "error")),
     ],
 )
@@ -250,7 +251,7 @@ def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() 
 
 def test_vllm_mlx_knows_models_that_nobody_named_and_lists_none_of_them() -> None:
     server = resolved(
-        "--compat=vllm-mlx", "m", "--embedding-model=mlx-community/multilingual-e5-small-mlx"
+        "--compat=vllm-mlx", "--model=m", "--embedding-model=mlx-community/multilingual-e5-small-mlx"
     ).server
     served = [entry.path for entry in server.models if entry.listed]
     assert served == ["m", "mlx-community/multilingual-e5-small-mlx"]
@@ -258,6 +259,16 @@ def test_vllm_mlx_knows_models_that_nobody_named_and_lists_none_of_them() -> Non
     assert (kokoro.kind, kokoro.preload, kokoro.listed) == ("speech", False, False)
     assert len([entry for entry in server.models if entry.kind == "embeddings"]) == 7
     assert (server.served_only, server.allow_downloads) == (True, True)
+
+
+def test_sampling_of_a_profile_stands_beside_the_options_that_rank_above_the_checkpoint() -> None:
+    settings = resolved("--compat=mlx-openai-server", "--model=m", "--top-k=3")
+    [entry] = settings.server.models
+    assert entry.options.fallbacks == Sampling(temperature=0.7, top_p=0.95, top_k=20, min_p=0.0)
+    assert (entry.options.temperature, entry.options.top_k) == (None, 3)
+    assert resolved("--compat=vllm-mlx").server.model_defaults.fallbacks == Sampling(
+        temperature=0.7, top_p=0.9
+    )
 
 
 def test_profiles_serve_and_download_as_their_servers_did() -> None:

@@ -78,7 +78,7 @@ class Catalog:
         Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
         if the model is there but damaged.
         """
-        entry = self._path_entry(name) if by_operator else self._operators(name)
+        entry = self._path_entry(name) if by_operator else self._operators(name) or self._in_roots(name)
         if entry is None:
             if by_operator:
                 check_path(name)
@@ -95,7 +95,8 @@ class Catalog:
             check_name(name)
             self._named(name, every=not self.serves_named_only)
         except ServerError:
-            return name in (model.path for model in self._options.models)
+            named = name in (model.path for model in self._options.models)
+            return named or self._in_roots(name) is not None
         return True
 
     def adopt(self, options: ServerOptions) -> None:
@@ -286,6 +287,20 @@ class Catalog:
             return None
         path = path.resolve()
         return self._entry(Found(id or path.name, path, "operator", path), kind)
+
+    def _in_roots(self, name: str) -> CatalogEntry | None:
+        """The model at a path that a request names, inside the folders that the operator opened for that, with every
+        link followed; known by its path, since two folders may hold one name."""
+        if not self._options.model_paths or not name.startswith(("/", "~/")):
+            return None
+        try:
+            folder = Path(name).expanduser().resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):
+            return None
+        roots = [Path(root).expanduser().resolve() for root in self._options.model_paths]
+        if not folder.is_dir() or not any(folder.is_relative_to(root) for root in roots):
+            return None
+        return self._entry(Found(str(folder), folder, "operator", folder))
 
     def _operators(self, name: str) -> CatalogEntry | None:
         """The model that the operator named by just these words, be they a path."""

@@ -12,6 +12,7 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
 from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
 from pippin.config.values import parse
+from pippin.core.requests import Sampling
 
 OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "config_name", "lora_paths", "lora_scales")
 """Model options that belong to the models named beside them, and are no default for others."""
@@ -107,6 +108,8 @@ def _resolve(
         for scope in ("start", "server", "model")
     }
     lazy = scoped["start"].get("lazy_load", False)
+    if compat is not None:
+        scoped["model"]["fallbacks"] = Sampling(**SERVERS[compat].fallbacks)
     server = ServerOptions(
         **scoped["server"],
         models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),

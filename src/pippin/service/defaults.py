@@ -1,4 +1,4 @@
-"""Defaults of sampling and limits, merged in one place: request > model > server > checkpoint > Pippin."""
+"""Defaults of sampling and limits, merged in one place: request > model > server > checkpoint > profile > Pippin."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -11,7 +11,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 
-Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
+Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
 
 PIPPIN: Final = Sampling(temperature=1.0)
 """What holds where nobody says anything: as the APIs document it. What is still unset is off."""
@@ -45,6 +45,7 @@ def explain_sampling(
             (getattr(request, name), "request"),
             (option, "server option" if inherited else "model option"),
             (getattr(info.sampling, name), "checkpoint"),
+            (getattr(options.fallbacks, name), "profile"),
             (getattr(PIPPIN, name), "Pippin"),
         )
         for value, origin in candidates:
@@ -62,8 +63,11 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
 def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
     """The request with the model's defaults of thinking and overflow, where it sets none."""
     asked = request.thinking
+    enabled = options.enable_thinking if asked.enabled is None else asked.enabled
+    if enabled is None and asked.off_by_default:
+        enabled = False
     thinking = Thinking(
-        enabled=options.enable_thinking if asked.enabled is None else asked.enabled,
+        enabled=enabled,
         budget=options.thinking_budget if asked.budget is None else asked.budget,
         effort=asked.effort,
         start_marker=asked.start_marker or options.thinking_start_token,

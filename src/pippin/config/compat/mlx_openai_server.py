@@ -145,10 +145,7 @@ SERVER: Final = Server(
     profile={
         "host": "0.0.0.0",
         "port": 8000,
-        "temperature": 0.7,
-        "top_p": 0.95,
-        "top_k": 20,
-        "min_p": 0.0,
+        "allowed_origins": ("*",),
         "max_num_seqs": 32,
         "queue_size": 100,
         "queue_timeout": 300.0,
@@ -159,6 +156,7 @@ SERVER: Final = Server(
         "served_only": True,
         "any_model_name": True,
     },
+    fallbacks={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
     profile_notes=(
         "`max_tokens` stays unset: its million meant the rest of the window, Pippin's default.",
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
@@ -167,7 +165,10 @@ SERVER: Final = Server(
         "documents say `local-text-model`, and its newest version refuses them.",
     ),
     differences=(
-        ("GET /health", "`status` is `healthy`, not `ok`, and 200 while no model is loaded too"),
+        (
+            "GET /health",
+            "200 while no model is loaded too: the server answers, and loads one when it is asked for",
+        ),
         ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
         ("response_format: json_object", "enforced; there it was ignored"),
     ),

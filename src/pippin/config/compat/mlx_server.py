@@ -37,6 +37,7 @@ SERVER: Final = Server(
         "repetition_penalty": 1.1,
         "overflow": "summarize",
         "max_models": 1,
+        "allowed_origins": ("*",),
     },
     known_models=(
         KnownModel(path="mlx-community/gemma-3-4b-it-4bit", listed=True),
@@ -44,6 +45,5 @@ SERVER: Final = Server(
         KnownModel(path="mlx-community/Qwen3-VL-4B-Instruct-4bit", listed=True),
     ),
     profile_notes=("Models load at their first request, one at a time, as there.",),
-    differences=(("GET /health", "`status` is `healthy`, not `ok`"),),
     other=(("run.sh gemma | gemma3n | qwen", "the argument of `pippin serve`; the three aliases are known"),),
 )

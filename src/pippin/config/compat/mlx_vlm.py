@@ -213,6 +213,7 @@ SERVER: Final = Server(
         "allow_downloads": True,
         "served_only": False,
         "max_models_per_kind": 1,
+        "allowed_origins": ("*",),
     },
     profile_notes=(
         "Sampling is the checkpoint's own where it says so, as there.",

@@ -66,6 +66,7 @@ class Server(Struct, frozen=True, kw_only=True):
     settings: tuple[Term, ...] = ()  # names that its PATCH /v1/settings took
     mcp_keys: tuple[Term, ...] = ()  # of its MCP file, which Pippin reads as it is
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
+    fallbacks: Mapping[str, Any] = {}  # defaults of sampling that rank below the checkpoint's own
     known_models: tuple[KnownModel, ...] = ()
     profile_notes: tuple[str, ...] = ()
     general_variables: tuple[str, ...] = ()  # names too common to be read without its profile

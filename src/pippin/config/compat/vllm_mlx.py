@@ -255,8 +255,7 @@ SERVER: Final = Server(
         "port": 8000,
         "max_tokens": 32768,
         "max_request_tokens": 32768,
-        "temperature": 0.7,
-        "top_p": 0.9,
+        "enable_thinking": True,
         "max_num_seqs": 256,
         "timeout": 300.0,
         "cache_block_tokens": 64,
@@ -266,6 +265,7 @@ SERVER: Final = Server(
         "allow_downloads": True,
         "served_only": True,
     },
+    fallbacks={"temperature": 0.7, "top_p": 0.9},
     known_models=(*EMBEDDERS, *TRANSCRIBERS, *SPEAKERS),
     profile_notes=(
         "Only the models of the command line or the registry are served, and downloaded where they are missing; other "

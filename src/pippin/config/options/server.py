@@ -40,6 +40,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_dirs: Annotated[
         tuple[str, ...], Meta(description="More folders to find models in.", extra=flag("--model-dir"))
     ] = ()
+    model_paths: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Folders inside which requests may name a model by its path.",
+            extra=flag("--model-root", hot=True),
+        ),
+    ] = ()
     aliases: Annotated[
         dict[str, str],
         Meta(description="Short names of models: name to model.", extra=flag("--alias", hot=True)),
