@@ -54,6 +54,9 @@ class StaticCatalog:
             self._infos[name] = self.downloads[name]
         return self.resolve(name)
 
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        pass
+
     def adopt(self, options: ServerOptions) -> None:
         pass
 

@@ -22,7 +22,7 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
-from pippin.catalog.scan import CatalogRoots, Found, scan_folder, scan_hub
+from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, scan_hub, snapshot_of
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -107,12 +107,47 @@ class Catalog:
         """The model's own options over those for all models."""
         own = self._recent().operators.get(info.id)
         if own is None:
-            return self._options.model_defaults
+            return self._with_folders(self._options.model_defaults)
         ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
         changed = {
             name: value for name, value in given.items() if name in own.given or value != ordinary[name]
         }
-        return structs.replace(self._options.model_defaults, **changed)
+        return self._with_folders(structs.replace(self._options.model_defaults, **changed))
+
+    async def complete(
+        self, info: ModelInfo, on_progress: DownloadProgress, *, by_operator: bool = False
+    ) -> None:
+        """Download what the model's options name beside it, its draft model and its adapters, where that is missing and
+        may be downloaded. What stays missing is said by the load."""
+        if (by_operator or self.downloads_allowed) and not self._options.offline:
+            for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
+                if (repository := self._repository(name)) is not None:
+                    await self._fetch(repository, on_progress)
+
+    def _with_folders(self, options: ModelOptions) -> ModelOptions:
+        """The options with the folders of the draft model and the adapters, which may be named by other words."""
+        if not beside(options):
+            return options
+        draft, adapter = options.draft_model_path, options.adapter_path
+        return structs.replace(
+            options,
+            draft_model_path=None if draft is None else self._folder_of(draft),
+            adapter_path=None if adapter is None else self._folder_of(adapter),
+            adapters={name: self._folder_of(folder) for name, folder in options.adapters.items()},
+        )
+
+    def _folder_of(self, name: str) -> str:
+        """The folder of a model or an adapter by the operator's words for it; the words themselves if there is none."""
+        if Path(name).expanduser().exists():
+            return name
+        repository = self._repository(name)
+        snapshot = None if repository is None else snapshot_of(hub_folder(self._roots.hub, repository))
+        if snapshot is not None:
+            return str(snapshot)
+        try:
+            return self.resolve(name, by_operator=True).path or name
+        except ServerError:
+            return name
 
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
@@ -138,6 +173,10 @@ class Catalog:
             raise ServerError(
                 "invalid_request", f"{repository!r} is not a repository of the form org/name.", "model"
             )
+        await self._fetch(repository, on_progress)
+        return self.resolve(repository)
+
+    async def _fetch(self, repository: str, on_progress: DownloadProgress) -> None:
         wanted = Download(
             repository=repository,
             cache=str(self._roots.hub),
@@ -145,7 +184,6 @@ class Catalog:
             retries=self._options.download_retries,
         )
         await download(wanted, on_progress)
-        return self.resolve(repository)
 
     @property
     def downloads_allowed(self) -> bool:
@@ -379,6 +417,12 @@ class Catalog:
         with self._lock:
             self._read[key] = entry
         return entry
+
+
+def beside(options: ModelOptions) -> list[str]:
+    """What the options of a model name beside it, each a folder, a repository or an alias."""
+    named = (options.draft_model_path, options.adapter_path, *options.adapters.values())
+    return [name for name in named if name]
 
 
 def _is_fresh(entry: CatalogEntry) -> bool:

@@ -29,7 +29,10 @@ def missing_parts(compat: Compat | None) -> str | None:
     """One sentence on what this installation can't serve that the profile's server could; None if nothing."""
     if compat is None or not (missing := list(_missing(PARTS[compat]))):
         return None
-    return f"Not installed here: what serves {', '.join(missing)}. All that {compat} served: pip install 'pippin[{compat}]'"
+    served = ", ".join(missing)
+    return (
+        f"Not installed here: what serves {served}. All that {compat} served: pip install 'pippin[{compat}]'"
+    )
 
 
 def _missing(parts: frozenset[str]) -> Iterator[str]:

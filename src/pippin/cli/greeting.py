@@ -86,6 +86,7 @@ class Preparation:
         name = name_of(entry)
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
             info = await self.catalog.ensure(entry.path, tell, by_operator=True)
+            await self.catalog.complete(info, tell, by_operator=True)
         name = entry.name or info.id
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:

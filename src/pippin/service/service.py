@@ -162,6 +162,8 @@ class Service:
             download.exception()  # read here: all who asked may have left
 
     async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
+        if self.pool.info(info.id) is None:
+            await self.catalog.complete(info, partial(_log_download, info.id))
         lease = await self.pool.lease(info)
         try:
             if not isinstance(task, Generate):
