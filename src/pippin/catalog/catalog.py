@@ -292,7 +292,7 @@ class Catalog:
         )
         error = ErrorReport(
             kind="model_not_found",
-            message=f"The model {name!r} is served here, but not downloaded yet. {hint}",
+            message=f"The model {name!r} is served here, but {target} is not downloaded yet. {hint}",
             param="model",
         )
         return CatalogEntry(
