@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scripts.docs.configuration_pages import migrating_page
 
+from pippin.config.compat.promises import PROMISES
 from pippin.config.compat.servers import SERVERS, flag_terms
 from pippin.config.compat.terms import ENTRY_FIELDS, Server, Term
 from pippin.config.errors import ConfigError
@@ -296,3 +297,10 @@ def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) 
     for name in names:
         monkeypatch.setenv(name, "secret")
     assert not names & worker_environment().keys()
+
+
+def test_every_promise_has_its_state_and_its_reason_once() -> None:
+    assert PROMISES.keys() == SERVERS.keys()
+    for promises in PROMISES.values():
+        assert len({each.what for each in promises}) == len(promises)
+        assert all(each.note for each in promises)
