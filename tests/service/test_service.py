@@ -50,7 +50,7 @@ def test_a_request_is_answered_by_the_model_it_names() -> None:
     play(scene)
 
 
-def test_default_is_the_served_model_and_then_the_one_loaded_last(tmp_path: Path) -> None:
+def test_default_is_the_first_model_that_is_served(tmp_path: Path) -> None:
     async def scene() -> None:
         rule = {"say": "I am the other"}
         other = scripted("other", write_script(tmp_path, rule))

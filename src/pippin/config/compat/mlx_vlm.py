@@ -227,7 +227,7 @@ SERVER: Final = Server(
         ("WS /v1/realtime", "not there: `/v1/audio/transcriptions` and `/v1/audio/speech` stream over HTTP"),
         ("GET /images/defaults", "not there: what a request leaves out is the model's own"),
         ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
-        ("GET /metrics", "Prometheus text, with `--enable-metrics`; figures as JSON are in `/v1/status`"),
+        ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
         ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
         ("PATCH /v1/settings with op: replace", "only `merge`"),
     ),
