@@ -18,6 +18,7 @@ def running_server(
     home: Path,
     *words: str,
     source: Path = ROOT / "src",
+    kill: bool = False,
     verb: str = "serve",
     ready: str = r"is ready after",
     variables: Mapping[str, str] | None = None,
@@ -25,7 +26,7 @@ def running_server(
     """Serve what `words` say on a free port, with an empty home; gives the address once the log says `ready`.
 
     Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one
-    thread, so that tests can share a machine.
+    thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as in a crash.
     """
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(source)}
     environment["OPENBLAS_NUM_THREADS"] = "1"
@@ -40,7 +41,7 @@ def running_server(
         assert found is not None
         yield found[1]
     finally:
-        process.terminate()
+        process.kill() if kill else process.terminate()
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
