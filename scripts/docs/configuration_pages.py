@@ -76,12 +76,13 @@ or 8 bits, so `--kv-bits 3.5` is 4. A value that the server itself would refuse 
 With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
 
 Their endpoints answer under the same addresses, with `/v1` and without; what is another here, or is not there, is in a
-table of its own. Errors have the shape of OpenAI or Anthropic everywhere, and files of the server's disk are read inside
-`--media-path` alone and never written. CORS is off until `--allowed-origin` names someone, or a profile whose server had it open.
+table of its own. Errors have the shape of OpenAI or Anthropic everywhere, and files of the server's disk are read
+inside `--media-path` alone and never written. CORS is off until `--allowed-origin` names someone, or a profile whose
+server had it open.
 
-What their documents and newest code promise and Pippin once did not do stands in a last table for each, with its state:
-**works**, **partly** or **not yet** (the note says what holds today), **differs** or **refused** (on purpose, for the reason
-that is given). `tests/drop_in` runs the text examples of their documents as they are typed there.
+What their documents and newest code promise and Pippin once did not do stands in a last table for each, with its
+state: **works**, **partly** or **not yet** (the note says what holds today), **differs** or **refused** (on purpose,
+for the reason that is given). `tests/drop_in` runs text examples of their documents as they are typed there.
 """
 
 

@@ -78,6 +78,14 @@ curl -X POST "http://localhost:8080/v1/chat/completions" -H "Content-Type: appli
     assert list(health["loaded_models"]) == [OTHER], "one model at a time, as there"
 
 
+def test_metrics_are_json(address: str) -> None:
+    found = answered(address, 'curl "http://localhost:8080/metrics"')
+    assert found["latest"]["model"] == OTHER
+    assert found["latest"]["generated_tokens"] > 0
+    assert found["summary"]["requests_completed"] == len(found["recent"])
+    assert found["summary"]["in_flight"] == 0
+
+
 def test_the_model_is_unloaded(address: str) -> None:
     unloaded = answered(address, 'curl -X POST "http://localhost:8080/unload"')
     assert (unloaded["status"], unloaded["unloaded"]) == (

@@ -59,7 +59,7 @@ def test_default_is_the_first_model_that_is_served(tmp_path: Path) -> None:
             assert (await service.find("default")).id == "scripted"
             assert await answer(service, chat("Hi")) == "Hi"
             assert await answer(service, chat("Hi"), model="other") == "I am the other"
-            assert await answer(service, chat("Hi")) == "I am the other"
+            assert await answer(service, chat("Hi")) == "Hi", "it stays the first that is served"
 
     play(scene)
 

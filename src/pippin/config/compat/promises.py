@@ -80,9 +80,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("pictures after `pip install mlx-vlm`", "works", "after `pip install 'pippin[mlx-vlm]'`"),
         Promise("CORS for every origin", "works", "under the profile; off otherwise"),
         Promise(
-            "JSON at `GET /metrics`",
-            "not yet",
-            "figures as JSON are in `/v1/status`; Prometheus text with a flag",
+            "JSON at `GET /metrics`", "partly", "under the profile; without speeds over windows of tokens"
         ),
         Promise(
             "`PATCH /v1/settings` with `op: replace`", "refused", "it would reset options that nobody named"
