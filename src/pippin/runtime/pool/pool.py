@@ -160,7 +160,7 @@ class Pool:
             )  # which may grow meanwhile: names are also looked up in threads
             if slot.worker is not None and (kind is None or slot.info.kind in (kind, "scripted"))
         ]
-        return max(loaded, key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None
+        return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None
 
     async def stats(self, name: str) -> EngineStats:
         """A snapshot of a model's engine; zeros where it is not loaded."""
