@@ -88,9 +88,10 @@ class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     completed: int = 0
 
 
-class PartEnded(Struct, frozen=True, tag=True, gc=False):
+class PartEnded(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     choice: int
     index: int
+    thought: bool = False  # the text was reasoning, which only its end told: a stream has sent it as text
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

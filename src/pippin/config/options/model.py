@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.requests import OverflowPolicy
+from pippin.core.requests import OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -15,6 +15,9 @@ Natural = Annotated[int, Meta(ge=0)]
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Each field is an option of `pippin serve` (underscores become dashes), of the YAML file, and of
     `PIPPIN_*` variables. A default for all models may be overridden per model in the YAML file."""
+
+    fallbacks: Sampling = field(default_factory=Sampling)
+    """A profile's defaults of sampling, which rank below the checkpoint's own."""
 
     # How weights run
     dtype: Annotated[

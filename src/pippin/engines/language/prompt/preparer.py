@@ -72,6 +72,10 @@ class LanguagePreparer:
             if options.reasoning_parser
             else detected.reasoning
         )
+        if named is not None and named.implicit and not any(named.end in text for text in sources.values()):
+            named = replace(
+                named, implicit=False
+            )  # a parser for thinkers, named for a model that does not think
         self._reasoning = with_markers(named, options.thinking_start_token, options.thinking_end_token)
         markers = [
             *(self._tools.markers if self._tools else ()),
@@ -384,7 +388,7 @@ def plan_reasoning(
     found = with_markers(found, request.thinking.start_marker, request.thinking.end_marker)
     if found is None:
         return ReasoningPlan()
-    if found.implicit and request.thinking.enabled is False:
+    if found.implicit and (request.thinking.enabled is False or _closed(found, prompt)):
         found = replace(found, implicit=False)
     start = _start(found, tokenizer)
     return ReasoningPlan(
@@ -423,4 +427,9 @@ def _opened(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
 def _may_open(found: ReasoningFormat, prompt: RenderedPrompt, request: GenerationRequest) -> bool:
     if found.implicit or prompt.continued or request.thinking.enabled is False:
         return False
-    return not found.open_in(prompt.text) and not prompt.text.rstrip().endswith(found.end.rstrip())
+    return not found.open_in(prompt.text) and not _closed(found, prompt)
+
+
+def _closed(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
+    """Whether the template has ended the reasoning before it began."""
+    return prompt.text.rstrip().endswith(found.end.rstrip())

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -49,6 +50,7 @@ class LanguageEngine:
         self.model = model.module
         self.vision = model.vision
         self.counters = Counters()
+        self.warm_jobs: list[LanguageJob] = []  # prompts that are computed again once they were cleared
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
@@ -191,10 +193,19 @@ class LanguageEngine:
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         if self.prefixes is not None:
             self.prefixes.clear(disk=disk)
-        if not prefixes_only:
+        if prefixes_only:
+            self.warm_again()
+        else:
             if self.vision is not None:
                 self.vision.cache.clear()
             mx.clear_cache()
+
+    def warm_again(self) -> None:
+        """Compute the warm prompts, in turn with all other requests."""
+        live = {request.job.id for request in self.lifecycle.live}
+        for job in self.warm_jobs:
+            if job.id not in live:
+                self.submit(replace(job, created=time.monotonic()))
 
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)
