@@ -39,6 +39,7 @@ class Batching:
     shape: BatchShape | None  # None: sequences run one at a time
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
+    alone: bool = False  # a sequence must end before the next prompt begins
 
     @property
     def can_rewind(self) -> bool:
@@ -102,6 +103,21 @@ def choose_batching(
         shape=shape,
         slack=slack,
         slot_bytes=either if plain_below else shape.slot_bytes,
+    )
+
+
+def one_at_a_time(model: nn.Module, cache: PromptCache, vocabulary: int) -> Batching:
+    """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
+    its prompt, and the next begins after its end."""
+    layout = CacheLayout.learn(model, cache)
+    return Batching(
+        new_group=lambda _: SoloGroup(model, layout, shares=True),
+        vocabulary=vocabulary,
+        layout=layout,
+        shape=None,
+        slack=sizes.CAPACITY_STEP,
+        slot_bytes=layout.prompt_bytes,
+        alone=True,
     )
 
 

@@ -24,6 +24,7 @@ from pippin.engines.language.step.scheduler import Scheduler, StepLimits
 from pippin.engines.language.step.sequences import Prefilling, Request
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.vision.encoder import VisionEncoder
+from pippin.engines.language.vision.whole import WholeEncoder
 
 SMOOTHING = 0.2
 
@@ -59,7 +60,7 @@ def engine_stats(
     lifecycle: Lifecycle,
     batch: Batch,
     cache: CacheStats,
-    vision: VisionEncoder | None,
+    vision: VisionEncoder | WholeEncoder | None,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(
