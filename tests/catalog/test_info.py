@@ -29,6 +29,12 @@ KINDS: list[tuple[str, dict[str, Any], ModelKind]] = [
     ("parakeet", {"target": "nemo.collections.asr.models.EncDecRNNTBPEModel"}, "transcription"),
     ("Kokoro-82M", {"istftnet": {}, "n_token": 178}, "speech"),
     ("orpheus-3b", {"model_type": "llama"}, "speech"),
+    # Families that the registry of mlx-audio knows, and two language models whose types it has other names for.
+    ("a", {"model_type": "moss_tts"}, "speech"),
+    ("b", {"model_type": "fireredasr2"}, "transcription"),
+    ("c", {"model_type": "granite_speech", "architectures": ["GraniteSpeechForCausalLM"]}, "transcription"),
+    ("glm-4-9b", {"model_type": "glm", "architectures": ["GlmForCausalLM"]}, "language"),
+    ("MiMo-7B", {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]}, "language"),
 ]
 
 

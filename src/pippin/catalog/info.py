@@ -26,6 +26,8 @@ WINDOW_KEYS: Final = (
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
+WHISPER_WEIGHTS: Final = ("weights.npz",)
+"""What folders of Whisper models hold where they have no safetensors: arrays, which `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
 OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
@@ -51,7 +53,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
         raise ServerError("load_failed", message)
     config = config or {}
-    weights = _weights(folder)
+    weights = _weights(folder) or (_weights(folder, WHISPER_WEIGHTS) if found == "transcription" else [])
     check_complete(folder, name, weights)
     if found in WITH_TOKENIZER and not any(
         path.exists() for each in TOKENIZERS for path in folder.glob(each)
@@ -245,10 +247,10 @@ def _sampling(generation: Json) -> Sampling:
     return Sampling(**said)
 
 
-def _weights(folder: Path) -> list[tuple[Path, int]]:
+def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Path, int]]:
     """The weight files and their sizes; a link that leads nowhere is a file not yet downloaded."""
     found = []
-    for pattern in WEIGHTS:
+    for pattern in patterns:
         for path in folder.glob(pattern):
             try:
                 found.append((path, path.stat().st_size))
