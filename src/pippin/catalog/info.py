@@ -23,6 +23,26 @@ WINDOW_KEYS: Final = (
     "model_max_length",
     "n_ctx",
 )
+DEFAULT_WINDOWS: Final = {
+    "gemma3": 131072,
+    "gemma3_text": 131072,
+    "gemma3n": 32768,
+    "gemma3n_text": 32768,
+    "gemma4": 131072,
+    "gemma4_text": 131072,
+    "llama4": 131072,
+    "mllama": 131072,
+    "mistral": 131072,
+    "mixtral": 131072,
+    "qwen2": 32768,
+    "qwen3": 32768,
+    "qwen2_vl": 32768,
+    "qwen2_5_vl": 32768,
+    "qwen3_vl": 128000,
+    "glm4v": 32768,
+}
+"""The windows of architectures whose config.json names none: the defaults of their configuration in transformers, which
+checkpoints leave out where they have them."""
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
@@ -142,6 +162,9 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
             window = whole(source.get(key))
             if window is not None and window < NO_LIMIT:
                 return max(window, _scaled(source))
+    for source in (inner, config):
+        if (window := DEFAULT_WINDOWS.get(text(source.get("model_type")) or "")) is not None:
+            return window
     limit = whole(tokenizer.get("model_max_length"))
     return limit if limit is not None and limit < NO_LIMIT else None
 

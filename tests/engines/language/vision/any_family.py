@@ -79,7 +79,8 @@ SIZES: dict[str, int] = {
     "bos_token_id": 256,
     "pad_token_id": 256,
 }
-PARTS = {"text": "text_config", "vision": "vision_config", "audio": "audio_config"}
+PLACEHOLDERS = ("image_token_index", "image_token_id")
+HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: "
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
@@ -96,6 +97,7 @@ class Family:
 
     config: Json = dataclasses.field(default_factory=dict)
     tokens: tuple[str, ...] = ()
+    mark: str | None = None  # the token that features replace, where it is not all of `image`
     image: str = "<image>"  # what the chat template writes for a picture; None for a model without a template
     template: str | None = TEMPLATE
     preprocessor: Json = dataclasses.field(default_factory=dict)
@@ -103,16 +105,171 @@ class Family:
     tokenizer: Json = dataclasses.field(default_factory=dict)
 
 
+CLIP = {"vision_config": {"model_type": "clip_vision_model"}, "vision_feature_layer": -2}
+SQUARE: Json = {"size": {"height": 32, "width": 32}, **HALVES}
+GLM = {
+    "patch_size": 8,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "size": {"shortest_edge": 256, "longest_edge": 4096},
+}
+ANYRES: Json = {
+    "size": {"shortest_edge": 32},
+    "crop_size": {"height": 32, "width": 32},
+    "image_grid_pinpoints": [[32, 64], [64, 32]],
+    **HALVES,
+}
+WITH_CLASS: Json = {
+    "patch_size": 8,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+}
+QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+QWEN_PIXELS: Json = {
+    "patch_size": 8,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "min_pixels": 256,
+    "max_pixels": 4096,
+}
+QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>")
+QWEN_IDS: Json = {
+    "video_token_id": "<|video_pad|>",
+    "video_token_index": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+
+OTHERWISE: dict[str, Family] = {
+    "internvl_chat": Family(),
+    "llava_next": Family(
+        config={**CLIP, "text_config": {"model_type": "llama"}, "image_grid_pinpoints": [[32, 64], [64, 32]]},
+        preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
+        processor={"processor_class": "LlavaNextProcessor", **WITH_CLASS},
+    ),
+    "granite_vision": Family(
+        config={"vision_feature_layer": [-2, -1], "image_grid_pinpoints": [[32, 64], [64, 32]]},
+        preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
+        processor={"processor_class": "LlavaNextProcessor", **WITH_CLASS},
+    ),
+    "paligemma": Family(
+        config={
+            "text_config": {"model_type": "gemma"},
+            "vision_config": {"model_type": "siglip_vision_model"},
+        },
+        preprocessor={"image_processor_type": "SiglipImageProcessor", "image_seq_length": 16, **SQUARE},
+        processor={"processor_class": "PaliGemmaProcessor", "image_seq_length": 16},
+        tokenizer={"extra_special_tokens": {"image_token": "<image>"}},
+    ),
+    "mllama": Family(
+        image="<|image|>",
+        config={
+            "text_config": {"cross_attention_layers": [1]},
+            "vision_config": {
+                "vision_output_dim": 2 * WIDTH,
+                "intermediate_layers_indices": [0],
+                "max_num_tiles": 2,
+                "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]],
+            },
+        },
+        preprocessor={"image_processor_type": "MllamaImageProcessor", "max_image_tiles": 2, **SQUARE},
+        processor={"processor_class": "MllamaProcessor"},
+        tokenizer={"extra_special_tokens": {"image_token": "<|image|>"}},
+    ),
+    "idefics2": Family(
+        tokens=("<fake_token_around_image>", "<end_of_utterance>"),
+        config={"perceiver_config": {"resampler_n_latents": 8, "resampler_depth": 1, "resampler_n_heads": 4}},
+        preprocessor={
+            "image_processor_type": "Idefics2ImageProcessor",
+            "size": {"shortest_edge": 24, "longest_edge": 32},
+            "do_image_splitting": False,
+            **HALVES,
+        },
+        processor={"processor_class": "Idefics2Processor", "image_seq_len": 8},
+    ),
+    "glm4v": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
+    "glm_ocr": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
+    "llava_onevision": Family(
+        tokens=("<video>",),
+        config={
+            "image_grid_pinpoints": [[32, 64], [64, 32]],
+            "vision_feature_layer": -1,
+            "vision_aspect_ratio": "anyres_max_9",
+            "text_config": {"model_type": "qwen2"},
+        },
+        preprocessor={**ANYRES, "size": {"height": 32, "width": 32}},
+        processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
+    ),
+    "aya_vision": Family(
+        config={"text_config": {"layer_types": ["full_attention"] * 2, "sliding_window_pattern": 1}},
+        preprocessor=SQUARE,
+        processor={"patch_size": 8, "img_size": 32, "downsample_factor": 2},
+    ),
+    "kimi_vl": Family(image="<|media_pad|>"),
+    "lfm2_vl": Family(
+        config={"text_config": {"full_attn_idxs": [0, 1], "layer_types": ["full_attention"] * 2}}
+    ),
+    "qwen3_vl_moe": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "text_config": {
+                "mlp_only_layers": [],
+                "rope_scaling": {"mrope_section": [2, 3, 3], "rope_type": "default"},
+            },
+            "vision_config": {"deepstack_visual_indexes": [0], "num_position_embeddings": 64},
+        },
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
+    "qwen3_5_moe": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "text_config": {"full_attention_interval": 2},
+            "vision_config": {"num_position_embeddings": 64, "deepstack_visual_indexes": []},
+        },
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
+    "dots_ocr": Family(image="<|img|><|imgpad|><|endofimg|>", mark="<|imgpad|>", preprocessor=QWEN_PIXELS),
+    "locateanything": Family(image="<image-1>", mark="<IMG_CONTEXT>"),
+    "step3p7": Family(image="<im_patch>", config={"text_config": {"num_attention_groups": 4}}),
+    "deepseek_vl_v2": Family(),
+    "moondream2": Family(template=None),
+    "phi4_siglip": Family(),
+    "plamo2vl": Family(),
+    "molmo_point": Family(),
+    "cohere_compass": Family(),
+    "llava_bunny": Family(config={"auto_map": {}}),
+    "minicpmv4_7": Family(),
+    "indic_ocr": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={**QWEN_IDS, "text_config": {"full_attention_interval": 2}},
+    ),
+    "gemma3n": Family(config={"text_config": {"layer_types": ["full_attention"] * 2}}),
+}
+
+
 def write(name: str, made: Family, folder: Path, seed: int = 7) -> Path:
     """Write a random float32 checkpoint of the family into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     package = importlib.import_module(f"mlx_vlm.models.{name}")
     ids = write_tokenizer(folder, made, spelled(package))
-    config = merged(shrunk(package), numbered(made.config, ids))
+    fields = inspect.signature(package.ModelConfig).parameters
+    marks = {each: ids[made.mark or made.image] for each in PLACEHOLDERS if each in fields}
+    config = merged({**shrunk(package), **marks}, numbered(made.config, ids))
     config = {**config, "model_type": made.config.get("model_type", name)}
-    for part in (config, *(held for key, held in config.items() if key.endswith("config"))):
-        if isinstance(part, dict) and ("vocab_size" in part or part is config):
-            part["vocab_size"] = len(ids)
+    for part in (config, config.get("text_config"), config.get("language_config"), config.get("llm_config")):
+        if isinstance(part, dict):
+            part["vocab_size"] = part["vocab_size_per_layer_input"] = len(ids)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
     if made.processor:
@@ -227,7 +384,8 @@ def write_tokenizer(folder: Path, made: Family, found: list[str]) -> dict[str, i
     backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(dict.fromkeys(["<|end|>", *made.tokens, made.image, *found])))
+    marks = [made.image] if made.mark is None else [made.mark]
+    backend.add_special_tokens(list(dict.fromkeys(["<|end|>", *made.tokens, *marks, *found])))
     backend.save(str(folder / "tokenizer.json"))
     settings: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",
