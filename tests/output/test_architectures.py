@@ -4,7 +4,7 @@ import pytest
 
 from pippin.output.formats import detect
 
-GEMMA = "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message.role }}\n{{ message.content }}{% endfor %}"
+GEMMA = "{% for message in messages %}<start_of_turn>{{ message.role }}\n{{ message.content }}{% endfor %}"
 
 
 @pytest.mark.parametrize(

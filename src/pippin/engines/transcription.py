@@ -1,5 +1,6 @@
 """The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +60,10 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         from mlx_audio.stt.utils import load_model
 
         progress(0, spec.info.size_bytes, "weights")
-        model = load_model(folder, strict=True)
+        with warnings.catch_warnings():
+            # A folder without a tokenizer is none of the operator's concern: `_give_tokenizer` has one.
+            warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
+            model = load_model(folder, strict=True)
         cast_weights(model, options)
         if is_whisper(model):
             _prepare_whisper(model, spec.info.id, folder)

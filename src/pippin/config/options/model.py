@@ -12,6 +12,9 @@ Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
+KvBits = Literal[2, 3, 4, 5, 6, 8]
+
+
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Each field is an option of `pippin serve` (underscores become dashes), of the YAML file, and of
     `PIPPIN_*` variables. A default for all models may be overridden per model in the YAML file."""
@@ -158,8 +161,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
 
     # KV quantisation and speculation
-    kv_bits: Annotated[
-        Literal[4, 8] | None, Meta(description="Bits of the KV cache's full-attention layers.")
+    kv_bits: Annotated[KvBits | None, Meta(description="Bits of the KV cache's full-attention layers.")] = (
+        None
+    )
+    kv_key_bits: Annotated[
+        KvBits | None, Meta(description="Bits of the keys, where they differ from `kv_bits`.")
+    ] = None
+    kv_value_bits: Annotated[
+        KvBits | None, Meta(description="Bits of the values, where they differ from `kv_bits`.")
     ] = None
     kv_group_size: Annotated[
         Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
@@ -206,3 +215,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
         1800.0
     )
+
+
+def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
+    """The bits of keys and of values in the KV cache, None for what is not quantised."""
+    return options.kv_key_bits or options.kv_bits, options.kv_value_bits or options.kv_bits

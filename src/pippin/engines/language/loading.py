@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
@@ -132,7 +132,7 @@ def build_engine(
         joins_prompts=batching.joint_prompts,
     )
     groups = CacheGroups(
-        batching.layout, batching.new_group, options.quantized_kv_start if options.kv_bits else 0
+        batching.layout, batching.new_group, options.quantized_kv_start if any(cache_bits(options)) else 0
     )
     engine = LanguageEngine(
         loaded,
@@ -149,7 +149,7 @@ def build_engine(
 
 def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
     """Raises `ServerError("load_failed")` for options that such a model cannot run with."""
-    if options.kv_bits is not None:
+    if cache_bits(options) != (None, None):
         message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
         raise ServerError("load_failed", message, "kv_bits")
     prompt, cache = text_prompt((1, 2, 3)), model.make_cache()
@@ -200,7 +200,7 @@ def _open_prefixes(
     blocks = BlockLayout(layout, host_copy=copy_blocks if plan.writes_in_place else None)
     disk = None
     if options.cache_dir is not None and folder is not None:
-        bits = None if options.quantized_kv_start else options.kv_bits
+        bits = None if options.quantized_kv_start else _told(cache_bits(options))
         details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
         try:
             disk = DiskCache(
@@ -215,6 +215,11 @@ def _open_prefixes(
                 "cache_dir",
             ) from error
     return PrefixCache(tree, blocks, disk)
+
+
+def _told(bits: tuple[int | None, int | None]) -> str:
+    """Bits of keys and values as the disk's fingerprint has them: one number where they are alike."""
+    return str(bits[0]) if bits[0] == bits[1] else f"{bits[0]}/{bits[1]}"
 
 
 def _adapter_prints(options: ModelOptions) -> list[str]:

@@ -164,7 +164,7 @@ OTHERWISE: dict[str, Family] = {
     "mllama": Family(
         image="<|image|>",
         config={
-            "text_config": {"cross_attention_layers": [1]},
+            "text_config": {"cross_attention_layers": [1], "num_key_value_heads": 4},
             "vision_config": {
                 "vision_output_dim": 2 * WIDTH,
                 "intermediate_layers_indices": [0],
@@ -201,7 +201,13 @@ OTHERWISE: dict[str, Family] = {
         processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
     ),
     "aya_vision": Family(
-        config={"text_config": {"layer_types": ["full_attention"] * 2, "sliding_window_pattern": 1}},
+        config={
+            "text_config": {"layer_types": ["full_attention"] * 2, "sliding_window_pattern": 1},
+            "downsample_factor": 2,
+            "vision_config": {"model_type": "siglip_vision_model"},
+            "vision_feature_select_strategy": "full",
+            "vision_feature_layer": -1,
+        },
         preprocessor=SQUARE,
         processor={"patch_size": 8, "img_size": 32, "downsample_factor": 2},
     ),
@@ -269,7 +275,7 @@ def write(name: str, made: Family, folder: Path, seed: int = 7) -> Path:
     config = {**config, "model_type": made.config.get("model_type", name)}
     for part in (config, config.get("text_config"), config.get("language_config"), config.get("llm_config")):
         if isinstance(part, dict):
-            part["vocab_size"] = part["vocab_size_per_layer_input"] = len(ids)
+            part["vocab_size"] = len(ids)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
     if made.processor:

@@ -116,9 +116,10 @@ class CacheLayout:
         known = find_kinds()
         return cls(model, [known.get(type(leaf), UnknownKind).of(leaf) for leaf in leaves(cache)])
 
-    def quantized(self, bits: int, group_size: int) -> "CacheLayout":
+    def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
         """As this one, with what can be in few bits."""
-        return CacheLayout(self._model, [kind.quantized(bits, group_size) for kind in self.kinds])
+        kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
+        return CacheLayout(self._model, kinds)
 
     @property
     def batches(self) -> bool:

@@ -1,10 +1,14 @@
 """LoRA adapters of one base model, chosen for each sequence of a batch: low-rank additions to linear layers.
 
 The matrices of all adapters are stacked, with ranks padded with zeros, and each sequence multiplies with its own.
-Index 0 is the model without an adapter. Files of mlx-lm and of PEFT are read.
+Index 0 is the model without an adapter. Files of mlx-lm, mlx-vlm and PEFT are read.
+
+Whatever else the libraries can apply (DoRA, adapters of embeddings and experts, full fine-tunes) becomes part of the
+model, where it is the only adapter.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.core.errors import ServerError
+
+log = logging.getLogger(__name__)
 
 OWN = "adapter_path"
 """The name of the adapter for all requests that name none: the option that gives its folder."""
@@ -88,9 +94,40 @@ def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adap
     folders = {**({OWN: own} if own is not None else {}), **named}
     if not folders:
         return Adapters()
-    loaded = [_read(name, Path(folder).expanduser()) for name, folder in folders.items()]
-    adapters = Adapters(tuple(folders), default=1 if own is not None else 0)
+    try:
+        return _install_low_rank(model, folders, default=1 if own is not None else 0)
+    except ServerError as refusal:
+        if own is None or named:
+            raise
+        _apply_fixed(model, Path(own).expanduser(), refusal)
+        return Adapters()
+
+
+def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
+    """Have the library make an adapter part of the model. Raises `refusal` where it cannot either."""
+    inner = getattr(model, "inner", None)
+    try:
+        if inner is None:
+            from mlx_lm.tuner.utils import load_adapters
+
+            load_adapters(model, str(folder))
+        else:
+            from mlx_vlm.trainer.peft.utils import apply_lora_layers
+
+            apply_lora_layers(inner, folder)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, IndexError) as error:
+        log.info("the library cannot apply the adapter either: %s", error)
+        raise refusal from error
+    model.eval()
+    mx.eval(model.parameters())
+    log.info("the adapter in %s is part of the model: requests cannot name others", folder.name)
+
+
+def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int) -> Adapters:
     layers = dict(model.named_modules())
+    loaded = [_placed(_read(name, Path(folder).expanduser()), layers) for name, folder in folders.items()]
+    adapters = Adapters(tuple(folders), default=default)
+    replaced: dict[str, AdaptedLinear] = {}
     for path in sorted({path for additions in loaded for path in additions}):
         owners = [name for name, additions in zip(folders, loaded, strict=True) if path in additions]
         base = layers.get(path)
@@ -99,8 +136,32 @@ def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adap
             raise _refused(
                 owners[0], f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
             )
-        _replace(model, path, _stacked(base, path, list(folders), loaded, adapters))
+        replaced[path] = _stacked(base, path, list(folders), loaded, adapters)
+    for path, layer in replaced.items():
+        _replace(model, path, layer)
     return adapters
+
+
+PREFIXES = (
+    ("", ""),
+    ("", "inner."),
+    ("", "inner.language_model."),
+    ("model.language_model.", "inner.language_model.model."),
+)
+"""What the names of layers begin with in files of adapters, and in a model of mlx-vlm as it is wrapped here: of the
+whole model, of its language model alone, and as transformers has them."""
+
+
+def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) -> dict[str, _Addition]:
+    """The additions by the paths that their layers have in this model; unknown ones keep theirs."""
+
+    def path_of(name: str) -> str:
+        for written, ours in PREFIXES:
+            if name.startswith(written) and (path := ours + name.removeprefix(written)) in layers:
+                return path
+        return name
+
+    return {path_of(name): addition for name, addition in additions.items()}
 
 
 def _stacked(
@@ -141,7 +202,7 @@ def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:
 
 
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
-    """Read an adapter of mlx-lm or PEFT: its additions by the path of the layer."""
+    """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer."""
     try:
         config = json.loads((folder / "adapter_config.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -162,10 +223,21 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
 
 
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
+    if "rank" in config and "lora_parameters" not in config:
+        return _of_mlx_vlm(name, config, weights)
     scale = config.get("lora_parameters", {}).get("scale")
     if not isinstance(scale, (int, float)):
         raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
     return _paired(name, weights, ".lora_a", ".lora_b", lambda down, up: _Addition(down, up * scale))
+
+
+def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
+    """As mlx-vlm wrote adapters before it took mlx-lm's form: `alpha` over `rank` scales the product of A and B."""
+    rank, alpha = config["rank"], config.get("alpha", 0.1)
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
+        raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
+    scale = alpha / rank
+    return _paired(name, weights, ".A", ".B", lambda down, up: _Addition(down, up * scale))
 
 
 def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:

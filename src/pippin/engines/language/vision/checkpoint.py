@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
@@ -123,10 +124,18 @@ def is_vision(folder: Path) -> bool:
 def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
     """mlx-lm's `load_model` for a model of mlx-vlm. Raises what mlx-vlm's own `load_model` raises."""
     import mlx_vlm.utils
+    from mlx_vlm.generate.diffusion import is_diffusion_model
 
     # mlx-vlm's function has no such argument. The caller has refused a folder with code that is not trusted.
     settings.pop("trust_remote_code", None)
-    return VisionModel(mlx_vlm.utils.load_model(folder, **settings)), read_config(folder)
+    model = mlx_vlm.utils.load_model(folder, **settings)
+    if is_diffusion_model(model):
+        raise ServerError(
+            "load_failed",
+            f"The model {folder.name!r} is a diffusion language model, which writes all tokens of an answer at once: "
+            "this is not built in. Serve it with mlx_vlm.server, or take a model that writes token by token.",
+        )
+    return VisionModel(model), read_config(folder)
 
 
 def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":

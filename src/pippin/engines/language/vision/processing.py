@@ -137,11 +137,17 @@ class MediaProcessor:
                     continue
                 try:
                     sample = self._run(modality, b"", "".join(known), trial())
-                    if sample.placeholders:
+                    if sample.placeholders and self._stands_alone("".join(known), sample, trial()):
                         self.placeholders[modality], self.samples[modality] = "".join(known), sample
                         break
                 except FAILURES:
                     continue
+
+    def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
+        """Whether the processor leaves the text around a placeholder as it is."""
+        with self._lock:
+            self._processor(text=[f"a{placeholder}b"], **arguments)
+            return self._recording.text == f"a{sample.text}b"
 
     def place(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
         """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens."""
