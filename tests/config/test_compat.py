@@ -161,7 +161,7 @@ def test_bits_are_kept_as_they_are(bits: int) -> None:
 
 
 def test_turboquant_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="--kv-quant-scheme.*TurboQuant"):
+    with pytest.raises(ConfigError, match=r"--kv-quant-scheme.*TurboQuant"):
         resolved("--kv-quant-scheme=turboquant")
 
 

@@ -23,7 +23,7 @@ from pippin.engines.language.kv_cache.probe import Batching, choose_batching, on
 from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import install
+from pippin.engines.language.model.lora import adapters_in, install
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
@@ -104,7 +104,8 @@ def build_engine(
     progress: LoadProgress = lambda done, total, message: None,
 ) -> LanguageEngine:
     """An engine around a loaded model."""
-    adapters = install(model, options.adapter_path, options.adapters)
+    spare = adapters_in(options.adapter_dir)
+    adapters = install(model, options.adapter_path, options.adapters, spare)
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
     # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
@@ -113,12 +114,14 @@ def build_engine(
         batching = _whole_batching(model, options)
     else:
         batching = choose_batching(model, options, mark_constant)
-    if len(adapters) and batching.shape is None and not batching.alone:
-        message = "Adapters cannot be used with this model: its rows run one at a time. Start without them."
+    if adapters.names and batching.shape is None and not batching.alone:
+        message = (
+            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
+        )
         raise ServerError("load_failed", message, "adapters")
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
-        # With a start of quantisation, short rows must find what they left.
+        # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
@@ -137,7 +140,7 @@ def build_engine(
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, proposer, shares.rows),
+        limits=_limits(options, plan, batching, proposer, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
         prefixes=prefixes,
@@ -167,7 +170,7 @@ def _limits(
         max_sequences=1 if batching.alone else options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
-        longest_chunk=plan.longest_chunk,
+        longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
@@ -223,7 +226,7 @@ def _told(bits: tuple[int | None, int | None]) -> str:
 
 
 def _adapter_prints(options: ModelOptions) -> list[str]:
-    folders = {**options.adapters, "": options.adapter_path or ""}
+    folders = {**adapters_in(options.adapter_dir), **options.adapters, "": options.adapter_path or ""}
     return [
         f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
     ]

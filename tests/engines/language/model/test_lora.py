@@ -61,7 +61,7 @@ def judge(base: Path, folder: str | None, answer: list[int]) -> None:
         logits = model(mx.array([[token]]), cache=cache)[0, -1]
 
 
-def test_rows_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[str, str]) -> None:
+def test_sequences_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[str, str]) -> None:
     bench = Bench(base, ModelOptions(adapters=adapters, cache_block_tokens=8))
     engine = bench.engine
     names = {"r0": None, "r1": "one", "r2": "two", "r3": "one"}
@@ -203,5 +203,23 @@ def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
     judge(base, folder, answers["a", 0])
     plain, _ = run_all(Bench(base, ModelOptions()), {"a": (PROMPT, 12)})
     assert plain != answers
-    with pytest.raises(ServerError, match="mixed|lora_parameters|only LoRA|plain linear"):
+    with pytest.raises(ServerError, match=r"only LoRA|plain linear"):
         Bench(base, ModelOptions(adapters={"mixed": folder}))
+
+
+def test_requests_may_name_a_folder_that_the_operator_gave(base: Path, adapters: dict[str, str]) -> None:
+    bench = Bench(base, ModelOptions(adapter_path=adapters["one"], adapters={"two": adapters["two"]}))
+    index = bench.engine.lifecycle._model.adapters.index
+    assert (index(adapters["one"]), index("two"), index(adapters["two"])) == (1, 2, 2)
+    with pytest.raises(ServerError, match="There is no adapter"):
+        index("/etc")
+
+
+def test_a_folder_of_adapters_offers_those_that_fit(base: Path, tmp_path: Path) -> None:
+    adapter(tmp_path / "fits", 4, 1)
+    adapter(tmp_path / "dora", 4, 1, fine_tune_type="dora")
+    (tmp_path / "notes").mkdir()
+    bench = Bench(base, ModelOptions(adapter_dir=str(tmp_path)))
+    assert bench.engine.lifecycle._model.adapters.names == ("fits",)
+    with pytest.raises(ServerError, match="adapter_dir"):
+        Bench(base, ModelOptions(adapter_dir=str(tmp_path / "none")))

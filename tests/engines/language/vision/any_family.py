@@ -248,7 +248,12 @@ OTHERWISE: dict[str, Family] = {
     "step3p7": Family(image="<im_patch>", config={"text_config": {"num_attention_groups": 4}}),
     "deepseek_vl_v2": Family(
         config={"text_config": {"model_type": "deepseek_v2"}},
-        processor={"candidate_resolutions": [[32, 32]], "patch_size": 8, "downsample_ratio": 2, "image_token": "<image>"},
+        processor={
+            "candidate_resolutions": [[32, 32]],
+            "patch_size": 8,
+            "downsample_ratio": 2,
+            "image_token": "<image>",
+        },
     ),
     "moondream2": Family(template=None),
     "phi4_siglip": Family(),

@@ -9,7 +9,7 @@ model, where it is the only adapter.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,27 +28,28 @@ OWN = "adapter_path"
 class Adapters:
     """The adapters of a model, and the one that each sequence of the next forward pass has."""
 
-    def __init__(self, names: tuple[str, ...] = (), default: int = 0) -> None:
-        self._names = names
-        self._default = default
+    def __init__(
+        self, names: tuple[str, ...] = (), default: int = 0, folders: Mapping[str, int] | None = None
+    ) -> None:
+        """`folders`: the indices by the folders that the operator gave, which requests may name as well."""
+        self.names = names
+        self._folders = dict(folders or {})
+        self.default = default  # the index for requests that name none
         self.uniform: int | None = 0  # the index that all sequences share, if they do
         self.rows = mx.array([0])
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def index(self, name: str | None) -> int:
+    def index(self, name: str) -> int:
         """The index of an adapter. Raises `ServerError` for a name that this model does not have."""
-        if name is None:
-            return self._default
-        if name not in self._names or name == OWN:
-            there = ", ".join(each for each in self._names if each != OWN) or "none"
+        if name in self._folders:
+            return self._folders[name]
+        if name not in self.names or name == OWN:
+            there = ", ".join(each for each in self.names if each != OWN) or "none"
             raise ServerError(
                 "invalid_request",
                 f"There is no adapter {name!r} for this model (there are: {there}).",
                 "adapter_path",
             )
-        return self._names.index(name) + 1
+        return self.names.index(name) + 1
 
     def choose(self, rows: list[int]) -> None:
         """Set the index of each sequence's adapter for the next forward pass."""
@@ -86,21 +87,25 @@ class _Addition:
     up: mx.array  # [rank, out]
 
 
-def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adapters:
-    """Replace the adapted layers of a model. `own` and `named` are folders of adapters.
+def install(
+    model: nn.Module, own: str | None, named: Mapping[str, str], spare: Mapping[str, str] | None = None
+) -> Adapters:
+    """Replace the adapted layers of a model. `own`, `named` and `spare` are folders of adapters.
 
-    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for one that does not fit.
+    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for one that does not fit; those
+    of `spare` that don't are left out.
     """
-    folders = {**({OWN: own} if own is not None else {}), **named}
+    spare = {name: folder for name, folder in (spare or {}).items() if name not in named}
+    folders = {**({OWN: own} if own is not None else {}), **named, **spare}
     if not folders:
         return Adapters()
     try:
-        return _install_low_rank(model, folders, default=1 if own is not None else 0)
+        return _install_low_rank(model, folders, default=1 if own is not None else 0, spare=spare)
     except ServerError as refusal:
-        if own is None or named:
+        if own is None or named or spare:
             raise
         _apply_fixed(model, Path(own).expanduser(), refusal)
-        return Adapters()
+        return Adapters(folders={own: 0})
 
 
 def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
@@ -123,23 +128,55 @@ def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
     log.info("the adapter in %s is part of the model: requests cannot name others", folder.name)
 
 
-def _install_low_rank(model: nn.Module, folders: Mapping[str, str], default: int) -> Adapters:
+def _install_low_rank(
+    model: nn.Module, folders: Mapping[str, str], default: int, spare: Container[str]
+) -> Adapters:
     layers = dict(model.named_modules())
-    loaded = [_placed(_read(name, Path(folder).expanduser()), layers) for name, folder in folders.items()]
-    adapters = Adapters(tuple(folders), default=default)
-    replaced: dict[str, AdaptedLinear] = {}
-    for path in sorted({path for additions in loaded for path in additions}):
-        owners = [name for name, additions in zip(folders, loaded, strict=True) if path in additions]
+    found: dict[str, dict[str, _Addition]] = {}
+    for name, folder in folders.items():
+        try:
+            found[name] = _placed(_read(name, Path(folder).expanduser()), layers)
+            _check_layers(name, found[name], layers)
+        except ServerError as error:
+            if name not in spare:
+                raise
+            found.pop(name, None)
+            log.warning("%s", error.report.message)
+    names = list(found)
+    numbers = {folders[name]: number for number, name in enumerate(names, start=1)}
+    adapters = Adapters(tuple(names), default=default, folders=numbers)
+    loaded = list(found.values())
+    paths = sorted({path for additions in loaded for path in additions})
+    replaced = {path: _stacked(layers[path], path, names, loaded, adapters) for path in paths}
+    for path, layer in replaced.items():
+        _replace(model, path, layer)
+    return adapters
+
+
+def _check_layers(name: str, additions: Mapping[str, _Addition], layers: Mapping[str, nn.Module]) -> None:
+    """Raises `ServerError` for an adapter of anything but linear layers of this model."""
+    for path in sorted(additions):
         base = layers.get(path)
         if not isinstance(base, (nn.Linear, nn.QuantizedLinear)):
             what = "has no such layer" if base is None else f"has a {type(base).__name__} there"
             raise _refused(
-                owners[0], f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
+                name, f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
             )
-        replaced[path] = _stacked(base, path, list(folders), loaded, adapters)
-    for path, layer in replaced.items():
-        _replace(model, path, layer)
-    return adapters
+
+
+def adapters_in(folder: str | None) -> dict[str, str]:
+    """The adapters of a folder of adapters: the folders in it that have an adapter_config.json, by their names.
+
+    Raises `ServerError("load_failed")` for a folder that cannot be read.
+    """
+    if folder is None:
+        return {}
+    try:
+        inside = sorted(Path(folder).expanduser().iterdir())
+    except OSError as error:
+        message = f"adapter_dir {folder!r} cannot be read: {error.strerror}."
+        raise ServerError("load_failed", message, "adapter_dir") from error
+    return {path.name: str(path) for path in inside if (path / "adapter_config.json").is_file()}
 
 
 PREFIXES = (

@@ -16,8 +16,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
 from pippin.core.errors import ServerError
 from pippin.engines import pictures, sound
-from pippin.engines.language.text.literals import BREAK
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
 from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.media import MediaPart, Modality, WholePrompt, modality_of
 from pippin.engines.language.vision.processing import (
