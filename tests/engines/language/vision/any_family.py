@@ -1,7 +1,7 @@
 """Tiny random checkpoints of any family of mlx-vlm, made from its own configuration classes.
 
 Every size in the defaults of a family's configuration is brought down by its name (`SIZES`), and what a family needs
-beyond that is in `OTHERWISE`. Special tokens are those that its package spells.
+beyond that is in `FAMILIES`. Special tokens are those that its package spells.
 """
 
 import dataclasses
@@ -140,7 +140,7 @@ QWEN_IDS: Json = {
     "vision_end_token_id": "<|vision_end|>",
 }
 
-OTHERWISE: dict[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "internvl_chat": Family(),
     "llava_next": Family(
         config={**CLIP, "text_config": {"model_type": "llama"}, "image_grid_pinpoints": [[32, 64], [64, 32]]},
@@ -160,16 +160,6 @@ OTHERWISE: dict[str, Family] = {
         preprocessor={"image_processor_type": "SiglipImageProcessor", "image_seq_length": 16, **SQUARE},
         processor={"processor_class": "PaliGemmaProcessor", "image_seq_length": 16},
         tokenizer={"extra_special_tokens": {"image_token": "<image>"}},
-    ),
-    "mllama": Family(
-        image="<|image|>",
-        config={
-            "text_config": {"cross_attention_layers": [1], "num_key_value_heads": 4},
-            "vision_config": {"vision_output_dim": 2 * WIDTH, "intermediate_layers_indices": [0]},
-        },
-        preprocessor={"image_processor_type": "MllamaImageProcessor", "max_image_tiles": 4, **SQUARE},
-        processor={"processor_class": "MllamaProcessor"},
-        tokenizer={"extra_special_tokens": {"image_token": "<|image|>"}},
     ),
     "idefics2": Family(
         tokens=("<fake_token_around_image>", "<end_of_utterance>"),
@@ -207,10 +197,13 @@ OTHERWISE: dict[str, Family] = {
         preprocessor=SQUARE,
         processor={"patch_size": 8, "img_size": 32, "downsample_factor": 2},
     ),
-    "kimi_vl": Family(image="<|media_pad|>"),
-    "lfm2_vl": Family(
-        config={"text_config": {"full_attn_idxs": [0, 1], "layer_types": ["full_attention"] * 2}}
+    "cohere_compass": Family(
+        image="<|VISION_START|><|IMAGE_PAD|><|VISION_END|>",
+        mark="<|IMAGE_PAD|>",
+        tokens=("<|VISION_START|>", "<|VISION_END|>"),
+        preprocessor=QWEN_PIXELS,
     ),
+    "kimi_vl": Family(image="<|media_pad|>"),
     "qwen3_vl_moe": Family(
         image=QWEN,
         mark="<|image_pad|>",
@@ -238,35 +231,7 @@ OTHERWISE: dict[str, Family] = {
         },
         processor={"processor_class": "Qwen3VLProcessor"},
     ),
-    "dots_ocr": Family(
-        image="<|img|><|imgpad|><|endofimg|>",
-        mark="<|imgpad|>",
-        tokens=("<|img|>", "<|endofimg|>"),
-        preprocessor={"image_processor_type": "Qwen2VLImageProcessor", **QWEN_PIXELS},
-    ),
     "locateanything": Family(image="<image-1>", mark="<IMG_CONTEXT>"),
-    "step3p7": Family(image="<im_patch>", config={"text_config": {"num_attention_groups": 4}}),
-    "deepseek_vl_v2": Family(
-        config={"text_config": {"model_type": "deepseek_v2"}},
-        processor={
-            "candidate_resolutions": [[32, 32]],
-            "patch_size": 8,
-            "downsample_ratio": 2,
-            "image_token": "<image>",
-        },
-    ),
-    "moondream2": Family(template=None),
-    "phi4_siglip": Family(),
-    "plamo2vl": Family(),
-    "molmo_point": Family(),
-    "cohere_compass": Family(
-        image="<|VISION_START|><|IMAGE_PAD|><|VISION_END|>",
-        mark="<|IMAGE_PAD|>",
-        tokens=("<|VISION_START|>", "<|VISION_END|>"),
-        preprocessor=QWEN_PIXELS,
-    ),
-    "llava_bunny": Family(config={"auto_map": {}}),
-    "minicpmv4_7": Family(),
     "indic_ocr": Family(
         image=QWEN,
         mark="<|image_pad|>",
@@ -274,7 +239,6 @@ OTHERWISE: dict[str, Family] = {
         preprocessor=QWEN_PIXELS,
         config={**QWEN_IDS, "text_config": {"full_attention_interval": 2}},
     ),
-    "gemma3n": Family(config={"text_config": {"layer_types": ["full_attention"] * 2}}),
 }
 
 

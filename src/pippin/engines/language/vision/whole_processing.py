@@ -103,13 +103,14 @@ class _ShieldedTokenizer:
 
         ids = [self.encode_shielded(piece) for piece in pieces]
         if settings.get("add_special_tokens", True):
-            ids = [self._tokenizer.build_inputs_with_special_tokens(each) for each in ids]
-        masks = [[1] * len(each) for each in ids]
+            start = list(self._tokenizer("")["input_ids"])  # what is put before every text
+            ids = [[*start, *each] for each in ids]
+        made = {"input_ids": ids, "attention_mask": [[1] * len(each) for each in ids]}
+        if settings.get("return_token_type_ids"):
+            made["token_type_ids"] = [[0] * len(each) for each in ids]
         if isinstance(text, str) and settings.get("return_tensors") is None:
-            return BatchEncoding({"input_ids": ids[0], "attention_mask": masks[0]})
-        return BatchEncoding(
-            {"input_ids": ids, "attention_mask": masks}, tensor_type=settings.get("return_tensors")
-        )
+            return BatchEncoding({name: lists[0] for name, lists in made.items()})
+        return BatchEncoding(made, tensor_type=settings.get("return_tensors"))
 
     def encode(self, text: str, **settings: Any) -> Any:
         if BREAK in text and self.encode_shielded is not None:
