@@ -147,7 +147,9 @@ class LanguagePreparer:
         for modality, sample in self._media.samples.items():
             if modality in self._media.placeholders and not is_faithful(sample):
                 log.warning(
-                    "%s is served without %s: this family's are not supported", self.info.id, modality
+                    "%s takes no %s in its batches: the answers would not be mlx-vlm's",
+                    self.info.id,
+                    modality,
                 )
                 self._media.refused.add(modality)
         self.info = self._described(self.info)
