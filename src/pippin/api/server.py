@@ -18,7 +18,8 @@ import uvloop
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
 from pippin.api.batches.batches import Batches
-from pippin.api.http.protocol import BoundedConnection, InTurn, Turns, accept_queue
+from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
+from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
@@ -106,7 +107,7 @@ class Server:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
-                http=BoundedConnection,
+                http=connections(UnreadAnswers()),
                 ws="none",
                 lifespan="off",
                 log_config=None,
