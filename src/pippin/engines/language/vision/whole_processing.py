@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -29,9 +29,6 @@ from pippin.engines.language.vision.processing import (
     sample_image,
 )
 from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
-
-if TYPE_CHECKING:
-    from pippin.engines.language.prompt.rendering import PromptRenderer
 
 log = logging.getLogger(__name__)
 
@@ -279,9 +276,15 @@ Evaluate = Callable[[WholePrompt], mx.array]
 """Gives the logits [vocabulary] of the loaded model after a prompt."""
 
 
+class SampleRenderer(Protocol):
+    """Renders a message with a medium and a word. Raises `ServerError`."""
+
+    def sample(self, modality: Modality) -> str: ...
+
+
 def try_modalities(
     processor: WholeProcessor,
-    open_renderer: "Callable[[WholeProcessor], PromptRenderer]",
+    open_renderer: "Callable[[WholeProcessor], SampleRenderer]",
     evaluate: Evaluate,
 ) -> bool:
     """Find out, by trying, which modalities the model takes and how its messages are written; whether there are any.
