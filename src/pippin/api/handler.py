@@ -203,7 +203,7 @@ class Handler:
         except BaseException:
             await answer.close()
             raise
-        pieces = self._pieces(answer, encoder)
+        pieces = self.pieces(answer, encoder)
         pieces = pieces if save is None else each_after(save, pieces)
         return EventStream(pieces, answer.close, media=prepared.media)
 
@@ -296,7 +296,7 @@ class Handler:
         until there is something to send; a failure after that cuts the reply short.
         """
         answer = await self._open_task(request, task, model, operation, stream=True)
-        pieces = self._pieces(answer, encoder)
+        pieces = self.pieces(answer, encoder)
         try:
             first = b""
             while not first and (piece := await anext(pieces, None)) is not None:
@@ -313,7 +313,9 @@ class Handler:
     def note_unknown(self, operation: str, names: tuple[str, ...]) -> None:
         self._unknown.note(operation, names)
 
-    def _pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
+    def pieces(self, answer: Answer, encoder: StreamEncoder) -> AsyncIterator[bytes]:
+        """The encoded stream of an answer that was opened."""
+
         def progress() -> bytes:
             return load_comment(self._service.pool.states(), answer.served)
 

@@ -80,14 +80,17 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] | None = None
 
 
-class JsonObject(Struct, frozen=True, tag=True):
+class JsonObject(Struct, frozen=True, tag=True, omit_defaults=True):
     """Any JSON object."""
+
+    compact: bool = False  # no white space between the tokens of JSON
 
 
 class JsonSchema(Struct, frozen=True, tag=True, omit_defaults=True):
     schema: dict[str, Any] | bool
     name: str | None = None
     strict: bool = True
+    compact: bool = False  # no white space between the tokens of JSON
 
 
 class Regex(Struct, frozen=True, tag=True):

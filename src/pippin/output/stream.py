@@ -177,14 +177,22 @@ class Source:
     def space(self) -> Reading[str]:
         return (yield from self.span(SPACE))
 
-    def until(self, markers: Markers, put: Put) -> Reading[str | None]:
-        """Put what comes before the next marker, piece by piece; take the marker, None at the end."""
+    def until(
+        self, markers: Markers, put: Put, counts: Callable[[str], bool] = lambda _: True
+    ) -> Reading[str | None]:
+        """Put what comes before the next marker, piece by piece; take the marker, None at the end.
+
+        `counts` is asked of each marker before it is taken; one that does not count is text.
+        """
         while True:
             plain, marker = markers.split(self._text, self._at, self.ended)
             if plain > self._at:
                 put(self.take(plain - self._at))
-            if marker is not None:
+            if marker is not None and counts(marker):
                 return self.take(len(marker))
+            if marker is not None:
+                put(self.take(1))
+                continue
             if self.ended:
                 return None
             yield

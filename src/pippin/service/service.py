@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol
 
@@ -39,6 +40,7 @@ from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
 from pippin.service.summaries import with_summary
+from pippin.service.tokenizer_settings import tokenizer_settings
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
 
@@ -386,6 +388,10 @@ class Service:
         """As `model`; for a model that is not in memory the disk is looked at, beside the event loop."""
         loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name)
+
+    def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
+        """What the model's folder says of its tokenizer; None where it says nothing. Reads the disk."""
+        return None if info.path is None else tokenizer_settings(Path(info.path))
 
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""

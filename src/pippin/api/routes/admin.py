@@ -1,16 +1,16 @@
 """Management: models in and out of memory, caches, settings."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.shared.fields import convert, decode_json
+from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.health import worker_body
 from pippin.config.errors import ConfigError
@@ -39,8 +39,15 @@ PATHS = frozenset(
 """Options that tell of the operator's disk, which is nobody's business who may only look."""
 
 
-class NamedModel(Struct, kw_only=True):
-    model: str | None = None
+class Load(Struct, kw_only=True):
+    model: Annotated[str, Meta(min_length=1, description="What to load.")]
+
+
+class Unload(Struct, kw_only=True):
+    model: Annotated[
+        str | None, Meta(description="What to unload; may be left out where one model is in memory.")
+    ] = None
+    all: Annotated[bool | None, Meta(description="Unload every model.")] = None
 
 
 class Pin(Struct, kw_only=True):
@@ -50,13 +57,13 @@ class Pin(Struct, kw_only=True):
 def routes(api: Api) -> list[BaseRoute]:
     admin = Admin(api)
     return [
-        *both("/unload", admin.unload, "POST", body=NamedModel),
-        *both("/load", admin.load, "POST", body=NamedModel),
-        *both("/models/load", admin.load, "POST", body=NamedModel),
-        *both("/models/unload", admin.unload, "POST", body=NamedModel),
-        *both("/models/{id:path}/load", admin.load, "POST", body=NamedModel),
-        *both("/models/{id:path}/unload", admin.unload, "POST", body=NamedModel),
-        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin),
+        *both("/unload", admin.unload, "POST", body=Unload, optional=True),
+        *both("/load", admin.load, "POST", body=Load),
+        *both("/models/load", admin.load, "POST", body=Load),
+        *both("/models/unload", admin.unload, "POST", body=Unload, optional=True),
+        *both("/models/{id:path}/load", admin.load, "POST"),
+        *both("/models/{id:path}/unload", admin.unload, "POST"),
+        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin, optional=True),
         *both("/models/{id:path}/unpin", admin.unpin, "POST"),
         *both("/cache", admin.clear_cache, "DELETE"),
         *both("/cache/prefix", admin.clear_prefixes, "DELETE"),
@@ -71,18 +78,21 @@ class Admin:
     api: Api
 
     async def load(self, request: Request) -> Response:
-        name = await self._model(request)
-        if name is None:
-            raise ServerError("invalid_request", "`model` is required: name what to load.", "model")
+        name = request.path_params.get("id") or decode_json(await self._body(request), Load).model
         state = await self.api.service.pool.load(name)
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
     async def unload(self, request: Request) -> Response:
-        """One model, or all of them where none is named, as mlx_vlm.server's `/unload` does."""
+        """The model that is named, or else the only one, as mlx_vlm.server's `/unload` does; `all` for every one."""
         pool = self.api.service.pool
-        name = await self._model(request)
+        asked = await self._unload_asked(request)
         resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
-        names = resident if name is None else [name]
+        if asked.model is None and not asked.all and len(resident) > 1:
+            raise invalid(
+                "model",
+                f'must say which: {len(resident)} are in memory; {{"all": true}} unloads all.',
+            )
+        names = resident if asked.model is None else [asked.model]
         unloaded = [each for each in names if await pool.unload(each)]
         if not unloaded:
             return json_reply({"status": "no_model_loaded", "unloaded": [], "message": "No model is loaded."})
@@ -153,12 +163,14 @@ class Admin:
         state = await self.api.service.pool.pin(request.path_params["id"], pinned)
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
-    async def _model(self, request: Request) -> str | None:
-        """The model that is named in the address or in the body; None where none is."""
+    async def _unload_asked(self, request: Request) -> Unload:
         if "id" in request.path_params:
-            return str(request.path_params["id"])
+            return Unload(model=request.path_params["id"])
         body = await self._body(request)
-        return decode_json(body, NamedModel).model if body.strip() else None
+        asked = decode_json(body, Unload) if body.strip() else Unload()
+        if asked.all and asked.model is not None:
+            raise invalid("all", "can't be combined with `model`.")
+        return asked
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)

@@ -19,10 +19,22 @@ from pippin.core.tasks import ListVoices
 def routes(api: Api) -> list[BaseRoute]:
     audio = AudioRoutes(api)
     asked, told = transcription.TranscriptionRequest, transcription.TranscriptionReply
+    written = sorted({*transcription.MEDIA.values(), transcription.LINES})
+    sounds = sorted({*speech.MEDIA.values(), EVENTS})
     return [
-        *both("/audio/transcriptions", audio.transcribe, "POST", body=asked, answer=told, form=True),
-        *both("/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True),
-        *both("/audio/speech", audio.speak, "POST", body=speech.SpeechRequest),
+        *both(
+            "/audio/transcriptions",
+            audio.transcribe,
+            "POST",
+            body=asked,
+            answer=told,
+            form=True,
+            media=written,
+        ),
+        *both(
+            "/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True, media=written
+        ),
+        *both("/audio/speech", audio.speak, "POST", body=speech.SpeechRequest, media=sounds),
         *both("/audio/voices", audio.voices),
     ]
 

@@ -27,7 +27,7 @@ def routes(api: Api) -> list[BaseRoute]:
         text = await asyncio.to_thread(api.observer.render, [*figures, *mcp_gauges(api.tool_servers)])
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return [*both("/metrics", metrics)]
+    return [*both("/metrics", metrics, media=["text/plain"])]
 
 
 async def stats_of_loaded(api: Api) -> dict[str, EngineStats]:

@@ -10,8 +10,10 @@ def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin unload", "Unload a model from the running server; requests end first.")
     parser.add_argument("model", nargs="?", help="the model's name; all models if not given")
     parsed = parser.parse(arguments)
-    path = f"/v1/models/{parsed.model}/unload" if parsed.model else "/unload"
-    answer = ask(parsed, "POST", path)
+    if parsed.model:
+        answer = ask(parsed, "POST", f"/v1/models/{parsed.model}/unload")
+    else:
+        answer = ask(parsed, "POST", "/unload", {"all": True})
     if parsed.json:
         print(json.dumps(answer, indent=2))
     elif answer["status"] == "no_model_loaded":

@@ -3,16 +3,18 @@
 import os
 import time
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, Token, Usage
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
+from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Markup, OutputReader
+from pippin.output.reasoning_format import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
@@ -34,7 +36,9 @@ class PlayedChoice:
             tools=request.tools if request.read_calls else (),
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
+            markup=_markup(request, preparer.reasoning_format),
         )
+        self._length = 0  # characters so far
         self.logprobs = request.logprobs
 
     @property
@@ -43,7 +47,10 @@ class PlayedChoice:
 
     def play(self) -> list[Event]:
         text = self.performance.texts[self.position]
+        if self.position in (0, self.performance.thought - 1) and self.performance.thought:
+            self.reader.added_token(self._length)
         self.position += 1
+        self._length += len(text)
         self.reasoning_tokens += self.reader.thinking
         tokens: tuple[Token, ...] = ()
         if self.logprobs is not None:
@@ -56,6 +63,14 @@ class PlayedChoice:
         if self.reader.calls and reason == "stop":
             reason = "tool_calls"
         return [*events, Finished(self.number, reason, self.performance.stop_sequence, usage, timings)]
+
+
+def _markup(request: GenerationRequest, reasoning: ReasoningFormat) -> Markup:
+    """Where a format is asked for, the markers of reasoning are tokens of their own, and a text may quote them."""
+    if request.output_format is None:
+        return Markup()
+    held: Literal["calls", "answer"] = "calls" if request.tools else "answer"
+    return Markup(tokens=frozenset((reasoning.start, reasoning.end)), grammar=held)
 
 
 class Row:

@@ -296,6 +296,8 @@ class OpenAIErrors:
 
     media = EVENTS
 
+    failure = ErrorBody
+
     def status(self, report: ErrorReport) -> int:
         return report.status
 

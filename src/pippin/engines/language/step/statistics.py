@@ -34,6 +34,7 @@ def engine_stats(
         batch_size=len(batch.running),
         kv_bytes=batch.groups.bytes,
         kv_limit_bytes=scheduler.limits.memory,
+        longest_sequence=scheduler.longest(),
         weight_bytes=counters.weight_bytes,
         active_bytes=mx.get_active_memory(),
         peak_bytes=mx.get_peak_memory(),
