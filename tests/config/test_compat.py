@@ -27,7 +27,7 @@ SAMPLES = {
     "--quantize": "8",
     "--kv-group-size": "64",
     "--kv-cache-quantization-group-size": "64",
-    "--kv-quant-scheme": "turboquant",
+    "--kv-quant-scheme": "uniform",
     "--kv-key-scheme": "uniform",
     "--kv-value-scheme": "uniform",
     "--model-type": "lm",
@@ -112,6 +112,7 @@ def test_every_variable_is_taken(server: Server) -> None:
         text = values.get(
             term.name, "0.5" if lower.endswith(("_p", "probability", "threshold", "temperature")) else "1"
         )
+        text = "4" if lower.endswith("_bits") else text
         text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
         load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
 
@@ -148,18 +149,22 @@ def defaults(*words: str, **more: Any) -> ModelOptions:
     return resolved(*words, **more).server.model_defaults
 
 
-def test_fractional_bits_are_rounded_with_a_warning_that_names_both() -> None:
-    settings = resolved("--kv-bits=3.5")
-    assert settings.server.model_defaults.kv_bits == 4
-    [note] = settings.notes
-    assert note.severity == "warning"
-    assert "3.5" in note.text
-    assert "4" in note.text
+@pytest.mark.parametrize("bits", ["3.5", "7", "1"])
+@pytest.mark.parametrize("flag", ["--kv-bits", "--kv-key-bits", "--kv-value-bits"])
+def test_bits_that_no_batch_can_keep_are_refused_by_name(flag: str, bits: str) -> None:
+    with pytest.raises(ConfigError, match=f"{flag}.*2, 3, 4, 5, 6 or 8"):
+        resolved(f"{flag}={bits}")
 
 
-@pytest.mark.parametrize(("bits", "taken"), [("2", 4), ("4", 4), ("5", 8), ("6", 8), ("8", 8), ("16", None)])
-def test_bits_are_rounded_to_what_keeps_the_precision(bits: str, taken: int | None) -> None:
-    assert defaults(f"--kv-bits={bits}").kv_bits == taken
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_bits_are_kept_as_they_are(bits: int) -> None:
+    given = defaults(f"--kv-bits={bits}", f"--kv-key-bits={bits}", "--kv-value-bits=16")
+    assert (given.kv_bits, given.kv_key_bits, given.kv_value_bits) == (bits, bits, None)
+
+
+def test_turboquant_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"--kv-quant-scheme.*TurboQuant"):
+        resolved("--kv-quant-scheme=turboquant")
 
 
 @pytest.mark.parametrize(
