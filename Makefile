@@ -91,7 +91,7 @@ chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check thei
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: soak
-soak: $(TO_TEST) ## Serve mixed work for MINUTES=60 and show that nothing grows
+soak: $(TO_TEST) $(TEST_MODELS) ## Serve mixed work for MINUTES=60 and show that nothing grows
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(ARGS)
 
 .PHONY: clean

@@ -14,16 +14,18 @@ SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 
 @contextlib.contextmanager
-def running_server(home: Path, *words: str, source: Path = ROOT / "src") -> Iterator[str]:
+def running_server(
+    home: Path, *words: str, source: Path = ROOT / "src", module: str = "pippin"
+) -> Iterator[str]:
     """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready.
 
-    Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one
-    thread, so that tests can share a machine.
+    Pippin is imported from the folder `source`, and `module` is run as its command. The output is in `server.log` in
+    `home`. Linear algebra keeps to one thread, so that tests can share a machine.
     """
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(source)}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     output = home / "server.log"
-    command = [sys.executable, "-m", "pippin", "serve", *words, "--port", "0"]
+    command = [sys.executable, "-m", module, "serve", *words, "--port", "0"]
     with output.open("w") as file:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=file, stderr=subprocess.STDOUT)
     try:
