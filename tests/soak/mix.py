@@ -45,25 +45,15 @@ class Wish:
 
 
 class Mix:
-    """Draws wishes. A client asks some of the same kind one after the other, as people do: each model's load is
-    followed by work, and still there are several swaps a minute."""
+    """Draws wishes. A client asks one model several times, as people do: each load is followed by work, and still there
+    are several swaps a minute."""
 
     def __init__(self, kinds: frozenset[str], seed: int) -> None:
         from tests.engines.language.vision.tiny_vision_models import picture  # imports mlx
 
         self.random = random.Random(seed)
-        drawers: dict[str, tuple[int, Callable[[], Wish]]] = {
-            "chat": (10, self._chat),
-            "agent": (4, self._agent),
-            "embeddings": (3, self._embeddings),
-            "vision": (4, self._vision),
-            "speech": (2, self._speech),
-            "transcription": (2, self._transcription),
-            "images": (1, self._images),
-        }
         kinds |= {"agent"}
-        self._drawers = [draw for name, (_, draw) in drawers.items() if name in kinds]
-        self._weights = [weight for name, (weight, _) in drawers.items() if name in kinds]
+        self._kinds = [kind for kind in KINDS if kind.name in kinds]
         self._pictures = [
             "data:image/png;base64," + base64.b64encode(picture(64 + 16 * i, 96, i)).decode()
             for i in range(PICTURES)
@@ -71,13 +61,13 @@ class Mix:
         self._recording = SPEECH.read_bytes()
 
     def several(self) -> list[Wish]:
-        """What a client asks before it turns to something else."""
-        [draw] = self.random.choices(self._drawers, self._weights)
-        return [draw() for _ in range(self.random.randint(1, 8))]
+        """What a client asks of one model before it turns to something else."""
+        [kind] = self.random.choices(self._kinds, [kind.weight for kind in self._kinds])
+        model = self.random.choice(kind.models)
+        return [kind.draw(self, model) for _ in range(self.random.randint(1, 20))]
 
-    def _chat(self) -> Wish:
+    def chat(self, model: str) -> Wish:
         draw = self.random
-        model = draw.choice(LANGUAGE)
         body = self._generation(model, [self._said("user", (20, 60, 200, 2500))])
         body["n"] = draw.choice((1, 1, 1, 2))
         if model == ADAPTED and draw.random() < 0.5:
@@ -87,7 +77,7 @@ class Mix:
             body |= {"response_format": {"type": "json_schema", "json_schema": schema}, "max_tokens": 24}
         return Wish("chat", CHAT, body)
 
-    def _agent(self) -> Wish:
+    def agent(self, model: str) -> Wish:
         """A conversation with late system messages, in either API."""
         turns = [self._said("system", (100,))]
         for _ in range(self.random.randint(1, 4)):
@@ -97,44 +87,44 @@ class Mix:
                 self._said("system", (40,)),
             ]
         turns.append(self._said("user", (60,)))
-        body = self._generation(self.random.choice(LANGUAGE), turns)
+        body = self._generation(model, turns)
         if self.random.random() < 0.5:
             return Wish("agent", CHAT, body)
         return Wish(
             "agent", "/v1/messages", {key: body[key] for key in ("model", "messages", "max_tokens", "stream")}
         )
 
-    def _vision(self) -> Wish:
+    def vision(self, model: str) -> Wish:
         parts: list[dict[str, Any]] = [
             {"type": "image_url", "image_url": {"url": self.random.choice(self._pictures)}}
             for _ in range(self.random.randint(1, 3))
         ]
         parts.append({"type": "text", "text": self._words((20, 200))})
-        return Wish("vision", CHAT, self._generation(VISION, [{"role": "user", "content": parts}]))
+        return Wish("vision", CHAT, self._generation(model, [{"role": "user", "content": parts}]))
 
-    def _embeddings(self) -> Wish:
+    def embeddings(self, model: str) -> Wish:
         texts = [self._words((5, 80, 300)) for _ in range(self.random.randint(1, 16))]
-        return Wish("embeddings", "/v1/embeddings", {"model": EMBEDDER, "input": texts})
+        return Wish("embeddings", "/v1/embeddings", {"model": model, "input": texts})
 
-    def _speech(self) -> Wish:
+    def speech(self, model: str) -> Wish:
         form = self.random.choice(("wav", "mp3", "opus", "pcm"))
-        body = {"model": SPEAKING, "input": "hello there.", "voice": "default", "response_format": form}
+        body = {"model": model, "input": "hello there.", "voice": "default", "response_format": form}
         return Wish(
             "speech", "/v1/audio/speech", {**body, "seed": 5, "max_tokens": self.random.choice((4, 24))}
         )
 
-    def _transcription(self) -> Wish:
+    def transcription(self, model: str) -> Wish:
         stream = self.random.random() < 0.5
         body = {
-            "model": HEARING,
+            "model": model,
             "language": "en",
             "temperature": "1.0",
             **({"stream": "true"} if stream else {}),
         }
         return Wish("transcription", "/v1/audio/transcriptions", body, self._recording)
 
-    def _images(self) -> Wish:
-        body = {"model": PAINTING, "prompt": self._words((20,)), "size": "64x64", "steps": 3}
+    def images(self, model: str) -> Wish:
+        body = {"model": model, "prompt": self._words((20,)), "size": "64x64", "steps": 3}
         return Wish("images", "/v1/images/generations", body)
 
     def _generation(self, model: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -155,3 +145,24 @@ class Mix:
     def _words(self, lengths: tuple[int, ...]) -> str:
         letters = "".join(self.random.choices("abcdefgh ij klmno ", k=self.random.choice(lengths)))
         return (SHARED if self.random.random() < 0.5 else "") + letters
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`weight` says how often clients turn to it."""
+
+    name: str
+    weight: int
+    models: tuple[str, ...]
+    draw: Callable[[Mix, str], Wish]
+
+
+KINDS: Final = (
+    Kind("chat", 10, LANGUAGE, Mix.chat),
+    Kind("agent", 4, LANGUAGE, Mix.agent),
+    Kind("embeddings", 3, (EMBEDDER,), Mix.embeddings),
+    Kind("vision", 4, (VISION,), Mix.vision),
+    Kind("speech", 2, (SPEAKING,), Mix.speech),
+    Kind("transcription", 2, (HEARING,), Mix.transcription),
+    Kind("images", 1, (PAINTING,), Mix.images),
+)
