@@ -87,7 +87,7 @@ bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1
 	$(BIN)/python -m benchmarks.compare --model $(BENCH)/smollm2-f32 $(ARGS)
 
 .PHONY: chaos
-chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check their answers
+chaos: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) demo ## Do the server's worst while clients check their answers
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: soak
