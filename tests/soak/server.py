@@ -1,5 +1,6 @@
 """`pippin` for a soak: workers of image models run in an environment that has mflux, whose models they make tiny."""
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -9,18 +10,20 @@ from pippin.core.models import WorkerSpec
 from pippin.runtime.workers.supervisor import WorkerProcess
 from tests.soak.models import IMAGE_WORKER, IMAGES_PYTHON, ROOT
 
+one_at_a_time = asyncio.Lock()
 launch = WorkerProcess.launch.__func__
 
 
 async def launch_where_mflux_is(kind: type[WorkerProcess], spec: WorkerSpec) -> WorkerProcess:
     """The launcher gets the arguments of the project's own Python."""
-    own = sys.executable
-    try:
-        if spec.info.kind == "images":
-            sys.executable = str(launcher(Path.cwd()))
-        return await launch(kind, spec)
-    finally:
-        sys.executable = own
+    async with one_at_a_time:  # a second launch must not see the first one's interpreter
+        if spec.info.kind != "images":
+            return await launch(kind, spec)
+        own, sys.executable = sys.executable, str(launcher(Path.cwd()))
+        try:
+            return await launch(kind, spec)
+        finally:
+            sys.executable = own
 
 
 def launcher(folder: Path) -> Path:
