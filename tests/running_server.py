@@ -15,12 +15,13 @@ SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 @contextlib.contextmanager
 def running_server(
-    home: Path, *words: str, source: Path = ROOT / "src", module: str = "pippin"
+    home: Path, *words: str, source: Path = ROOT / "src", module: str = "pippin", kill: bool = False
 ) -> Iterator[str]:
     """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready.
 
     Pippin is imported from the folder `source`, and `module` is run as its command. The output is in `server.log` in
-    `home`. Linear algebra keeps to one thread, so that tests can share a machine.
+    `home`. Linear algebra keeps to one thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as
+    in a crash.
     """
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
@@ -34,7 +35,7 @@ def running_server(
         assert found is not None
         yield found[1]
     finally:
-        process.terminate()
+        process.kill() if kill else process.terminate()
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
