@@ -18,6 +18,7 @@ def running_server(
     home: Path,
     *words: str,
     source: Path = ROOT / "src",
+    module: str = "pippin",
     kill: bool = False,
     verb: str = "serve",
     ready: str = r"is ready after",
@@ -25,14 +26,15 @@ def running_server(
 ) -> Iterator[str]:
     """Serve what `words` say on a free port, with an empty home; gives the address once the log says `ready`.
 
-    Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one
-    thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as in a crash.
+    Pippin is imported from the folder `source`, and `module` is run as its command. The output is in `server.log` in
+    `home`. Linear algebra keeps to one thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as
+    in a crash.
     """
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(source)}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     output = home / "server.log"
     environment |= variables or {}
-    command = [sys.executable, "-m", "pippin", verb, *words, "--port", "0"]
+    command = [sys.executable, "-m", module, verb, *words, "--port", "0"]
     with output.open("w") as file:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=file, stderr=subprocess.STDOUT)
     try:

@@ -62,6 +62,13 @@ def test_a_pipeline_of_folders_makes_images(tmp_path: Path) -> None:
     assert info.size_bytes > 0
 
 
+def test_an_image_model_as_mflux_saves_it_has_no_file_of_its_own_beside_its_parts(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "painter" / "transformer").parent
+    info = read_info(folder, kind="images")
+    assert (info.kind, info.id) == ("images", "painter")
+    assert info.created > 0
+
+
 def test_the_operators_kind_wins(tmp_path: Path) -> None:
     assert read_info(write_model(tmp_path / "m"), kind="embeddings").kind == "embeddings"
 

@@ -288,9 +288,10 @@ def _pipeline(folder: Path) -> str | None:
 
 
 def _modified(folder: Path) -> float:
-    for name in ("config.json", "model_index.json"):
+    # What mflux saves has neither file.
+    for path in (folder / "config.json", folder / "model_index.json", folder):
         try:
-            return (folder / name).stat().st_mtime
+            return path.stat().st_mtime
         except OSError:
             continue
     raise broken(folder / "config.json", "cannot be read")

@@ -27,11 +27,12 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """Work on the prompt (or of a diffusion step): `done` of `total`, `cached` of them not computed."""
+    """Work on the prompt (or of a diffusion step): `done` of `total`, of which `cached` were known; after `seconds`."""
 
     done: int
     total: int
     cached: int = 0
+    seconds: float = 0.0
     message: str | None = None
 
 

@@ -97,9 +97,11 @@ def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module
         rate, spoken, tokens = 0, 0, 0
         for piece, rate, count in _pieces(model, task, reference):
             call.check()
+            tokens += count
+            if not piece.size:  # which the encoders refuse
+                continue
             encoder = encoder or sound.SpeechEncoder(task.format, rate)
             spoken += piece.size
-            tokens += count
             if data := encoder.feed(piece):
                 call.emit(SpeechChunk(data))
         if encoder is None:

@@ -16,6 +16,7 @@ from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
+from pippin.engines.cpu.sharing import open_blas_threads
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
@@ -66,6 +67,7 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
+    engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)

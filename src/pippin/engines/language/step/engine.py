@@ -13,6 +13,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
+from pippin.engines.cpu.sharing import BlasThreads
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.loaded import LoadedModel
@@ -68,6 +69,7 @@ class LanguageEngine:
         self._options = options
         self._share = share
         self._speculates = False  # the next step is to look for proposals
+        self.blas_threads: BlasThreads | None = None
 
     def submit(self, job: LanguageJob) -> None:
         self.lifecycle.submit(job)
@@ -85,6 +87,8 @@ class LanguageEngine:
         The order lets the device work while the host does.
         """
         started = time.monotonic()
+        if self.blas_threads is not None:
+            self.blas_threads.look()
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         admitted = self.lifecycle.admit(started)

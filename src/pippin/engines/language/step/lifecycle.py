@@ -122,10 +122,12 @@ class Lifecycle:
         return bool(admitted)
 
     def tell_progress(self, prompt: Prefilling) -> None:
-        """After a chunk; nothing where one chunk was all."""
+        """After each chunk, up to the last, until the prompt was computed for the first time."""
         request = prompt.request
-        if request.prefilled is None and (prompt.chunks > 1 or prompt.remaining):
-            self._tell(request, [Progress(prompt.computed, len(request.job.prompt), request.cached_tokens)])
+        if request.prefilled is None:
+            begun = request.job.created if request.admitted is None else request.admitted
+            total, passed = len(request.job.prompt), time.monotonic() - begun
+            self._tell(request, [Progress(prompt.computed, total, request.cached_tokens, passed)])
 
     def start(self, prompt: Prefilling) -> None:
         """The prompt is computed: its sequences join the batch."""

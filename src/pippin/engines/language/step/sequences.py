@@ -165,7 +165,6 @@ class Prefilling:
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
-    chunks: int = 0
     logits: mx.array | None = None  # [1, vocabulary], after its last token
     scores: list[Token] = field(
         default_factory=list
