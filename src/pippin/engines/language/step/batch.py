@@ -195,8 +195,10 @@ class Batch:
         tokens = np.zeros((len(chosen), width), np.int32)
         for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
             tokens[index, : len(sampled)] = [token.token for token in sampled]
-            each.slot.rewind(width - len(sampled))
             each.next_token = sampled[-1].token
+        self.groups.rewind(
+            {each.slot: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)}
+        )
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._unread = None, []
         self._logits_at = {}

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -25,6 +26,14 @@ from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.step.statistics import engine_stats
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all."""
+
+    proposals: list[list[int]]
+    tokens: int
 
 
 class LanguageEngine:
@@ -92,8 +101,9 @@ class LanguageEngine:
             self.lifecycle.keep_left()
         if admitted or not self.batch.built:
             self._fit()
-        decoding = len(self.batch.running)
-        checked = decoding > 0 and self._check_proposals()
+        decoding, looks = len(self.batch.running), self._speculates
+        judged = self._check_proposals() if decoding else None
+        checked = judged is not None
         if self.batch.running and not checked and not self.batch.built:
             self.batch.forward()
         # Where the pass was built ahead, sequences have left since: they are copied beside it.
@@ -109,7 +119,9 @@ class LanguageEngine:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         # After the tokens of this step are known: who has ended needs no memory for the next one.
         self.lifecycle.preempt()
-        self._observe(time.monotonic() - started, prefilled, decoding, checked=checked)
+        self._observe(time.monotonic() - started, prefilled, decoding)
+        if decoding and not prefilled:
+            self._learn_pace(time.monotonic() - started, decoding, judged, looked=looks)
         return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
@@ -157,32 +169,39 @@ class LanguageEngine:
         self._speculates = self._speculates and self.batch.fit(left, 1 + self._options.num_draft_tokens)
         return self._speculates or self.batch.fit(left)
 
-    def _check_proposals(self) -> bool:
+    def _check_proposals(self) -> _Judged | None:
         """Let the model judge several next tokens of each sequence at once, where there are proposals that may pay."""
         if self.speculation is None or not self._speculates or self.scheduler.done():
-            return False
+            return None
         running = list(self.batch.running)
         proposals = self.speculation.proposals(running)
         self._speculates = any(proposals)
         if not self._speculates:
-            return False
-        started = time.monotonic()
+            return None
         chosen = self.batch.check(proposals)
         for each, proposed, sampled in zip(running, proposals, chosen, strict=True):
             self.counters.draft_tokens += len(proposed)
             self.counters.accepted_tokens += len(sampled) - 1
             self.lifecycle.accept_checked(each, len(proposed), sampled)
-        tokens = sum(map(len, chosen)) / len(running)
-        self.speculation.observe(time.monotonic() - started, tokens, proposed=True)
+        self.lifecycle.keep_states()
         self._speculates = self.speculation.wanted(self.batch.running)
-        return True
+        return _Judged(proposals, sum(map(len, chosen)))
 
-    def _observe(self, seconds: float, prefilled: int, decoding: int, *, checked: bool) -> None:
+    def _learn_pace(self, seconds: float, decoding: int, judged: _Judged | None, *, looked: bool) -> None:
+        """Learn from a step that did nothing but decode. `looked`: for proposals."""
+        if self.speculation is None:
+            return
+        if judged is not None:
+            self.speculation.observe(seconds, judged.proposals, judged.tokens)
+        elif looked:
+            self.speculation.pace.looked_in_vain(decoding, seconds)
+        else:
+            self.speculation.observe(seconds, [[]] * decoding, decoding)
+
+    def _observe(self, seconds: float, prefilled: int, decoding: int) -> None:
         """Learn from a step that took so long."""
         self.scheduler.observe(seconds, prefilled, decoding)
         self.counters.step_done(seconds, prefilled, self.lifecycle.completion_tokens, decoded=decoding > 0)
-        if self.speculation is not None and decoding and not checked and not prefilled:
-            self.speculation.observe(seconds, 1, proposed=False)
 
     def stats(self) -> EngineStats:
         cache = CacheStats() if self.prefixes is None else self.prefixes.stats()
