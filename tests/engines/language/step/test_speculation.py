@@ -1,8 +1,10 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -11,13 +13,29 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.events import Finished
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
+from pippin.engines.language.step.sequences import Sequence
+from pippin.engines.language.step.speculation.proposers import Lookup
 from tests.engines.language.bench import Bench, Eager, run_all, watch
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
 REWINDABLE = tuple(ARCHITECTURES)
+
+
+@dataclass(eq=False)
+class Text:
+    """What a lookup asks of a sequence."""
+
+    tokens: list[int]
+    prompt: tuple[int, ...] = ()
+    prediction: tuple[int, ...] = ()
+
+    @property
+    def request(self) -> SimpleNamespace:
+        return SimpleNamespace(job=self)
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +182,64 @@ def test_a_sequence_that_leaves_amid_proposals_changes_nothing_for_the_others(
     for name in ("r0", "r2", "r3"):
         assert len(answers[name, 0]) == 30
         bench.judge(prompts[name], answers[name, 0])
+
+
+def test_a_prediction_is_proposed_without_any_option(folders: dict[str, Path]) -> None:
+    """The client knows all of the answer but one token: what comes after that is proposed again."""
+    bench = Bench(folders["qwen3_next"], options())
+    expected, _ = run_all(bench, {"a": (PHRASE, 40)})
+    answer = expected["a", 0]
+    engine, watched, ends = bench.engine, watch(bench.engine), []
+    job = bench.job("b", PHRASE, 40)
+    engine.submit(replace(job, prediction=(*answer[:20], (answer[20] + 1) % 256, *answer[21:])))
+    steps = engine.stats().steps
+    while engine.busy:
+        ends += [event for _, event in engine.step() if isinstance(event, Finished)]
+    assert watched["b", 0] == answer
+    assert engine.stats().steps - steps < 30
+    assert ends[0].usage.accepted_tokens >= 20
+
+
+def test_a_prediction_of_something_else_changes_nothing(folders: dict[str, Path]) -> None:
+    bench = Bench(folders["llama"], options())
+    expected, _ = run_all(bench, {"a": (PHRASE, 30)})
+    watched = watch(bench.engine)
+    bench.engine.submit(replace(bench.job("b", PHRASE, 30), prediction=tuple(range(200))))
+    while bench.engine.busy:
+        bench.engine.step()
+    assert watched["b", 0] == expected["a", 0]
+
+
+@pytest.mark.parametrize("architecture", ["mamba2", "qwen3_next", "lfm2"])
+def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
+    folders: dict[str, Path], architecture: str
+) -> None:
+    """The next turn begins where the last whole block of the answer ended."""
+    prompt = PHRASE * 3
+    answers, _ = run_all(Bench(folders[architecture], options()), {"a": (prompt, 41)})
+    answer = tuple(answers["a", 0])
+    bench = Bench(folders[architecture], options())
+    bench.engine.submit(replace(bench.job("a", prompt, 41), prediction=answer))
+    while bench.engine.busy:
+        bench.engine.step()
+    assert bench.engine.stats().accepted_tokens > 20
+    _, ends = run_all(bench, {"b": ((*prompt, *answer, 5), 2)})
+    assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
+
+
+def test_lookups_follow_what_the_text_says_last() -> None:
+    lookup = Lookup(in_text=True)
+    sequence = cast(Sequence, Text([1, 2, 3, 1, 2, 4, 1, 2]))
+    assert lookup.propose([(sequence, 2)]) == [[4, 1]]
+
+
+def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_right_again() -> None:
+    sequence = cast(Sequence, Text([1, 2, 10, 11], (1, 2), tuple(range(10, 30))))
+    lookup = Lookup(in_text=False)
+    assert lookup.propose([(sequence, 3)]) == [[12, 13, 14]]
+    sequence.tokens += [99, 98]
+    assert lookup.propose([(sequence, 3)]) == [[]]
+    sequence.tokens += [20, 21]
+    assert lookup.propose([(sequence, 3)]) == [[22, 23, 24]]
+    sequence.tokens += list(range(22, 30))
+    assert lookup.propose([(sequence, 3)]) == [[]]

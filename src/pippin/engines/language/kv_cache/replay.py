@@ -109,7 +109,7 @@ def _quiet(found: type) -> type:
 
 def _observed(base: type, run: Callable[[Call], Any]) -> type:
     """A subclass whose calls go through `run`."""
-    compute = base.__call__  # type: ignore[operator]
+    compute = base.__call__
 
     def observed(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return run(Call(compute, self, args, kwargs))

@@ -1,6 +1,6 @@
 """Where proposals of next tokens come from: the text itself, or a smaller model."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
@@ -94,9 +94,9 @@ class _Prediction:
             return
         self._lost = True
         for run in _runs(generated, end):
-            # Not before where it was left: what an edit has passed does not come again.
+            # Behind where it was left: what an edit has passed does not come again, and what stands there was wrong.
             ends = self._ends.get(run, [])
-            if (index := bisect_left(ends, place)) < len(ends):
+            if (index := bisect_right(ends, place)) < len(ends):
                 self._place, self._lost = ends[index], False
                 return
 
