@@ -1,19 +1,19 @@
-"""Tokens a second with and without proposals, in turns, at several numbers of sequences, and that the answers are equal.
+"""Tokens a second with and without proposals, in turns, at several numbers of sequences; and whether answers are equal.
 
     python -m benchmarks.speculation --model FOLDER --sequences 1 2 4 8 [--draft FOLDER] [--kernels off]
 
-Two engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model). Work:
-`edit` has the model write a piece of code again with a name changed; `predicted` is the same with the old code given as
-OpenAI's `prediction`, without `prompt_lookup`; `prose` has it tell a story, where there is little to look up. Shown are
-the median over the rounds of each round's ratio, tokens a second of all sequences, the share of proposals accepted, and
-how many of the answers were the same token by token.
+Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
+options. Work: `edit` has the model write a piece of code again with a name changed; `predicted` is the same with the
+new code given as OpenAI's `prediction`, to the engine without options; `prose` has it tell a story, where there is
+little to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
+ratio by the clock and by CPU time, the share of proposals accepted, and how many answers were the same token by token.
 """
 
 import argparse
 import statistics
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -65,6 +65,14 @@ def request_of(work: Work, number: int, tokens: int) -> GenerationRequest:
     )
 
 
+class Speed(NamedTuple):
+    """Tokens of all sequences, by the clock and by the time of the process on all cores: that tells of a busy machine
+    too what the work is."""
+
+    second: float
+    cpu_second: float
+
+
 class Subject:
     """An engine, and what its rounds gave."""
 
@@ -78,8 +86,8 @@ class Subject:
         self.engine = open_engine(spec, self.preparer, lambda *_: None)
         self.proposed = self.accepted = 0
 
-    def run(self, work: Work, sequences: int, tokens: int) -> tuple[float, list[list[int]]]:
-        """Tokens a second from the first step in which all decode, and the answers."""
+    def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
+        """From the first step in which all decode on; and the answers."""
         engine, before = self.engine, self.engine.stats()
         answers: dict[str, list[int]] = {}
         for number in range(sequences):
@@ -92,17 +100,18 @@ class Subject:
         texts = {request.job.id: request.sequences[0] for request in live}
         while len(engine.batch.running) < sequences:
             engine.step()
-        start, done = time.perf_counter(), engine.stats().completion_tokens
+        start, cpu, done = time.perf_counter(), time.process_time(), engine.stats().completion_tokens
         while engine.busy:
             for name, event in engine.step():
                 if isinstance(event, Finished):
                     sequence = texts[name]
                     answers[name] = sequence.tokens[len(sequence.request.job.prompt) :]
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         after = engine.stats()
         self.proposed += after.draft_tokens - before.draft_tokens
         self.accepted += after.accepted_tokens - before.accepted_tokens
-        return (after.completion_tokens - done) / seconds, list(answers.values())
+        count = after.completion_tokens - done
+        return Speed(count / seconds, count / cpu), list(answers.values())
 
 
 def main() -> None:
@@ -126,7 +135,7 @@ def main() -> None:
     plain = Subject(given.model, kernels)
     with_options = Subject(given.model, kernels, num_draft_tokens=given.proposed, **proposals)
     predicting = Subject(given.model, kernels, num_draft_tokens=given.proposed)
-    print("work       sequences  plain  with  ratio  proposed  accepted  same answers", flush=True)
+    print("work       sequences  plain  with  ratio   cpu  proposed  accepted  same answers", flush=True)
     for work in given.work:
         subject = predicting if work == "predicted" else with_options
         for sequences in given.sequences:
@@ -137,14 +146,15 @@ def main() -> None:
                 speed, answers = subject.run(work, sequences, given.tokens)
                 rounds.append((without, speed))
                 same += sum(map(list.__eq__, sorted(expected), sorted(answers)))
-            ratio = statistics.median(speed / without for without, speed in rounds)
-            one, other = (statistics.median(column) for column in zip(*rounds, strict=True))
-            share = subject.accepted / subject.proposed if subject.proposed else 0.0
-            print(
-                f"{work:10} {sequences:9}  {one:5.0f} {other:5.0f}  {ratio:5.2f}  {subject.proposed:8}  {share:8.0%}"
-                f"  {same} of {sequences * given.rounds}",
-                flush=True,
+            ratio = statistics.median(speed.second / without.second for without, speed in rounds)
+            work_ratio = statistics.median(speed.cpu_second / without.cpu_second for without, speed in rounds)
+            one, other = (
+                statistics.median(speed.second for speed in column) for column in zip(*rounds, strict=True)
             )
+            share = subject.accepted / subject.proposed if subject.proposed else 0.0
+            figures = f"{one:5.0f} {other:5.0f}  {ratio:5.2f} {work_ratio:5.2f}"
+            fate = f"{subject.proposed:8}  {share:8.0%}  {same} of {sequences * given.rounds}"
+            print(f"{work:10} {sequences:9}  {figures}  {fate}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
+import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.events import Finished
 from pippin.core.requests import Sampling
 from pippin.engines.language import loading
+from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.sequences import Sequence
 from pippin.engines.language.step.speculation.proposers import Lookup
 from tests.engines.language.bench import Bench, Eager, run_all, watch
@@ -243,3 +245,37 @@ def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_ri
     assert lookup.propose([(sequence, 3)]) == [[22, 23, 24]]
     sequence.tokens += list(range(22, 30))
     assert lookup.propose([(sequence, 3)]) == [[]]
+
+
+def test_layers_are_computed_again_with_each_sequences_own_adapter(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sequences of different classes of lengths, which take tokens back after each step."""
+    monkeypatch.setattr(sizes, "LENGTH_CLASSES", (30, 90))
+    mx.random.seed(3)
+    keys = [f"model.layers.{layer}.conv.in_proj" for layer in (0, 2)]
+    weights = {f"{key}.lora_a": mx.random.normal((64, 4)) * 0.5 for key in keys}
+    weights |= {f"{key}.lora_b": mx.random.normal((4, 192)) * 0.3 for key in keys}
+    mx.save_safetensors(str(tmp_path / "adapters.safetensors"), weights)
+    parameters = {"rank": 4, "scale": 1.0, "dropout": 0.0, "keys": ["conv.in_proj"]}
+    config = {"fine_tune_type": "lora", "num_layers": 3, "lora_parameters": parameters}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    found = []
+    for wrong in (False, True):
+        bench = Bench(folders["lfm2"], options(adapters={"one": str(tmp_path)}))
+        watched = watch(bench.engine)
+        for name, prompt, adapter in (("a", PHRASE, "one"), ("b", PHRASE * 4, None)):
+            job = bench.job(name, prompt, 16, adapter=adapter)
+            # Every sixth token is wrong.
+            expected = found[0][name, 0] if wrong else []
+            prediction = tuple(
+                (token + 1) % 256 if place % 6 == 3 else token for place, token in enumerate(expected)
+            )
+            bench.engine.submit(replace(job, prediction=prediction))
+        while bench.engine.busy:
+            bench.engine.step()
+        found.append(watched)
+        stats = bench.engine.stats()
+    assert found[0] == found[1]
+    assert found[0]["a", 0] != found[0]["b", 0]
+    assert 0 < stats.accepted_tokens < stats.draft_tokens

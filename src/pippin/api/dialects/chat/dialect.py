@@ -341,13 +341,10 @@ class Prediction(Struct, tag_field="type", tag="content", kw_only=True):
 
 
 def prediction_of(prediction: Prediction | None) -> str | None:
-    match prediction:
-        case Prediction(content=str(text)):
-            return text or None
-        case Prediction(content=tuple(parts)):
-            return "".join(part.text for part in parts) or None
-        case None:
-            return None
+    if prediction is None:
+        return None
+    content = prediction.content
+    return (content if isinstance(content, str) else "".join(part.text for part in content)) or None
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):

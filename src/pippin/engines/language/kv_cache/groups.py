@@ -303,14 +303,6 @@ class CacheGroups:
             self._joined.pop(slot, None)
         self._forget_empty()
 
-    def rewind(self, tokens: Mapping[Slot, int]) -> None:
-        """After a step of several tokens: each of these sequences forgets its last so many, fewer than the step had."""
-        by_group: dict[SlotGroup, dict[int, int]] = {}
-        for slot, count in tokens.items():
-            by_group.setdefault(slot.group, {})[slot.index] = count
-        for group, counts in by_group.items():
-            group.rewind(counts)
-
     def promote(self, slot: Slot, length_class: int) -> None:
         """A sequence has grown into another class: `fit` takes it there."""
         slot.length_class = length_class
