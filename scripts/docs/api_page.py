@@ -43,6 +43,17 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   (`num_gpu`, `num_thread`, ...) change nothing; `mirostat`, `template` and `context` are refused by name.
 - `POST /api/create` and `/api/push` are refused: models are imported by `pippin import`, and not uploaded.
 
+## LM Studio
+
+| Address | What it does |
+|---|---|
+| `GET /api/v0/models`, `GET /api/v0/models/{id}` | the models that are here, with kind, state and context |
+| `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's of these names |
+| `GET /api/v1/models` | the same in the newer form |
+| `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
+
+`/api/v1/chat` is refused: `/v1/responses` keeps conversations.
+
 ## Responses
 
 | Address | What it does |
@@ -54,6 +65,7 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 | `POST /v1/responses/{id}/cancel` | stops a background response |
 | `GET /v1/responses/{id}/input_items` | all items that the model was given, by pages |
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
+| WebSocket `/v1/responses` | `response.create` events, answered one after the other |
 | `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items to go on with |
 | `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
@@ -64,6 +76,9 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   because that is what a local model's reasoning is. A client that asks for a summary (`reasoning.summary`) gets the
   same text in the summary's place and events instead, never both. `include: ["reasoning.encrypted_content"]` adds it
   as an opaque text that a later request may send back; it is encoded, not encrypted.
+- **WebSocket**: each `response.create` event has the fields of a request; its answer is the events of a stream, as JSON
+  messages. A connection remembers its last response even where `store` is false. `generate: false` takes the input
+  without answering it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
   come back as items of their own kind; the functions of a `namespace` get its name in front. All other tools are for
   OpenAI's servers to run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,
@@ -79,6 +94,21 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 - **`context_management`** of type `compaction` lets the model summarise the oldest turns when the conversation does
   not fit its window, whatever the threshold. `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
+
+## Files and batches
+
+| Address | What it does |
+|---|---|
+| `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
+| `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | OpenAI's batches |
+| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | Anthropic's |
+
+- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
+  of one key.
+- **Batches** of Chat Completions, Completions, Responses and Embeddings, of at most 50,000 lines, and of 100,000
+  messages. A file with a line that is no request fails as a whole, and the batch says which lines. Streams are refused.
+- A batch waits for every other request ([operating.md](operating.md#batches)), goes on after a restart, and answers
+  each line once. A line that the server could not answer is tried again; other errors are its answer.
 
 ## Chat Completions and Completions
 

@@ -17,7 +17,10 @@ import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
-from pippin.api.http.protocol import BoundedConnection, InTurn, Turns, accept_queue
+from pippin.api.batches.batches import Batches
+from pippin.api.http.body import MIB
+from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
+from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
@@ -40,6 +43,7 @@ def allow_many() -> None:
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
+PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
 KEEP_CONNECTION: Final = 75  # idle seconds
 SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
 
@@ -98,14 +102,18 @@ class Server:
         self._listener = listener
         self._stops = 0
         self._tool_servers = open_tool_servers(options)
+        self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
-        app = create_app(service, settings, self._live, self._tool_servers)
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
-                http=BoundedConnection,
-                ws="none",
+                http=connections(UnreadAnswers()),
+                ws="websockets-sansio",
+                ws_max_size=int(options.max_body_mb * MIB),
+                ws_ping_interval=PING_SECONDS,
+                ws_ping_timeout=PING_SECONDS,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -135,6 +143,7 @@ class Server:
         preparing = asyncio.create_task(prepare())
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
+        self._batches.runner.start()
         on_ready()
         try:
             await serving
@@ -143,6 +152,7 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await preparing
             await self._tool_servers.close()
+            await self._batches.runner.close()
             await self._service.close(0.0)
 
     def stop(self) -> None:
@@ -193,7 +203,7 @@ def run_server(
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # of what clients do wrong we tell ourselves
     allow_many()
     host = settings.server.host
     listener = listen(host, settings.server.port)

@@ -17,8 +17,8 @@ import numpy as np
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
-from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Embedded, Event
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
@@ -32,10 +32,12 @@ from pippin.engines.encoding import (
     Forward,
     cast_weights,
     floats,
+    gathered,
     padded,
     read_json,
 )
 from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.model import VisionModel
 
 ENCODERS = frozenset(
@@ -116,8 +118,9 @@ class EmbeddingPreparer:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
         prefix = self._prefix(task.instruction)
         overflow = task.overflow or self._overflow
-        sequences = tuple(
-            self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)
+        sequences = gathered(
+            (self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)),
+            "input",
         )
         tokens = sum(len(sequence.tokens) for sequence in sequences)
         return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
@@ -133,25 +136,35 @@ class EmbeddingPreparer:
         if isinstance(item, str):
             if not item:
                 raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
-            sequence = self.tokenizer.encode(prefix + item)
+            try:
+                sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
+            except TooLong as error:
+                raise self._too_long(f"{error.least} tokens or more", param) from None
         else:
             if not item:
                 raise ServerError("invalid_request", f"{param} has no token ids.", param)
+            if overflow == "error" and len(item) > self.tokenizer.limit:
+                raise self._too_long(f"{len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
         if overflow == "error":
-            raise ServerError(
-                "context_length_exceeded",
-                f"{param} has {len(sequence.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
-                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-                param,
-            )
+            raise self._too_long(f"{len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
 
+    def _too_long(self, length: str, param: str) -> ServerError:
+        return ServerError(
+            "context_length_exceeded",
+            f"{param} has {length}; {self.info.id} takes {self.tokenizer.limit}. "
+            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
+            param,
+        )
+
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
+            if dimensions is not None and dimensions > vectors.shape[1]:  # asked before the weights were read
+                return Failed(self._too_wide(dimensions, vectors.shape[1]))
             if dimensions is not None and dimensions < vectors.shape[1]:
                 vectors = vectors[:, :dimensions]
                 norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -159,12 +172,12 @@ class EmbeddingPreparer:
             return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
         if dimensions is not None and self.info.dimensions and dimensions > self.info.dimensions:
-            raise ServerError(
-                "invalid_request",
-                f"dimensions is {dimensions}; {self.info.id} has {self.info.dimensions}.",
-                "dimensions",
-            )
+            raise ServerError.of(self._too_wide(dimensions, self.info.dimensions))
         return answer
+
+    def _too_wide(self, asked: int, there: int) -> ErrorReport:
+        message = f"dimensions is {asked}; {self.info.id} has {there}."
+        return ErrorReport(kind="invalid_request", message=message, param="dimensions")
 
 
 def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
@@ -210,7 +223,8 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
         from mlx_vlm.models.pooling import pool_by_config
     except ImportError as error:
         raise ServerError(
-            "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
+            "load_failed",
+            'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
         ) from error
     config = with_rope_theta(preparer.tokenizer.config)
     model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)

@@ -14,7 +14,7 @@ Scope = Literal["start", "server", "model"]
 Shape = Literal["switch", "value", "list", "mapping"]
 
 STRUCTS: dict[Scope, type[Struct]] = {"start": StartOptions, "server": ServerOptions, "model": ModelOptions}
-STRUCTURAL = ("models", "model_defaults")  # what the other options fill in
+STRUCTURAL = ("models", "model_defaults", "fallbacks")  # what the other options, and profiles, fill in
 
 SECTIONS: dict[str, str] = {
     "config": "Where options come from",
@@ -25,7 +25,7 @@ SECTIONS: dict[str, str] = {
     "api_keys": "Access",
     "timeout": "Limits",
     "media_fetch": "Media from outside",
-    "response_store": "Stored responses and MCP",
+    "response_store": "Stored responses, batches and MCP",
     "dtype": "How weights run",
     "context_length": "Prompt and window",
     "max_tokens": "Limits and sampling defaults",
