@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -23,18 +23,10 @@ from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
-from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.step.speculation.verification import Judged, Speculation
 from pippin.engines.language.step.statistics import engine_stats
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all."""
-
-    proposals: list[list[int]]
-    tokens: int
 
 
 class LanguageEngine:
@@ -125,8 +117,8 @@ class LanguageEngine:
         # After the tokens of this step are known: who has ended needs no memory for the next one.
         self.lifecycle.preempt()
         self._observe(time.monotonic() - started, prefilled, decoding)
-        if decoding and not prefilled:
-            self._learn_pace(time.monotonic() - started, decoding, judged, looked=looks)
+        if self.speculation is not None and decoding and not prefilled:
+            self.speculation.learn(time.monotonic() - started, decoding, judged, looked=looks)
         return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
@@ -174,7 +166,7 @@ class LanguageEngine:
         self._speculates = self._speculates and self.batch.fit(left, 1 + self._options.num_draft_tokens)
         return self._speculates or self.batch.fit(left)
 
-    def _check_proposals(self) -> _Judged | None:
+    def _check_proposals(self) -> Judged | None:
         """Let the model judge several next tokens of each sequence at once, where there are proposals that may pay."""
         if self.speculation is None or not self._speculates or self.scheduler.done():
             return None
@@ -190,18 +182,7 @@ class LanguageEngine:
             self.lifecycle.accept_checked(each, len(proposed), sampled)
         self.lifecycle.keep_states()
         self._speculates = self.speculation.wanted(self.batch.running)
-        return _Judged(proposals, sum(map(len, chosen)))
-
-    def _learn_pace(self, seconds: float, decoding: int, judged: _Judged | None, *, looked: bool) -> None:
-        """Learn from a step that did nothing but decode. `looked`: for proposals."""
-        if self.speculation is None:
-            return
-        if judged is not None:
-            self.speculation.observe(seconds, judged.proposals, judged.tokens)
-        elif looked:
-            self.speculation.pace.looked_in_vain(decoding, seconds)
-        else:
-            self.speculation.observe(seconds, [[]] * decoding, decoding)
+        return Judged(proposals, sum(map(len, chosen)))
 
     def _observe(self, seconds: float, prefilled: int, decoding: int) -> None:
         """Learn from a step that took so long."""

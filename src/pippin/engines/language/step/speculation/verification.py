@@ -1,10 +1,18 @@
 """When to let the model judge several proposed tokens at once, and how many of whose."""
 
-from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
 from pippin.engines.language.step.speculation.pace import SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposer
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all."""
+
+    proposals: list[list[int]]
+    tokens: int
 
 
 class Speculation:
@@ -67,9 +75,15 @@ class Speculation:
         seen.observe(proposed, accepted)
         self._prior += SMOOTHING * (seen.chance - self._prior)
 
-    def observe(self, seconds: float, proposals: Many[Many[int]], tokens: int) -> None:
-        """A step that did nothing else took so long, and gave so many tokens in all."""
-        self.pace.observe(len(proposals), 1 + max(map(len, proposals), default=0), seconds, tokens)
+    def learn(self, seconds: float, sequences: int, judged: Judged | None, *, looked: bool) -> None:
+        """A step that did nothing but decode took so long. `looked`: it looked for proposals."""
+        if judged is not None:
+            width = 1 + max(map(len, judged.proposals))
+            self.pace.observe(sequences, width, seconds, judged.tokens)
+        elif looked:
+            self.pace.looked_in_vain(sequences, seconds)
+        else:
+            self.pace.observe(sequences, 1, seconds, sequences)
 
     def forget(self, sequence: Sequence) -> None:
         """It runs no more."""
