@@ -20,6 +20,7 @@ class Verb(Protocol):
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
     "launch": ("launch", "serve, with the flags and defaults of mlx-openai-server"),
+    "run": ("run", "Chat with a model in the terminal"),
     "list": ("list_models", "List the models on this machine"),
     "show": ("show", "Show what is known of a model"),
     "pull": ("pull", "Download a model"),
