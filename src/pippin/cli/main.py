@@ -21,6 +21,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
     "launch": ("launch", "serve, with the flags and defaults of mlx-openai-server"),
     "run": ("run", "Chat with a model in the terminal"),
+    "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
+    "fit": ("fit", "Tell whether a model fits this machine"),
     "list": ("list_models", "List the models on this machine"),
     "show": ("show", "Show what is known of a model"),
     "pull": ("pull", "Download a model"),

@@ -1,5 +1,6 @@
 """Finds the server that a conversation is held with, or starts one that leaves with it."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pippin.cli.chat.client import ChatClient
+from pippin.cli.local import open_catalog, settings_of
 from pippin.cli.running import address, is_there, running_servers
 from pippin.cli.terminal import progress
 from pippin.config import environment
@@ -56,6 +58,39 @@ def find(parsed: Namespace, model: str | None) -> Reached | None:
         if parsed.server or environment.server_address() or error.report.kind != "model_not_found":
             raise
         return None
+
+
+@contextlib.contextmanager
+def reached(parsed: Namespace, model: str | None, flags: Sequence[str] = ()) -> Iterator[Reached]:
+    """The running server if it knows the model, else one of our own, which is given `flags`.
+
+    A server with flags of its own is always our own. A model that is missing is downloaded first.
+    """
+    found = None if flags else find(parsed, model)
+    if found is not None:
+        yield found
+        return
+    name, path = _here(parsed, model)
+    given = [word for flag in parsed.given for word in (flag.name, flag.text) if word is not None]
+    with started(path, name, [*given, *flags], keep=parsed.keep) as own:
+        yield own
+
+
+def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
+    """Name of a model on this machine, and what to serve it by; downloaded first if it is missing."""
+    import psutil
+
+    from pippin.catalog.entry import is_script
+    from pippin.cli.chat.choice import candidates, choose
+
+    catalog = open_catalog(settings_of(parsed))
+    if model is None:
+        name = choose(candidates(catalog), psutil.virtual_memory().total)
+        return name, name
+    with progress(f"Downloading {model}:", bytes_counted=True) as tell:
+        info = asyncio.run(catalog.ensure(model, tell, by_operator=True))
+    is_path = is_script(model) or Path(model).expanduser().is_dir()
+    return info.id, model if is_path else info.id
 
 
 @contextlib.contextmanager

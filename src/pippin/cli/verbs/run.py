@@ -1,22 +1,20 @@
 """`pippin run`: a chat in the terminal, or one answer for a script."""
 
-import contextlib
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.local import OPTIONS
 from pippin.config import environment
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
-    from pippin.catalog import Catalog
     from pippin.cli.chat.server import Reached
     from pippin.cli.chat.session import Session, Wishes
 
@@ -35,12 +33,16 @@ class Asked:
 
 
 def run(arguments: Sequence[str]) -> int:
+    from pippin.cli.chat.server import reached
+
     parsed = _parser().parse(arguments)
     wishes = _wishes(parsed)
     piped = None if sys.stdin.isatty() else sys.stdin.read()
-    asked = _understood(parsed, open_catalog(settings_of(parsed)), piped)
-    with _reached(parsed, asked.model) as reached:
-        session = _session(parsed, reached, wishes)
+    asked = _understood(parsed, piped)
+    mcp = _mcp_file(parsed)
+    with reached(parsed, asked.model, ("--mcp-config", mcp) if mcp else ()) as server:
+        _check_chats(server)
+        session = _session(parsed, server, wishes)
         if asked.prompt is not None:
             session.ask(asked.prompt, tuple(Path(path) for path in parsed.attach))
             return 0
@@ -135,7 +137,7 @@ def _mcp_file(parsed: Namespace) -> str | None:
     return parsed.mcp if parsed.mcp and Path(parsed.mcp).expanduser().is_file() else None
 
 
-def _understood(parsed: Namespace, catalog: "Catalog", piped: str | None) -> Asked:
+def _understood(parsed: Namespace, piped: str | None) -> Asked:
     """A first word is a model where it can be one; else it begins the prompt."""
     model, words = parsed.model, list(parsed.prompt)
     if model is not None and (any(letter.isspace() for letter in model) or model.endswith("?")):
@@ -148,47 +150,6 @@ def _understood(parsed: Namespace, catalog: "Catalog", piped: str | None) -> Ask
             'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
         )
     return Asked(model, prompt)
-
-
-@contextlib.contextmanager
-def _reached(parsed: Namespace, model: str | None) -> "Iterator[Reached]":
-    """The running server if it knows the model, else one of our own."""
-    from pippin.cli.chat.server import find, started
-
-    mcp = _mcp_file(parsed)
-    found = None if mcp else find(parsed, model)
-    if found is not None:
-        _check_chats(found)
-        yield found
-        return
-    name, path = _here(parsed, model)
-    flags = [
-        word for flag in parsed.given for word in (flag.name, *([flag.text] if flag.text is not None else []))
-    ]
-    flags += ["--mcp-config", mcp] if mcp else []
-    with started(path, name, flags, keep=parsed.keep) as reached:
-        _check_chats(reached)
-        yield reached
-
-
-def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
-    """Name of a model on this machine, and what to serve it by; downloaded first if it is missing."""
-    import asyncio
-
-    import psutil
-
-    from pippin.catalog.entry import is_script
-    from pippin.cli.chat.choice import candidates, choose
-    from pippin.cli.terminal import progress
-
-    catalog = open_catalog(settings_of(parsed))
-    if model is None:
-        name = choose(candidates(catalog), psutil.virtual_memory().total)
-        return name, name
-    with progress(f"Downloading {model}:", bytes_counted=True) as tell:
-        info = asyncio.run(catalog.ensure(model, tell, by_operator=True))
-    is_path = is_script(model) or Path(model).expanduser().is_dir()
-    return info.id, model if is_path else info.id
 
 
 def _check_chats(reached: "Reached") -> None:
