@@ -1,16 +1,14 @@
 """What a model takes is told as the pool and the scheduler will see it."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from pippin.catalog import Catalog, default_roots, footprint, read_info
 from pippin.cli.fitting.fit import measure, sequence_memory
 from pippin.cli.fitting.source import Source, read_source
-from pippin.catalog import Catalog, default_roots, footprint, read_info
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from tests.catalog.fake_hub import FakeHub
 
 LLAMA = {
     "model_type": "llama",
@@ -58,7 +56,13 @@ def test_few_bits_and_windows_take_less() -> None:
     assert packed is not None
     assert wide is not None
     assert packed.context_bytes < wide.context_bytes / 4
-    gemma = {**LLAMA, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 512, "num_hidden_layers": 6}
+    gemma = {
+        **LLAMA,
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "sliding_window": 512,
+        "num_hidden_layers": 6,
+    }
     gemma |= {"sliding_window_pattern": 6, "query_pre_attn_scalar": 16}
     sliding = measure(source(gemma), 8192, 1, 2 * GB).contexts
     assert sliding is not None

@@ -71,7 +71,6 @@ def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source
 
 def _remote(repository: str, options: ModelOptions) -> Source:
     """Reads the small files and the headers of the weights, which the hub gives apart from the weights themselves."""
-    import httpx
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
 
@@ -98,7 +97,10 @@ def _remote(repository: str, options: ModelOptions) -> Source:
             f"The hub answered {status} when asked for {repository}: there is none, or it needs a token in HF_TOKEN. "
             "`pippin search` finds models.",
         ) from None
-    except (httpx.HTTPError, OSError) as error:
+    except Exception as error:
+        # Which HTTP library the client uses depends on its version.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
+            raise
         raise ServerError("load_failed", f"The hub cannot be reached ({type(error).__name__}).") from None
     arrays = {
         name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
