@@ -38,9 +38,9 @@ def test_without_a_command_it_says_what_is_here_and_what_to_do_next(home: Path) 
     assert done.stdout.startswith("No server runs.\nNo models are here.\n")
     for command in ("pippin recommend", "pippin pull", "pippin run", "pippin serve", "pippin --help"):
         assert command in done.stdout
-    help = pippin(home, "--help")
-    assert help.returncode == 0
-    assert "usage: pippin COMMAND" in help.stdout
+    asked = pippin(home, "--help")
+    assert asked.returncode == 0
+    assert "usage: pippin COMMAND" in asked.stdout
 
 
 def test_the_version_is_said(home: Path) -> None:

@@ -103,7 +103,7 @@ def _wishes(parsed: Namespace) -> "Wishes":
         if getattr(parsed, name) is not None
     }
     if parsed.json_schema is not None:
-        schema = {"name": "answer", "schema": _schema(parsed.json_schema), "strict": True}
+        schema = {"name": "answer", "schema": read_schema(parsed.json_schema), "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     think: bool | None = {"on": True, "off": False}.get(parsed.think)
     return Wishes(
@@ -117,7 +117,7 @@ def _wishes(parsed: Namespace) -> "Wishes":
     )
 
 
-def _schema(text: str) -> Any:
+def read_schema(text: str) -> Any:
     """A JSON schema of a file, or written on the command line."""
     source = text
     if not text.lstrip().startswith("{"):
