@@ -65,6 +65,7 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 | `POST /v1/responses/{id}/cancel` | stops a background response |
 | `GET /v1/responses/{id}/input_items` | all items that the model was given, by pages |
 | `POST /v1/responses/input_tokens` | how many prompt tokens the request would have |
+| WebSocket `/v1/responses` | `response.create` events, answered one after the other |
 | `POST /v1/responses/compact` | the user's messages and a summary of the conversation, as items to go on with |
 | `POST`, `GET`, `DELETE /v1/conversations...` | conversations and their items |
 
@@ -75,6 +76,9 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   because that is what a local model's reasoning is. A client that asks for a summary (`reasoning.summary`) gets the
   same text in the summary's place and events instead, never both. `include: ["reasoning.encrypted_content"]` adds it
   as an opaque text that a later request may send back; it is encoded, not encrypted.
+- **WebSocket**: each `response.create` event has the fields of a request; its answer is the events of a stream, as JSON
+  messages. A connection remembers its last response even where `store` is false. `generate: false` takes the input
+  without answering it. Errors are events of type `error` with a `status`; a connection ends after an hour.
 - **Tools**: `function` as it is; `custom`, `local_shell`, `shell` and `apply_patch` become functions, and their calls
   come back as items of their own kind; the functions of a `namespace` get its name in front. All other tools are for
   OpenAI's servers to run (`web_search`, `file_search`, `computer`, `code_interpreter`, `image_generation`,

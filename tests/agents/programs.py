@@ -32,6 +32,22 @@ def npm_command(name: str) -> Path:
     return commands / name
 
 
+def node_folder(name: str, *packages: str) -> Path:
+    """A folder of `node_modules` with these packages; the first to ask makes it."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not here to fetch the packages")
+    folder = CACHE / f"node-{name}"
+    stamp = folder / "packages.txt"
+    wanted = "\n".join(packages)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        fetch = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
+        subprocess.run(fetch, check=True, timeout=FETCH_SECONDS, capture_output=True)
+        stamp.write_text(wanted)
+    return folder
+
+
 def python_environment(name: str, *packages: str) -> Path:
     """The folder of commands of a virtual environment with these packages; the first to ask makes it."""
     folder = CACHE / name

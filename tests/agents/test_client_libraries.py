@@ -1,12 +1,13 @@
 """Libraries and tools over the OpenAI API, each in an environment of its own, against a scripted model."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.agents.programs import python_environment, run
+from tests.agents.programs import node_folder, python_environment, run
 from tests.api.scripted_server import scripted_server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first run fetches the libraries
@@ -53,6 +54,18 @@ def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_pat
         LITELLM_LOCAL_MODEL_COST_MAP="True",
         LANGSMITH_TRACING="false",
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "packages"),
+    [
+        ("use_anthropic.mjs", ("@anthropic-ai/sdk@1.12.0",)),
+    ],
+)
+def test_a_javascript_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:
+    folder = node_folder(script.removeprefix("use_").removesuffix(".mjs"), *packages)
+    shutil.copy(SCRIPTS / script, folder / script)  # modules are looked for from where a script lies
+    run(["node", folder / script, address], tmp_path)
 
 
 def test_llm_on_the_command_line(address: str, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pippin.api.routes.models import describe
 from pippin.api.telemetry.metrics import LABELS, VLLM_MLX_NAMES, Metrics
 from pippin.config.options.model import ModelOptions
-from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.core.models import CacheStats, EngineStats, ModelState, RequestStatus
 from tests.api.fakes import MODEL, FakeService, application, client_of
 from tests.api.golden_events import SEQUENCES
 
@@ -213,7 +214,8 @@ def test_unload_names_what_left_and_says_when_nothing_was_there() -> None:
             return [(await client.post("/unload")).json() for _ in range(2)]
 
     first, second = asyncio.run(main())
-    assert (first["status"], first["unloaded"]) == ("success", [MODEL.id])
+    assert (first["status"], first["models"]) == ("success", [MODEL.id])
+    assert first["unloaded"] == {"model_name": MODEL.id, "adapter_name": None}
     assert second["status"] == "no_model_loaded"
 
 
@@ -221,7 +223,7 @@ def test_a_model_is_found_by_an_id_with_slashes() -> None:
     body = ask("GET", f"/v1/models/{MODEL.id}").json()
     assert (body["id"], body["max_model_len"], body["object"]) == (MODEL.id, 4096, "model")
     assert ask("GET", "/v1/models/org/none").json()["error"]["code"] == "model_not_found"
-    assert ask("POST", f"/v1/models/{MODEL.id}/unload").json()["unloaded"] == [MODEL.id]
+    assert ask("POST", f"/v1/models/{MODEL.id}/unload").json()["models"] == [MODEL.id]
 
 
 def test_unknown_addresses_and_methods_have_openais_shape() -> None:
@@ -230,6 +232,67 @@ def test_unknown_addresses_and_methods_have_openais_shape() -> None:
     wrong = ask("PUT", "/v1/chat/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "POST" in wrong.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/settings", "GET, HEAD, PATCH"),
+        ("/v1/responses/resp_x", "DELETE, GET, HEAD"),
+        ("/v1/chat/completions", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_all_that_the_address_answers(path: str, methods: str) -> None:
+    wrong = ask("PUT", path)
+    assert wrong.headers["allow"] == methods
+    assert wrong.json()["error"]["message"].endswith(f"it answers {methods}.")
+
+
+def test_unloading_without_a_name_takes_the_only_model_and_never_all_by_accident() -> None:
+    service = FakeService()
+    only = ask("POST", "/v1/unload", service=service).json()
+    assert only["models"] == [MODEL.id]
+    several = FakeService()
+    states = [ModelState(id=name, kind="language", state="loaded") for name in (MODEL.id, "other")]
+    several.pool.states = lambda: states  # type: ignore[method-assign]
+    refused = ask("POST", "/v1/unload", service=several)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    assert ask("POST", "/v1/unload", service=several, json={"all": True}).status_code == 200
+    both = ask("POST", "/v1/unload", service=several, json={"all": True, "model": "other"})
+    assert both.json()["error"]["param"] == "all"
+
+
+def test_models_come_in_pages_as_anthropic_has_them() -> None:
+    whole = ask("GET", "/v1/models?limit=5").json()
+    assert (whole["first_id"], whole["last_id"], whole["has_more"]) == (MODEL.id, MODEL.id, False)
+    assert whole["data"][0]["created_at"] == "2023-11-14T22:13:20Z"
+    after = ask("GET", f"/v1/models?after_id={MODEL.id}").json()
+    assert (after["data"], after["first_id"]) == ([], None)
+    assert ask("GET", "/v1/models?limit=0").json()["error"]["param"] == "limit"
+    assert ask("GET", "/v1/models?before_id=other").json()["error"]["param"] == "before_id"
+
+
+def test_a_models_length_is_what_fits_and_a_load_is_told_of() -> None:
+    state = ModelState(id=MODEL.id, kind="language", state="loaded")
+    assert describe(MODEL, state, 1024)["meta"] == {"context_length": 1024}
+    assert describe(MODEL, state, 1 << 20)["context_length"] == MODEL.context_window
+    assert describe(MODEL, None)["max_model_len"] == MODEL.context_window
+    loading = ModelState(
+        id=MODEL.id, kind="language", state="loading", stage="weights", progress=(1, 4, "files")
+    )
+    told = describe(MODEL, loading)
+    assert (told["state"], told["stage"], told["progress"]) == ("loading", "weights", (1, 4, "files"))
+    assert not told["loaded"]
+
+
+def test_an_attempt_at_a_websocket_is_told_what_the_address_speaks() -> None:
+    async def main() -> Any:
+        async with client_of(application(FakeService())) as client:
+            return await client.get("/v1/chat/completions", headers={"upgrade": "websocket"})
+
+    reply = asyncio.run(main())
+    assert reply.status_code == 405
+    assert "speaks no WebSocket; it answers POST" in reply.json()["error"]["message"]
     anthropic = ask("GET", "/v1/messages")
     assert (anthropic.status_code, anthropic.json()["type"]) == (405, "error")
 

@@ -61,6 +61,21 @@ def test_every_dialect_shows_its_body(document: dict[str, Any]) -> None:
         assert "text/event-stream" in operation["responses"]["200"]["content"]
 
 
+def test_errors_bodies_and_media_are_those_that_are_served(document: dict[str, Any]) -> None:
+    paths = document["paths"]
+    failure = paths["/v1/messages/count_tokens"]["post"]["responses"]["default"]["content"]
+    assert failure["application/json"]["schema"]["$ref"].endswith("/Failure")
+    failure = paths["/v1/models"]["get"]["responses"]["default"]["content"]
+    assert failure["application/json"]["schema"]["$ref"].endswith("/ErrorBody")
+    message = paths["/v1/messages"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert message["required"] == ["max_tokens"]
+    assert "audio/mpeg" in paths["/v1/audio/speech"]["post"]["responses"]["200"]["content"]
+    assert "application/json" not in paths["/v1/audio/speech"]["post"]["responses"]["200"]["content"]
+    assert paths["/v1/settings"]["patch"]["requestBody"]["required"]
+    assert not paths["/v1/unload"]["post"]["requestBody"]["required"]
+    assert "requestBody" not in paths["/v1/cache/reset"]["post"]
+
+
 def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
     routes = routes_of(application(FakeService()))
     routed = {route.path.replace(":path", "") for route in routes if route.path.startswith(("/v1/", "/api/"))}

@@ -1,11 +1,13 @@
 """Real MCP servers over stdio and HTTP: connected, called, limited, lost and found again."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -182,6 +184,49 @@ def test_a_server_that_can_not_be_used_says_why_and_tells_no_paths(
         asyncio.run(main())
     assert "secret-path" not in caplog.text
     assert os.path.dirname(sys.executable) not in caplog.text
+
+
+LOGGED = """
+import asyncio, sys
+from pippin.cli.logs import configure_logging
+from pippin.config.mcp_file import McpServer, McpSettings
+from pippin.config.options.server import ServerOptions
+from pippin.mcp import ToolServers
+import logging
+
+async def main():
+    urls = {kind: f"http://127.0.0.1:{port}/{path}?key=sk-secret" for kind, port, path in (
+        ("http", sys.argv[1], "mcp"), ("sse", sys.argv[1], "nothing"))}
+    servers = ToolServers(McpSettings(servers=tuple(
+        McpServer(name=f"far-{kind}", transport=kind, url=url) for kind, url in urls.items())))
+    servers.start()
+    while any(connection.state == "connecting" for connection in servers.connections):
+        await asyncio.sleep(0.05)
+    await servers.close()
+
+configure_logging(ServerOptions(log_level="debug"))
+asyncio.run(main())
+logging.shutdown()
+"""
+
+
+def test_an_address_with_a_secret_in_it_is_not_logged_by_the_libraries_that_call_it() -> None:
+    with http_server("streamable-http") as port:
+        wait_for(port)
+        done = subprocess.run(
+            [sys.executable, "-c", LOGGED, str(port)], capture_output=True, text=True, timeout=60, check=True
+        )
+    assert "far-http is connected" in done.stderr
+    assert "far-sse can't be used" in done.stderr
+    assert "sk-secret" not in done.stderr + done.stdout
+
+
+def wait_for(port: int) -> None:
+    for _ in range(400):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the example server does not answer")
 
 
 def test_allow_lists_hold_for_offers_and_for_calls_by_hand() -> None:

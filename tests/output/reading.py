@@ -7,7 +7,7 @@ from pippin.core.completion import collect
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, PartDelta, PartEnded, PartStarted
 from pippin.output.formats import reasoning_format, tool_format
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Markup, OutputReader
 
 
 def reader_of(
@@ -18,6 +18,8 @@ def reader_of(
     choice: ToolChoice | None = None,
     parallel: bool = True,
     thinking: bool = False,
+    markup: Markup | None = None,
+    may_think: bool = False,
 ) -> OutputReader:
     counter = itertools.count()
     return OutputReader(
@@ -28,6 +30,8 @@ def reader_of(
         tool_choice=choice or ToolChoice(),
         parallel_tool_calls=parallel,
         thinking_open=thinking,
+        markup=markup or Markup(),
+        may_think=may_think,
         new_call_id=lambda: f"call_{next(counter)}",
     )
 

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from pippin.core.completion import collect
 from pippin.core.conversation import ToolChoice
 from pippin.core.events import PartDelta, PartStarted, Token
-from pippin.output.formats import reasoning_format, tool_format, tool_format_names
-from pippin.output.reader import OutputReader
+from pippin.output.formats import (
+    reasoning_format,
+    reasoning_format_names,
+    tool_format,
+    tool_format_names,
+)
+from pippin.output.reader import Markup, OutputReader
 from tests.output.reading import fold, read, reader_of
 from tests.output.wire import SAMPLES, TOOLS, Sample
 
@@ -251,6 +256,43 @@ def test_reasoning_the_template_opened_needs_no_start(cut: int, ended: bool) -> 
     assert fold(read(reader, [text[:cut], text[cut:]])) == (("reasoning", "Hm, <b>"), ("text", "Hi."))
 
 
+@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "qwen3_moe", "qwen3_next", "minimax_m2"])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_an_answer_without_a_thought_is_content_whatever_parser_was_named(
+    reasoning: str, truncated: bool
+) -> None:
+    for pieces in (["Hi there."], list("Hi there.")):
+        events = read(reader_of(None, reasoning, may_think=True), pieces, truncated=truncated)
+        assert fold(events) == (("text", "Hi there."),)
+        assert all(not isinstance(event, PartStarted) or event.kind == "text" for event in events)
+
+
+@pytest.mark.parametrize("reasoning", ["deepseek_r1", "qwen3_moe"])
+def test_a_call_before_any_end_of_reasoning_leaves_the_words_before_it_content(reasoning: str) -> None:
+    reader = reader_of("hermes", reasoning, tools=TOOLS)
+    assert fold(read(reader, list("Let me see. " + CALL)))[0] == ("text", "Let me see.")
+
+
+@given(st.integers(0, 24))
+def test_an_end_of_reasoning_alone_splits_the_answer(cut: int) -> None:
+    text = "Hm.\n</think>\n\nHi.</think>"
+    for reasoning in ("qwen3", "glm4", "deepseek_r1"):
+        reader = reader_of(None, reasoning, may_think=True)
+        found = fold(read(reader, [text[:cut], text[cut:]]))
+        assert found == (("reasoning", "Hm."), ("text", "Hi.</think>"))
+        assert reader.reasoned
+
+
+def test_a_stream_that_was_split_late_keeps_what_it_sent_apart_from_what_follows() -> None:
+    events = read(reader_of(None, "qwen3", may_think=True), ["Hm.\n", "</think>\n\nHi."])
+    assert "".join(event.text for event in events if isinstance(event, PartDelta)) == "Hm.\n\n\nHi."
+
+
+def test_where_the_template_ended_reasoning_its_marker_is_text() -> None:
+    text = "It is `</think>`."
+    assert parts(text, None, "qwen3") == (("text", text),)
+
+
 def test_an_answer_cut_inside_reasoning_is_reasoning() -> None:
     reader = reader_of(None, "qwen3")
     assert fold(read(reader, ["<think>Hm, "], truncated=True)) == (("reasoning", "Hm, "),)
@@ -260,10 +302,91 @@ def test_an_answer_cut_inside_reasoning_is_reasoning() -> None:
 def test_thinking_follows_the_markers() -> None:
     reader = reader_of("hermes", "qwen3", tools=TOOLS)
     states = []
-    for piece in ("Hi", "<think>", "a", "</think>", "b"):
+    for piece in ("Hi\n", "<think>", "a", "</think>", "b"):
         reader.feed(piece)
         states.append(reader.thinking)
     assert states == [False, True, True, False, False]
+
+
+def test_a_marker_in_the_middle_of_a_line_is_a_quotation() -> None:
+    text = "Models think in <think> and </think> tags.\n- so `<think>` begins it"
+    assert parts(text, None, "qwen3") == (("text", text),)
+
+
+def read_tokens(reader: OutputReader, pieces: list[str | tuple[str]]) -> tuple[tuple[str, ...], ...]:
+    """Pieces in a tuple are added tokens of the vocabulary."""
+    events, position = [], 0
+    for piece in pieces:
+        text = piece if isinstance(piece, str) else piece[0]
+        if not isinstance(piece, str):
+            reader.added_token(position)
+        position += len(text)
+        events += reader.feed(text)
+    return fold(events + reader.finish())
+
+
+THINK = frozenset(("<think>", "</think>"))
+
+
+def test_where_the_vocabulary_has_tokens_for_markers_only_those_are_markers() -> None:
+    reader = reader_of(None, "qwen3", markup=Markup(tokens=THINK))
+    assert read_tokens(reader, [("<think>",), "It ends at </think>", ".", ("</think>",), "<think>", "!"]) == (
+        ("reasoning", "It ends at </think>."),
+        ("text", "<think>!"),
+    )
+
+
+def test_an_end_that_is_spelt_out_on_a_line_of_its_own_ends_reasoning_all_the_same() -> None:
+    reader = reader_of(None, "qwen3", markup=Markup(tokens=THINK), thinking=True)
+    assert read_tokens(reader, ["Hm.\n</think>\n\nHi."]) == (("reasoning", "Hm."), ("text", "Hi."))
+
+
+MARKERS = sorted({
+    marker
+    for name in reasoning_format_names()
+    for marker in reasoning_format(name).markers
+} | {marker for name in tool_format_names() for marker in tool_format(name).markers})  # fmt: skip
+QUOTING = st.lists(st.sampled_from([*MARKERS, "x", " ", "\n", "a b", '{"', "é"]), min_size=1, max_size=8).map(
+    "".join
+)
+
+
+@pytest.mark.parametrize("reasoning", [name for name, _ in REASONING])
+@settings(deadline=None, max_examples=60)
+@given(text=QUOTING, cuts=st.data())
+def test_under_a_grammar_an_answer_may_hold_any_marker(
+    reasoning: str, text: str, cuts: st.DataObject
+) -> None:
+    family = reasoning_format(reasoning)
+    text = text.strip() or "x"  # white space at its ends is told from that around markers by nothing
+    thought = (
+        "" if family.channels else f"Hm.{family.end}" if family.implicit else f"{family.start}Hm.{family.end}"
+    )
+    before = "".join(family.before_answer)
+    held = [mark for mark in (family.start, family.end, *family.dropped) if mark in thought + before]
+    markup = Markup(tokens=frozenset(held), grammar="answer")
+    reader = reader_of(None, reasoning, markup=markup)
+    for mark in held:
+        if (at := (thought + before).find(mark)) >= 0:
+            reader.added_token(at)
+    wire = thought + before + text
+    cut = cuts.draw(st.integers(0, len(wire)))
+    assert fold(read(reader, [wire[:cut], wire[cut:]]))[-1] == ("text", text)
+
+
+@settings(deadline=None, max_examples=100)
+@given(text=QUOTING)
+def test_without_tokens_for_its_markers_no_answer_of_a_grammar_is_reasoning(text: str) -> None:
+    reader = reader_of(None, "qwen3", markup=Markup(grammar="answer"))
+    assert fold(read(reader, [text])) == (("text", text),)
+
+
+def test_tools_are_called_at_the_beginning_of_a_constrained_answer_or_not_at_all() -> None:
+    quoted = f'{{"say": "{CALL}"}}'
+    called = reader_of("hermes", tools=TOOLS, markup=Markup(grammar="answer"))
+    said = reader_of("hermes", tools=TOOLS, markup=Markup(grammar="answer"))
+    assert fold(read(called, ["\n" + CALL])) == (WEATHER,)
+    assert fold(read(said, [quoted])) == (("text", quoted),)
 
 
 def test_a_tool_called_inside_reasoning_is_a_call_and_reasoning_goes_on() -> None:

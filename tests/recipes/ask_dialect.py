@@ -84,6 +84,7 @@ class AskDialect:
     )
     media = "text/event-stream; charset=utf-8"
     answer = Reply
+    failure = Problem
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[None]:
         fields, ignored = self.contract.decode(body)

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -62,10 +62,15 @@ class DocumentedRoute(Route):
         answer: type[msgspec.Struct] | None,
         *,
         form: bool = False,
+        optional: bool = False,
+        media: Sequence[str] = (),
     ) -> None:
-        """`form`: the body is a multipart form with files."""
+        """`form`: the body is a multipart form with files. `optional`: it may be missing. `media`: the types of answers
+        that are not JSON; where there is no struct of an answer either, it is never JSON."""
         super().__init__(path, endpoint, methods=methods)
         self.form = form
+        self.optional = optional
+        self.media = tuple(media)
         self.body = body
         self.answer = answer
         self.help = inspect.getdoc(endpoint) or ""
@@ -78,8 +83,10 @@ def both(
     body: type[msgspec.Struct] | None = None,
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
+    optional: bool = False,
+    media: Sequence[str] = (),
 ) -> list[Route]:
-    """Routes for an address with the version and without it.
+    """Routes for an address with the version and without it; see `DocumentedRoute`.
 
     Addresses under `/api` have no version, as the servers whose APIs they are have none.
     """
@@ -87,7 +94,10 @@ def both(
     prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
 
     told = routed(prefixes[0] + path, endpoint)
-    return [DocumentedRoute(prefix + path, told, names, body, answer, form=form) for prefix in prefixes]
+    return [
+        DocumentedRoute(prefix + path, told, names, body, answer, form=form, optional=optional, media=media)
+        for prefix in prefixes
+    ]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

@@ -8,6 +8,7 @@ from pippin.config.errors import ConfigError
 from pippin.config.options.server import ServerOptions
 from pippin.config.reload import Reloaded, change, reload
 from pippin.config.settings import Settings
+from pippin.core import logs
 from pippin.service import Service
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class LiveSettings:
     async def _take_over(self, reloaded: Reloaded) -> Reloaded:
         self.settings = reloaded.settings
         if reloaded.changed:
-            logging.getLogger().setLevel(self.options.log_level.upper())
+            logs.set_level(self.options.log_level)
             await self._service.adopt(self.options)
             for adopt in self.followers:
                 adopt(self.options)

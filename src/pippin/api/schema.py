@@ -16,7 +16,7 @@ from pippin import __version__
 from pippin.api.context import UNVERSIONED, VERSION, DocumentedRoute
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.ollama.encode import LINES
-from pippin.api.dialects.shared.openai import ErrorBody
+from pippin.api.dialects.registry import dialect_of_path
 from pippin.api.http.forms import FORM
 
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -65,7 +65,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
         for route in routes
         if isinstance(route, DocumentedRoute) and route.path.startswith((VERSION, UNVERSIONED))
     ]
-    structs: list[Any] = [ErrorBody]
+    structs: list[Any] = [dialect.failure for dialect in dialects.values()]
     structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
     structs += [dialect.contract.body for dialect in dialects.values()]
     structs = list(dict.fromkeys(structs))
@@ -75,9 +75,7 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
     for route in documented:
         address = re.sub(r":path}", "}", route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            dialect = dialects.get(address.removeprefix(VERSION)) if method == "POST" else None
-            body = dialect.contract.body if dialect is not None else route.body
-            operation = _operation(route, body, address, method, reference_of)
+            operation = _operation(route, address, method, reference_of, dialects)
             paths.setdefault(address, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -101,13 +99,18 @@ def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> 
 
 def _operation(
     route: DocumentedRoute,
-    body: type[msgspec.Struct] | None,
     address: str,
     method: str,
     reference_of: dict[Any, Any],
+    dialects: Mapping[str, AnyDialect],
 ) -> dict[str, Any]:
+    dialect = dialects.get(address.removeprefix(VERSION)) if method == "POST" else None
+    body = dialect.contract.body if dialect is not None else route.body
     words = [word for word in re.split(r"[^A-Za-z0-9]+", address.removeprefix(VERSION)) if word]
-    replies: dict[str, Any] = {JSON: {"schema": reference_of.get(route.answer, {"type": "object"})}}
+    types = [media.partition(";")[0] for media in route.media]
+    replies: dict[str, Any] = {media: {"schema": _said_in(media)} for media in types}
+    if route.answer is not None or not replies:
+        replies[JSON] = {"schema": reference_of.get(route.answer, {"type": "object"})}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
         streams = LINES if address.startswith(UNVERSIONED) else EVENTS
         replies[streams] = {"schema": {"type": "string"}}
@@ -119,16 +122,24 @@ def _operation(
             "200": {"description": "The answer.", "content": replies},
             "default": {
                 "description": "An error, in the shape of the API that is spoken here.",
-                "content": {JSON: {"schema": reference_of[ErrorBody]}},
+                "content": {JSON: {"schema": reference_of[dialect_of_path(dialects, address).failure]}},
             },
         },
     }
     if names := re.findall(r"{(\w+)}", address):
         operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in names
         ]
-    if method in ("POST", "PATCH"):
+    if body is not None or method == "PATCH":
         schema = reference_of.get(body, {"type": "object"})
+        if dialect is not None and dialect.contract.required:
+            schema = schema | {"required": sorted(dialect.contract.required)}
         content = {FORM: {"schema": schema}} if route.form else {JSON: {"schema": schema}}
-        operation["requestBody"] = {"required": body is not None, "content": content}
+        operation["requestBody"] = {"required": not route.optional, "content": content}
     return operation
+
+
+def _said_in(media: str) -> dict[str, str]:
+    """The schema of an answer that is not JSON: text, or bytes."""
+    return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}

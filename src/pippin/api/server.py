@@ -18,6 +18,7 @@ import uvloop
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
 from pippin.api.batches.batches import Batches
+from pippin.api.http.body import MIB
 from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
 from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
@@ -42,6 +43,7 @@ def allow_many() -> None:
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
+PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
 KEEP_CONNECTION: Final = 75  # idle seconds
 SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
 
@@ -108,7 +110,10 @@ class Server:
             uvicorn.Config(
                 InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
                 http=connections(UnreadAnswers()),
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=int(options.max_body_mb * MIB),
+                ws_ping_interval=PING_SECONDS,
+                ws_ping_timeout=PING_SECONDS,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -198,7 +203,7 @@ def run_server(
 
     Raises `AddressError` before anything is started, and `ServerError` for options that can't be used.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # of what clients do wrong we tell ourselves
     allow_many()
     host = settings.server.host
     listener = listen(host, settings.server.port)

@@ -7,9 +7,12 @@ from typing import Final
 
 from pippin.cli.log_writer import LogFile, LogStream, LogWriter
 from pippin.config.options.server import ServerOptions
+from pippin.core import logs
 
 FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
+SPEAKERS: Final = (logs.OURS, "uvicorn", "asyncio", "py")
+"""Who writes to the log: the first parts of the names of loggers. `py` is for Python's own warnings."""
 EXTRAS: Final = ("request_id", "model", "status", "ms")
 """The attributes of records that JSON lines show. Records of the access log carry `facts` of the answer, too."""
 
@@ -42,6 +45,12 @@ def configure_logging(options: ServerOptions) -> None:
         handlers.append(LogFile(options.log_file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT))
     for handler in handlers:
         handler.setFormatter(JsonFormatter() if options.log_format == "json" else TextFormatter())
-    logging.basicConfig(level=options.log_level.upper(), handlers=[LogWriter(handlers)], force=True)
-    for chatty in ("httpx", "httpcore", "asyncio", "filelock", "huggingface_hub"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    writer = LogWriter(handlers)
+    writer.addFilter(_may_speak)
+    logging.basicConfig(handlers=[writer], force=True)
+    logs.set_level(options.log_level)
+
+
+def _may_speak(record: logging.LogRecord) -> bool:
+    """Other libraries, such as those that call MCP servers, put addresses into their warnings too."""
+    return record.name.partition(".")[0] in SPEAKERS

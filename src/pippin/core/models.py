@@ -110,6 +110,9 @@ class EngineStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch_size: int = 0
     kv_bytes: int = 0  # of live rows
     kv_limit_bytes: int = 0
+    longest_sequence: int = (
+        0  # tokens of prompt and answer for which there is memory, with nobody else; 0: no bound
+    )
     weight_bytes: int = 0
     active_bytes: int = 0  # of the array allocator
     peak_bytes: int = 0

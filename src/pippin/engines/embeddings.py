@@ -17,8 +17,8 @@ import numpy as np
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert, from_json
-from pippin.core.errors import ServerError
-from pippin.core.events import Accepted, Embedded, Event
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
@@ -163,6 +163,8 @@ class EmbeddingPreparer:
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:
+            if dimensions is not None and dimensions > vectors.shape[1]:  # asked before the weights were read
+                return Failed(self._too_wide(dimensions, vectors.shape[1]))
             if dimensions is not None and dimensions < vectors.shape[1]:
                 vectors = vectors[:, :dimensions]
                 norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -170,12 +172,12 @@ class EmbeddingPreparer:
             return Embedded(np.ascontiguousarray(vectors, "<f4").tobytes(), vectors.shape[1], tokens)
 
         if dimensions is not None and self.info.dimensions and dimensions > self.info.dimensions:
-            raise ServerError(
-                "invalid_request",
-                f"dimensions is {dimensions}; {self.info.id} has {self.info.dimensions}.",
-                "dimensions",
-            )
+            raise ServerError.of(self._too_wide(dimensions, self.info.dimensions))
         return answer
+
+    def _too_wide(self, asked: int, there: int) -> ErrorReport:
+        message = f"dimensions is {asked}; {self.info.id} has {there}."
+        return ErrorReport(kind="invalid_request", message=message, param="dimensions")
 
 
 def open_preparer(spec: WorkerSpec) -> EmbeddingPreparer:
@@ -221,7 +223,8 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
         from mlx_vlm.models.pooling import pool_by_config
     except ImportError as error:
         raise ServerError(
-            "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
+            "load_failed",
+            'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
         ) from error
     config = with_rope_theta(preparer.tokenizer.config)
     model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)

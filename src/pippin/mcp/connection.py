@@ -202,6 +202,8 @@ def reason_of(error: BaseException) -> str:
     """The innermost reason of a failed connection, in a few words that hold no addresses or arguments."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if _asks_for_login(error):
+        return "it asks for a login (OAuth), which is not done here; give it a token in `headers`."
     match error:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
             return "the library is missing; install pippin[mcp]."
@@ -213,3 +215,14 @@ def reason_of(error: BaseException) -> str:
             return "it did not answer in time."
         case _:
             return f"it ended or answered wrongly ({type(error).__name__})."
+
+
+def _asks_for_login(error: BaseException | None) -> bool:
+    """Whether an HTTP answer of 401 is behind an error; the libraries of the transports have classes of their own."""
+    for _ in range(8):  # causes
+        if error is None:
+            break
+        if getattr(getattr(error, "response", None), "status_code", None) == 401:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -9,10 +9,18 @@ BLANKS = r"/[ \t\r\n]{1,4}/"
 
 
 def around(reasoning: ReasoningFormat, special: SpecialToken, inner: str, *, thinks: bool) -> str:
-    """Lark source around `inner`: a reference to another grammar, or several. `thinks`: reasoning may come before."""
+    """Lark source around `inner`: a reference to another grammar, or several. `thinks`: reasoning may come before.
+
+    Markers that may be left out are left out of the grammar where the vocabulary has no tokens for them: an answer may
+    begin or end with the same text.
+    """
     grammar = Grammar(special)
     before = " ".join(map(grammar.mark, reasoning.before_answer))
+    if not reasoning.in_grammar and not any(map(grammar.is_special, reasoning.before_answer)):
+        before = ""
     after = " ".join(map(grammar.mark, reasoning.after_answer))
+    if not any(map(grammar.is_special, reasoning.after_answer)):
+        after = ""
     if reasoning.in_grammar:
         head = f"{reasoning.in_grammar(grammar)} {before}"
     else:

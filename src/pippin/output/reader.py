@@ -1,5 +1,8 @@
 """Reading one choice's text as it is generated: text, reasoning and tool calls, as events.
 
+A text may quote a marker. Where the vocabulary has a token for the marker, only that token is one; else reasoning
+begins and ends where a line does. What a grammar has the model write is read as the grammar has it.
+
 A call is committed as soon as its name is known: `PartStarted` is out and can't be taken back. What fails
 before that is text, unchanged. What fails after that keeps the arguments as the model wrote them, and does
 not count as a complete call.
@@ -8,6 +11,7 @@ not count as a complete call.
 import secrets
 import string
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
@@ -32,6 +36,17 @@ def nine_letter_id() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markup:
+    """What tells markers from text that quotes them."""
+
+    tokens: frozenset[str] = frozenset()
+    """Added tokens of the vocabulary. A marker that holds one counts where `OutputReader.added_token` told of it."""
+    grammar: Literal["none", "calls", "answer"] = "none"
+    """What a grammar holds the model to: nothing; calls, and text in which none begins; or one answer, which may be
+    calls instead where there are tools."""
+
+
 class OutputReader:
     """`feed` it text in any pieces, then `finish`; the folded events do not depend on the pieces."""
 
@@ -45,8 +60,16 @@ class OutputReader:
         tool_choice: ToolChoice = ToolChoice(),  # noqa: B008 (frozen)
         parallel_tool_calls: bool = True,
         thinking_open: bool = False,
+        may_think: bool = False,
         new_call_id: Callable[[], str] | None = None,
+        markup: Markup = Markup(),
     ) -> None:
+        """`thinking_open`: the prompt ends inside reasoning. `may_think`: it does not, and the text is the model's own
+        choice, so that an end of reasoning without its start closes what came before."""
+        self._markup = markup
+        self._added: set[int] = set()  # positions at which the text of an added token begins
+        self._in_line = False  # the line, or the part, has begun with more than blanks
+        self._answering = False  # inside the answer that a grammar asks for
         self._tools = tool_format if tools else None
         self._reasoning = reasoning_format
         self._source = Source()
@@ -61,6 +84,8 @@ class OutputReader:
         self._writer.silent = tool_choice.mode == "none"
         self._calls = Calls(self._source, self._writer, tools)
         self._channel: Literal["text", "reasoning"] = "text"
+        self._may_think = may_think
+        self._undecided = bool(reasoning_format and reasoning_format.implicit and not thinking_open)
         if reasoning_format and (thinking_open or reasoning_format.implicit):
             self._channel = "reasoning"
             self._writer.marker()
@@ -73,12 +98,18 @@ class OutputReader:
             for channel in ("text", "reasoning")
             for broken in (False, True)
         }
+        self._first_markers = Markers(self._markers_in("text", False) + self._closers)
         self._reading = self._read()
 
     @property
     def thinking(self) -> bool:
         """Inside reasoning, after what was fed."""
         return self._channel == "reasoning"
+
+    @property
+    def reasoned(self) -> bool:
+        """Any of what was fed is reasoning, as far as one can tell yet."""
+        return self._undecided or self._writer.reasoned
 
     @property
     def calls(self) -> int:
@@ -89,6 +120,11 @@ class OutputReader:
     def done(self) -> bool:
         """Whether one call is complete and no more are wanted, so that generation may stop."""
         return self._writer.muted
+
+    def added_token(self, position: int) -> None:
+        """The text from this position on, counted in all characters that are fed, is that of an added token. To be told
+        before it is fed."""
+        self._added.add(position)
 
     def feed(self, text: str, tokens: tuple[Token, ...] = (), completed: int = 0) -> list[Event]:
         """More text. `tokens` are those that it came from; `completed` counts all tokens of the choice."""
@@ -124,14 +160,44 @@ class OutputReader:
                 markers += (self._reasoning.end, *self._reasoning.ends, *self._reasoning.handoff)
         return markers
 
+    @property
+    def _may_close(self) -> bool:
+        """An end of reasoning would end what stands before it: the answer has nothing but a first text."""
+        return self._may_think and self._channel == "text" and not self._writer.divided
+
+    @property
+    def _closers(self) -> tuple[str, ...]:
+        """What ends reasoning, where formats do not structure the whole answer."""
+        found = self._reasoning
+        return (found.end, *found.ends) if found and not self._channels else ()
+
     def _read(self) -> Reading[None]:
         if self._channels:
             yield from self._read_first_header(self._channels)
+        elif self._undecided and self._reasoning:
+            yield from self._read_undecided(self._reasoning)
         while not self._writer.muted:
             found = yield from self._until_marker()
             if found is None:
                 return
             yield from self._enter(found)
+
+    def _read_undecided(self, reasoning: ReasoningFormat) -> Reading[None]:
+        """What comes before the first marker: reasoning if its end follows, and else text.
+
+        It is held back, because neither a client nor the fold of a stream can make text of reasoning.
+        """
+        ends = (*self._closers, *reasoning.handoff)
+        calls = self._tools.openers if self._tools else ()
+        held: list[str] = []
+        marker = yield from self._source.until(
+            Markers((reasoning.start, *reasoning.starts, *ends, *calls)), held.append
+        )
+        if marker is not None:
+            self._source.rewind(marker)
+        self._channel = "reasoning" if marker in ends else "text"
+        self._undecided = False
+        self._write("".join(held))
 
     def _until_marker(self) -> Reading[str | None]:
         """Text up to the next marker, which is returned (None: the end of the stream)."""
@@ -140,9 +206,37 @@ class OutputReader:
             self._write((yield from source.space()))
             found = yield from source.literal(*leading)
             if found:
-                return found
+                source.rewind(found)
+                if self._counts(found):
+                    return source.take(len(found))
         markers = self._markers[self._channel, self._broken]
-        return (yield from source.until(markers, self._write))
+        if self._may_close:
+            markers = self._first_markers
+        return (yield from source.until(markers, self._write, self._counts))
+
+    def _counts(self, marker: str) -> bool:
+        """Whether the marker that comes next is one, and no quotation."""
+        tools, reasoning, held = self._tools, self._reasoning, self._markup.grammar != "none"
+        answering = self._answering and self._markup.grammar == "answer"
+        if tools and marker in (*tools.openers, *tools.leading, *tools.closers, *tools.dropped):
+            return not answering
+        token = self._is_token(marker)
+        if self._channels:
+            return not answering if token is None else token
+        assert reasoning is not None
+        if self._channel == "reasoning":
+            return token is not False or not self._in_line
+        if held or token is False:
+            first = self._markup.grammar == "calls" and not self._writer.begun
+            return token is True or (token is None and first)
+        return not (self._in_line and marker in (reasoning.start, *reasoning.starts))
+
+    def _is_token(self, marker: str) -> bool | None:
+        """Whether the marker that comes next was generated by its token; None where the vocabulary has none."""
+        within = [text for text in self._markup.tokens if text in marker]
+        if not within:
+            return None
+        return self._source.position + marker.find(max(within, key=len)) in self._added
 
     def _leading(self) -> tuple[str, ...]:
         """What is a marker only before any text: calls without one, and a start or an end of reasoning
@@ -154,11 +248,15 @@ class OutputReader:
         return (*leading, reasoning.end, *reasoning.ends) if reasoning else leading
 
     def _write(self, text: str) -> None:
+        before, feed, line = text.rpartition("\n")
+        self._in_line = bool(line.strip()) or (self._in_line and not feed)
+        self._answering |= self._channel == "text" and bool(line.strip() or before.strip())
         self._writer.write(self._channel, text)
 
     def _enter(self, marker: str) -> Reading[None]:
         """Do what a marker says."""
         reasoning, tools, channels = self._reasoning, self._tools, self._channels
+        self._in_line = False
         if channels and marker in channels.openers:
             yield from self._read_message(channels, marker)
         elif channels and marker in channels.ends:
@@ -175,6 +273,9 @@ class OutputReader:
             if reasoning and marker in (reasoning.start, *reasoning.starts):
                 self._channel = "reasoning"
             elif reasoning and marker in (reasoning.end, *reasoning.ends):
+                if self._may_close and self._writer.part_open:
+                    self._writer.end_thought()
+                    return
                 self._channel = "text"
             self._writer.marker()
 
@@ -214,6 +315,7 @@ class OutputReader:
                 yield from read_message_call(self._calls, route.name, channels.ends)
             else:
                 self._channel = "reasoning" if route.channel == "reasoning" else "text"
+                self._answering |= self._channel == "text"
                 self._writer.marker()
         except Malformed:
             self._release(opener if self._writer.committed == committed else "")

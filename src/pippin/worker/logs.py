@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 
+from pippin.core import logs
 from pippin.core.models import WorkerSpec
 from pippin.worker.loop import request_id
 
@@ -24,4 +25,5 @@ class WorkerFormatter(logging.Formatter):
 def configure_logging(spec: WorkerSpec) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(WorkerFormatter())
-    logging.basicConfig(level=spec.log_level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    logs.set_level(spec.log_level)

@@ -28,7 +28,7 @@ def turn(name: str, previous: str | None = None, padding: int = 0) -> StoredResp
 
 
 def save(history: OwnedHistory, name: str, **fields: Any) -> None:
-    history.save_response(name, turn(name, **fields))
+    history.keep(name, turn(name, **fields))
 
 
 def knows(history: OwnedHistory, name: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from pippin.api.access.exchange import exchange_of
@@ -28,8 +29,13 @@ _CLIENTS_WORDS = re.compile(
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
 
-def _answered(error: HTTPException) -> str:
-    return (error.headers or {}).get("Allow", "other methods")
+def _answered(request: Request) -> str:
+    """All methods of the address that was asked, as the header `Allow` has them."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return ", ".join(sorted(found))
 
 
 class Errors:
@@ -63,19 +69,22 @@ class Errors:
     async def http_error(self, request: Request, error: Exception) -> Response:
         """The reply to an error of Starlette's router: an unknown address, or a method that it does not answer."""
         assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
         match error.status_code:
             case 404:
                 report = not_found()
             case 405:
+                headers["Allow"] = answered = _answered(request)
+                wrong = f"does not answer {request.method}"
+                if request.headers.get("upgrade", "").lower() == "websocket":
+                    wrong = "speaks no WebSocket"
                 report = ErrorReport(
-                    kind="method_not_allowed",
-                    message=f"This address does not answer {request.method}; it answers {_answered(error)}.",
+                    kind="method_not_allowed", message=f"This address {wrong}; it answers {answered}."
                 )
             case _:
                 report = ErrorReport(kind="invalid_request", message=error.detail)
         reply = self.reply(report, request.scope)
-        for name, value in (error.headers or {}).items():
-            reply.headers[name] = value
+        reply.headers.update(headers)
         return reply
 
     async def unexpected(self, request: Request, error: Exception) -> Response:

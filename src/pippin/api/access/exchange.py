@@ -115,7 +115,8 @@ class ExchangeFrame:
         self._finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "websocket":
+            open_exchange(scope)
             await self._app(scope, receive, send)
             return
         exchange = open_exchange(scope)
@@ -138,35 +139,37 @@ class ExchangeFrame:
             await self._app(scope, receive, send_framed)
         finally:
             status = CLIENT_GONE if exchange.gone else exchange.status or 500
-            self._write_line(scope, exchange, status)
+            write_line(scope["method"], exchange, status)
             self._finished(scope["method"], exchange.route, status, exchange.elapsed)
 
-    def _write_line(self, scope: Scope, exchange: Exchange, status: int) -> None:
-        slow = exchange.elapsed > SLOW_SECONDS
-        level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
-        if slow:
-            level = logging.WARNING
-        facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts
-        note = "".join(f" {name}={_printable(str(fact))}" for name, fact in facts.items())
-        if exchange.refusal:
-            note += f' refused="{_printable(exchange.refusal)}"'
-        log.log(
-            level,
-            "%s%s %s %d %.0f ms id=%s%s",
-            "Slow: " if slow else "",
-            scope["method"],
-            _printable(exchange.path),
-            status,
-            exchange.elapsed * 1000,
-            exchange.id,
-            note,
-            extra={
-                "request_id": exchange.id,
-                "status": status,
-                "ms": round(exchange.elapsed * 1000),
-                "facts": facts,
-            },
-        )
+
+def write_line(method: str, exchange: Exchange, status: int) -> None:
+    """Write the line of an exchange that has ended into the log."""
+    slow = exchange.elapsed > SLOW_SECONDS
+    level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
+    if slow:
+        level = logging.WARNING
+    facts = {"client": exchange.caller, **exchange.facts} if exchange.caller else exchange.facts
+    note = "".join(f" {name}={_printable(str(fact))}" for name, fact in facts.items())
+    if exchange.refusal:
+        note += f' refused="{_printable(exchange.refusal)}"'
+    log.log(
+        level,
+        "%s%s %s %d %.0f ms id=%s%s",
+        "Slow: " if slow else "",
+        method,
+        _printable(exchange.path),
+        status,
+        exchange.elapsed * 1000,
+        exchange.id,
+        note,
+        extra={
+            "request_id": exchange.id,
+            "status": status,
+            "ms": round(exchange.elapsed * 1000),
+            "facts": facts,
+        },
+    )
 
 
 def _printable(words: str) -> str:

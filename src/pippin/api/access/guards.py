@@ -37,6 +37,8 @@ MANAGED: Final = (
     *("/api/v1/models",),
 )
 """Paths under which everything that changes something is management."""
+KEY_PROTOCOL: Final = "openai-insecure-api-key."
+"""Before a key in the protocols of a WebSocket, which is where OpenAI's clients put it in browsers."""
 NO_KEY: Final = (
     "Managing the server needs an API key here; the operator sets one with --api-key, "
     "or opens management with --allow-unauthenticated."
@@ -121,9 +123,6 @@ class Guard:
         self._policy = policy_of(options, keyring)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         try:
             self._judge(scope, Headers(scope=scope), exchange_of(scope))
         except ServerError as error:
@@ -135,7 +134,7 @@ class Guard:
         self._check_host(headers)
         client = scope.get("client")
         exchange.caller = client[0] if client else "local"
-        path, method = scope["path"], scope["method"]
+        path, method = scope["path"], scope.get("method", "GET")
         if not self._is_harmless(path):
             self._check_origin(headers)
         exchange.anonymous = bool(self._policy.keyring.keys)
@@ -259,6 +258,9 @@ def shown_keys(headers: Headers) -> Iterable[bytes]:
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credentials:
         yield credentials.strip().encode("latin-1")
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        if (named := offered.strip()).startswith(KEY_PROTOCOL):
+            yield named.removeprefix(KEY_PROTOCOL).encode("latin-1")
     if key := headers.get("x-api-key"):
         yield key.strip().encode("latin-1")
 

@@ -141,6 +141,11 @@ class Dialect(Protocol[Shape]):
         """The struct of a whole answer; None where no struct describes it."""
         ...
 
+    @property
+    def failure(self) -> type[Struct]:
+        """The struct of an error."""
+        ...
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[Shape]:
         """Raises `ServerError` naming the field for whatever cannot be honoured."""
         ...

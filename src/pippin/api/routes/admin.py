@@ -1,18 +1,18 @@
 """Management: models in and out of memory, caches, settings."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.shared.fields import convert, decode_json
+from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
-from pippin.api.routes.health import worker_body
+from pippin.api.routes.health import current_state, options_of, worker_body
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
@@ -32,6 +32,7 @@ PATHS = frozenset(
         "mcp_config",
         "media_path",
         "model_dirs",
+        "model_paths",
         "response_store",
         "warm_prompts",
     }
@@ -39,8 +40,15 @@ PATHS = frozenset(
 """Options that tell of the operator's disk, which is nobody's business who may only look."""
 
 
-class NamedModel(Struct, kw_only=True):
-    model: str | None = None
+class Load(Struct, kw_only=True):
+    model: Annotated[str, Meta(min_length=1, description="What to load.")]
+
+
+class Unload(Struct, kw_only=True):
+    model: Annotated[
+        str | None, Meta(description="What to unload; may be left out where one model is in memory.")
+    ] = None
+    all: Annotated[bool | None, Meta(description="Unload every model.")] = None
 
 
 class Pin(Struct, kw_only=True):
@@ -50,13 +58,13 @@ class Pin(Struct, kw_only=True):
 def routes(api: Api) -> list[BaseRoute]:
     admin = Admin(api)
     return [
-        *both("/unload", admin.unload, "POST", body=NamedModel),
-        *both("/load", admin.load, "POST", body=NamedModel),
-        *both("/models/load", admin.load, "POST", body=NamedModel),
-        *both("/models/unload", admin.unload, "POST", body=NamedModel),
-        *both("/models/{id:path}/load", admin.load, "POST", body=NamedModel),
-        *both("/models/{id:path}/unload", admin.unload, "POST", body=NamedModel),
-        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin),
+        *both("/unload", admin.unload, "POST", body=Unload, optional=True),
+        *both("/load", admin.load, "POST", body=Load),
+        *both("/models/load", admin.load, "POST", body=Load),
+        *both("/models/unload", admin.unload, "POST", body=Unload, optional=True),
+        *both("/models/{id:path}/load", admin.load, "POST"),
+        *both("/models/{id:path}/unload", admin.unload, "POST"),
+        *both("/models/{id:path}/pin", admin.pin, "POST", body=Pin, optional=True),
         *both("/models/{id:path}/unpin", admin.unpin, "POST"),
         *both("/cache", admin.clear_cache, "DELETE"),
         *both("/cache/prefix", admin.clear_prefixes, "DELETE"),
@@ -71,23 +79,40 @@ class Admin:
     api: Api
 
     async def load(self, request: Request) -> Response:
-        name = await self._model(request)
-        if name is None:
-            raise ServerError("invalid_request", "`model` is required: name what to load.", "model")
+        name = request.path_params.get("id") or decode_json(await self._body(request), Load).model
         state = await self.api.service.pool.load(name)
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
     async def unload(self, request: Request) -> Response:
-        """One model, or all of them where none is named, as mlx_vlm.server's `/unload` does."""
+        """The model that is named, or else the only one, as mlx_vlm.server's `/unload` does; `all` for every one.
+
+        The reply is that server's, whose `unloaded` tells of the language model; `models` names all.
+        """
         pool = self.api.service.pool
-        name = await self._model(request)
+        asked = await self._unload_asked(request)
         resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
-        names = resident if name is None else [name]
+        if asked.model is None and not asked.all and len(resident) > 1:
+            raise invalid(
+                "model",
+                f'must say which: {len(resident)} are in memory; {{"all": true}} unloads all.',
+            )
+        names = resident if asked.model is None else [asked.model]
+        current = current_state(pool.states(), self.api.options.models)
         unloaded = [each for each in names if await pool.unload(each)]
         if not unloaded:
-            return json_reply({"status": "no_model_loaded", "unloaded": [], "message": "No model is loaded."})
-        message = f"Unloaded {', '.join(unloaded)}."
-        return json_reply({"status": "success", "unloaded": unloaded, "message": message})
+            return json_reply({"status": "no_model_loaded", "models": [], "message": "No model is loaded."})
+        told = current.id if current is not None and current.id in unloaded else unloaded[0]
+        return json_reply(
+            {
+                "status": "success",
+                "message": f"Unloaded {', '.join(unloaded)}.",
+                "unloaded": {
+                    "model_name": told,
+                    "adapter_name": options_of(self.api.options, told).adapter_path,
+                },
+                "models": unloaded,
+            }
+        )
 
     async def pin(self, request: Request) -> Response:
         body = await self._body(request)
@@ -101,8 +126,11 @@ class Admin:
         return json_reply({"status": "success", "cleared": cleared})
 
     async def clear_prefixes(self, request: Request) -> Response:
-        cleared = await self.api.service.pool.clear_cache(prefixes_only=True)
-        return json_reply({"status": "success", "cleared": cleared})
+        """The prompts of `warm_prompts` are computed again, as vllm-mlx does."""
+        pool = self.api.service.pool
+        cleared = await pool.clear_cache(prefixes_only=True)
+        warm = [each for each in cleared if options_of(self.api.options, each).warm_prompts is not None]
+        return json_reply({"status": "success", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
         return json_reply({"current": self._current()})
@@ -144,7 +172,7 @@ class Admin:
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""
-        hidden = SECRET | PATHS | {"models", "model_defaults"}
+        hidden = SECRET | PATHS | {"models", "model_defaults", "fallbacks"}
         server = self.api.options
         options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
         return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}
@@ -153,12 +181,14 @@ class Admin:
         state = await self.api.service.pool.pin(request.path_params["id"], pinned)
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
-    async def _model(self, request: Request) -> str | None:
-        """The model that is named in the address or in the body; None where none is."""
+    async def _unload_asked(self, request: Request) -> Unload:
         if "id" in request.path_params:
-            return str(request.path_params["id"])
+            return Unload(model=request.path_params["id"])
         body = await self._body(request)
-        return decode_json(body, NamedModel).model if body.strip() else None
+        asked = decode_json(body, Unload) if body.strip() else Unload()
+        if asked.all and asked.model is not None:
+            raise invalid("all", "can't be combined with `model`.")
+        return asked
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)

@@ -19,10 +19,22 @@ from pippin.core.tasks import ListVoices
 def routes(api: Api) -> list[BaseRoute]:
     audio = AudioRoutes(api)
     asked, told = transcription.TranscriptionRequest, transcription.TranscriptionReply
+    written = sorted({*transcription.MEDIA.values(), transcription.LINES})
+    sounds = sorted({*speech.MEDIA.values(), EVENTS})
     return [
-        *both("/audio/transcriptions", audio.transcribe, "POST", body=asked, answer=told, form=True),
-        *both("/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True),
-        *both("/audio/speech", audio.speak, "POST", body=speech.SpeechRequest),
+        *both(
+            "/audio/transcriptions",
+            audio.transcribe,
+            "POST",
+            body=asked,
+            answer=told,
+            form=True,
+            media=written,
+        ),
+        *both(
+            "/audio/translations", audio.translate, "POST", body=asked, answer=told, form=True, media=written
+        ),
+        *both("/audio/speech", audio.speak, "POST", body=speech.SpeechRequest, media=sounds),
         *both("/audio/voices", audio.voices),
     ]
 
@@ -89,7 +101,7 @@ class AudioRoutes:
     async def voices(self, request: Request) -> Response:
         """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
-        info = await self.api.service.find(name)
+        info = await self.api.service.find(name, ListVoices.model_kind)
         if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
             raise ServerError(
                 "conflict",

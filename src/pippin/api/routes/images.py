@@ -22,7 +22,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
         *both("/images/edits", pictures.edit, "POST", body=images.ImageEditRequest, answer=reply, form=True),
-        *both("/images/files/{name}", pictures.fetch),
+        *both("/images/files/{name}", pictures.fetch, media=["image/png", "image/jpeg", "image/webp"]),
     ]
 
 

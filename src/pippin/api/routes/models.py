@@ -1,7 +1,9 @@
 """`/v1/models`: what can be asked for."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,9 +14,12 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.shared.fields import invalid
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
+MOST = 1000  # models in one answer
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -28,32 +33,89 @@ class Listing:
 
     async def all(self, request: Request) -> Response:
         found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
-        if (key := exchange_of(request.scope).key) is not None:
-            found = [info for info in found if key.rights.allows_model((info.id,), info.kind)]
-        states = {state.id: state for state in self.api.service.pool.states()}
-        data = [describe(info, states.get(info.id)) for info in found]
-        return json_reply({"object": "list", "data": data})
+        missing = await asyncio.to_thread(self.api.service.missing)
+        here = {info.id for info in found}
+        shown = [info for info in [*found, *missing] if self._may_see(request, info)]
+        page, more = page_of(shown, request.query_params)
+        data = [
+            await self._described(info) if info.id in here else describe(info, None, downloaded=False)
+            for info in page
+        ]
+        ends = (
+            {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
+        )
+        return json_reply({"object": "list", "data": data, "has_more": more, **ends})
+
+    def _may_see(self, request: Request, info: ModelInfo) -> bool:
+        key = exchange_of(request.scope).key
+        return key is None or key.rights.allows_model((info.id,), info.kind)
 
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
-        info = await self.api.service.find(name)
+        try:
+            info = await self.api.service.find(name)
+        except ServerError:
+            missing = await asyncio.to_thread(self.api.service.missing)
+            named = next((each for each in missing if each.id == name and self._may_see(request, each)), None)
+            if named is None:
+                raise
+            return json_reply(describe(named, None, downloaded=False))
         check_model(exchange_of(request.scope), name, info)
-        states = {state.id: state for state in self.api.service.pool.states()}
-        return json_reply(describe(info, states.get(info.id)))
+        return json_reply(await self._described(info))
+
+    async def _described(self, info: ModelInfo) -> dict[str, Any]:
+        pool = self.api.service.pool
+        state = next((state for state in pool.states() if state.id == info.id), None)
+        fits = 0
+        if state is not None and state.state == "loaded":
+            fits = (await pool.stats(info.id)).longest_sequence
+        return describe(info, state, fits)
 
 
-def describe(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
-    """A model in OpenAI's shape, with what the replaced servers and clients look for. No paths: they
-    would tell of the operator's disk."""
+def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[ModelInfo], bool]:
+    """The part of a list that `after_id`, `before_id` and `limit` ask for, as Anthropic has them, and whether there are
+    more models beyond it. Raises `ServerError` naming one that can't be honoured."""
+    ids = [info.id for info in found]
+    places = {name: ids.index(asked[name]) for name in ("after_id", "before_id") if asked.get(name) in ids}
+    for name in ("after_id", "before_id"):
+        if name in asked and name not in places:
+            raise invalid(name, "is the id of no model in this list.")
+    if len(places) == 2:
+        raise invalid("before_id", "can't be combined with `after_id`.")
+    limit = asked.get("limit", str(MOST))
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MOST:
+        raise invalid("limit", f"must be a number from 1 to {MOST}.")
+    if "before_id" in places:
+        first = max(0, places["before_id"] - int(limit))
+        return found[first : places["before_id"]], first > 0
+    first = places.get("after_id", -1) + 1
+    return found[first : first + int(limit)], first + int(limit) < len(found)
+
+
+def describe(
+    info: ModelInfo, state: ModelState | None, fits: int = 0, *, downloaded: bool = True
+) -> dict[str, Any]:
+    """A model in OpenAI's and Anthropic's shape, with what the replaced servers and clients look for. No paths: they
+    would tell of the operator's disk. `fits`: tokens for which there is memory; 0 where that is not known."""
+    length = min(filter(None, (info.context_window, fits)), default=None)
+    loading = state is not None and state.state == "loading"
     return {
         "id": info.id,
         "object": "model",
+        "type": "model",
+        "display_name": info.id,
         "created": info.created,
+        "created_at": datetime.fromtimestamp(info.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "owned_by": OWNER,
         "context_window": info.context_window,
-        "max_model_len": info.context_window,
+        "context_length": length,
+        "max_model_len": length,
+        "meta": {"context_length": length},
         "loaded": state is not None and state.state == "loaded",
-        "state": state.state if state is not None else "unloaded",
+        "state": state.state if state is not None else "unloaded" if downloaded else "not_downloaded",
+        "stage": state.stage if loading and state is not None else None,
+        "progress": state.progress if loading and state is not None else None,
+        "error": state.error.message if state is not None and state.error is not None else None,
         "kind": info.kind,
         "capabilities": msgspec.structs.asdict(info.capabilities),
         "metadata": {

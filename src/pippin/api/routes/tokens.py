@@ -1,5 +1,6 @@
 """`/tokenize`, `/detokenize`, `/apply-template`: the models' own tokenizers, in vLLM's and llama.cpp's words."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -8,11 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.chat import dialect as openai_chat
 from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
+from pippin.core.errors import ServerError
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Detokenize, RenderTemplate, Task, Tokenize
@@ -53,6 +57,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/tokenize", tokens.tokenize, "POST", body=TokenizeRequest),
         *both("/detokenize", tokens.detokenize, "POST", body=DetokenizeRequest),
+        *both("/tokenizer_info", tokens.info),
         *both("/apply-template", tokens.apply_template, "POST", body=openai_chat.ChatRequest),
     ]
 
@@ -92,6 +97,17 @@ class TokenRoutes:
         rendered = await self._render(request, wanted)
         reply = {"prompt": rendered.text, "count": len(rendered.tokens)}
         return await self.api.handler.large.do(len(rendered.text), json_reply, reply)
+
+    async def info(self, request: Request) -> Response:
+        """The tokenizer's settings and chat template, as vLLM has them; `?model=` names the model"""
+        info = await self.api.service.find(request.query_params.get("model") or "default")
+        check_model(exchange_of(request.scope), info.id, info)
+        settings = await asyncio.to_thread(self.api.service.tokenizer_settings, info)
+        if settings is None:
+            raise ServerError(
+                "unsupported", f"The model {info.id!r} has no settings of a tokenizer.", "model"
+            )
+        return json_reply(settings)
 
     async def _render(self, request: Request, wanted: GenerationRequest) -> Rendered:
         result = await self._perform(request, RenderTemplate(wanted), wanted.model)

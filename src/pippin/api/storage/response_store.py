@@ -228,7 +228,8 @@ class OwnedHistory:
         self._store = store
         self._owner = owner
 
-    def save_response(self, id: str, turn: StoredResponse) -> None:
+    def keep(self, id: str, turn: StoredResponse) -> None:
+        """Store a response and the turn that it ends."""
         items = [*turn.input, *turn.response["output"]]
         self._put(id, "response", turn, items)
 

@@ -24,7 +24,9 @@ Save = Callable[[ResponseAnswer], None]
 class SavingDialect:
     """The Responses dialect of one caller, whose responses go into that caller's history."""
 
-    def __init__(self, dialect: ResponsesDialect, history: OwnedHistory) -> None:
+    def __init__(self, dialect: ResponsesDialect, history: OwnedHistory, *, keep_all: bool = False) -> None:
+        """`keep_all`: the history is given those responses too that are not to be stored."""
+        self._keep_all = keep_all
         self._dialect = dialect
         self._history = history
 
@@ -52,14 +54,19 @@ class SavingDialect:
     def answer(self) -> type[Struct] | None:
         return self._dialect.answer
 
+    @property
+    def failure(self) -> type[Struct]:
+        return self._dialect.failure
+
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ResponseShape]:
         return self._dialect.decode(body, context)
 
     def encoder(self, decoded: Decoded[ResponseShape], run: RunInfo) -> Encoder:
         encoder = self._dialect.encoder(decoded, run)
-        if not decoded.shape.draft.store and decoded.shape.conversation is None:
+        keeps = self._keep_all or decoded.shape.draft.store or decoded.shape.conversation is not None
+        if not keeps:
             return encoder
-        return SavingEncoder(encoder, saver(self._history, decoded.shape, run))
+        return SavingEncoder(encoder, saver(self._history, decoded.shape, run, keep_all=self._keep_all))
 
     def status(self, report: ErrorReport) -> int:
         return self._dialect.status(report)
@@ -109,17 +116,17 @@ class SavingEncoder:
             await asyncio.to_thread(lambda: self._save(self.inner.response()))
 
 
-def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo) -> Save:
+def saver(history: OwnedHistory, shape: ResponseShape, run: RunInfo, *, keep_all: bool = False) -> Save:
     """A function that stores the response of a run, and adds its turn to the conversation that it joined."""
     given = stored_items(shape.input, run.id, history.item)
     before = None if shape.conversation is None else history.conversation(shape.conversation)
 
     def save(answer: ResponseAnswer) -> None:
         response: dict[str, Any] = msgspec.to_builtins(answer)
-        if answer.store:
+        if answer.store or keep_all:
             previous = answer.previous_response_id
             turn = StoredResponse(response=response, input=given, previous=previous, before=before)
-            history.save_response(response["id"], turn)
+            history.keep(response["id"], turn)
         if shape.conversation is not None and response["status"] in ("completed", "incomplete"):
             history.add_to_conversation(shape.conversation, [*given, *response["output"]])
 

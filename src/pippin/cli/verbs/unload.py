@@ -10,12 +10,14 @@ def run(arguments: Sequence[str]) -> int:
     parser = client_parser("pippin unload", "Unload a model from the running server; requests end first.")
     parser.add_argument("model", nargs="?", help="the model's name; all models if not given")
     parsed = parser.parse(arguments)
-    path = f"/v1/models/{parsed.model}/unload" if parsed.model else "/unload"
-    answer = ask(parsed, "POST", path)
+    if parsed.model:
+        answer = ask(parsed, "POST", f"/v1/models/{parsed.model}/unload")
+    else:
+        answer = ask(parsed, "POST", "/unload", {"all": True})
     if parsed.json:
         print(json.dumps(answer, indent=2))
     elif answer["status"] == "no_model_loaded":
         print(f"{parsed.model} was not loaded." if parsed.model else "No model was loaded.")
     else:
-        print(f"{', '.join(answer['unloaded'])} is unloaded." if parsed.model else "Every model is unloaded.")
+        print(f"{', '.join(answer['models'])} is unloaded." if parsed.model else "Every model is unloaded.")
     return 0

@@ -3,16 +3,18 @@
 import os
 import time
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Finished, Progress, PromptEcho, Timings, Token, Usage
 from pippin.core.models import CacheStats, EngineStats, RequestStatus, WorkerSpec
+from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission, LoadProgress
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.performance import scripted_tokens
 from pippin.engines.scripted.preparer import ScriptedJob, ScriptedPreparer
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Markup, OutputReader
+from pippin.output.reasoning_format import ReasoningFormat
 
 TAKEN_AT_ONCE: Final = 8 << 20  # bytes, by the fault `memory`
 LONGEST_REST: Final = 0.005  # seconds in a step where no token is due
@@ -34,7 +36,9 @@ class PlayedChoice:
             tools=request.tools if request.read_calls else (),
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
+            markup=_markup(request, preparer.reasoning_format),
         )
+        self._length = 0  # characters so far
         self.logprobs = request.logprobs
 
     @property
@@ -43,7 +47,10 @@ class PlayedChoice:
 
     def play(self) -> list[Event]:
         text = self.performance.texts[self.position]
+        if self.position in (0, self.performance.thought - 1) and self.performance.thought:
+            self.reader.added_token(self._length)
         self.position += 1
+        self._length += len(text)
         self.reasoning_tokens += self.reader.thinking
         tokens: tuple[Token, ...] = ()
         if self.logprobs is not None:
@@ -56,6 +63,14 @@ class PlayedChoice:
         if self.reader.calls and reason == "stop":
             reason = "tool_calls"
         return [*events, Finished(self.number, reason, self.performance.stop_sequence, usage, timings)]
+
+
+def _markup(request: GenerationRequest, reasoning: ReasoningFormat) -> Markup:
+    """Where a format is asked for, the markers of reasoning are tokens of their own, and a text may quote them."""
+    if request.output_format is None:
+        return Markup()
+    held: Literal["calls", "answer"] = "calls" if request.tools else "answer"
+    return Markup(tokens=frozenset((reasoning.start, reasoning.end)), grammar=held)
 
 
 class Row:
@@ -123,6 +138,7 @@ class ScriptedEngine:
     def __init__(self, preparer: ScriptedPreparer, ballast: bytearray) -> None:
         self._preparer = preparer
         self._ballast = ballast
+        self._left: dict[int, bytearray] = {}  # by the rule's size
         self._waiting: deque[ScriptedJob] = deque()
         self._rows: dict[str, Row] = {}
         self._steps = 0
@@ -150,6 +166,9 @@ class ScriptedEngine:
             row = Row(self._waiting.popleft(), self._preparer)
             self._rows[row.job.id] = row
             self._prompt_tokens += row.job.accepted.prompt_tokens
+            left = row.job.rule.leaves_mb
+            if left and left not in self._left:
+                self._left[left] = _ballast(left)
             emissions += [(row.job.id, event) for event in row.begin()]
         now = time.monotonic()
         for request, row in list(self._rows.items()):
@@ -169,6 +188,7 @@ class ScriptedEngine:
         self._rows.clear()
         self._waiting.clear()
         self._ballast.clear()
+        self._left.clear()
 
     def stats(self) -> EngineStats:
         now = time.monotonic()
@@ -238,4 +258,12 @@ def open_engine(spec: WorkerSpec, preparer: ScriptedPreparer, progress: LoadProg
             raise RuntimeError("the script asked for an error while loading")
         case None:
             pass
-    return ScriptedEngine(preparer, bytearray(os.urandom(1 << 20) * script.ballast_mb))
+    return ScriptedEngine(preparer, _ballast(script.ballast_mb))
+
+
+def _ballast(size: int) -> bytearray:
+    """So many MiB of memory that is really taken, and no more than that on the way."""
+    ballast, piece = bytearray(size << 20), os.urandom(1 << 20)
+    for place in range(size):
+        ballast[place << 20 : (place + 1) << 20] = piece
+    return ballast

@@ -55,7 +55,10 @@ def answer(task: Task, info: ModelInfo, window: int) -> tuple[Event, ...]:
 
 def _embed(task: Embed, dimensions: int, window: int) -> Embedded:
     """Each word adds one to the dimension that its checksum names; then normalised."""
-    width = min(task.dimensions or dimensions, dimensions)
+    width = task.dimensions or dimensions
+    if width > dimensions:
+        message = f"dimensions is {width}; the model has {dimensions}."
+        raise ServerError("invalid_request", message, "dimensions")
     texts = [text if isinstance(text, str) else tokenizer.decode(text) for text in task.inputs]
     texts += [_text_of(content) for content in task.content]
     count, rows = 0, []

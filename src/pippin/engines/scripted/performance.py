@@ -3,10 +3,10 @@
 import json
 import random
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pippin.core.events import FinishReason, Token, TopToken
-from pippin.core.requests import Choice, GenerationRequest, JsonObject, JsonSchema
+from pippin.core.requests import Choice, GenerationRequest, Grammar, JsonObject, JsonSchema, Regex
 from pippin.engines.scripted import tokenizer
 from pippin.engines.scripted.script import Rule, last_text
 from pippin.engines.scripted.wire import example, required_call, write_calls
@@ -18,11 +18,13 @@ MOST_TOKENS = 1_000_000
 
 @dataclass(frozen=True)
 class Performance:
-    """`texts` are the tokens' texts as they are shown; the last may be cut by a stop string."""
+    """`texts` are the tokens' texts as they are shown; the last may be cut by a stop string. The first `thought` of
+    them are reasoning with its markers."""
 
     texts: tuple[str, ...]
     reason: FinishReason
     stop_sequence: str | None = None
+    thought: int = 0
 
 
 def perform(
@@ -41,7 +43,7 @@ def perform(
     if request.ignore_eos and tokens:  # no end: the answer begins again
         tokens = (tokens * (limit // len(tokens) + 1))[: min(limit, MOST_TOKENS) + 1]
     reason: FinishReason = "stop" if len(tokens) <= limit else "length"
-    return _stopped(tokens[:limit], request, reason)
+    return replace(_stopped(tokens[:limit], request, reason), thought=len(thought))
 
 
 def scripted_tokens(texts: tuple[str, ...] | list[str], alternatives: int) -> tuple[Token, ...]:
@@ -98,6 +100,10 @@ def _unscripted(request: GenerationRequest, most: int) -> str:
             return json.dumps({"echo": last_text(request)})
         case Choice(options):
             return options[0]
+        case Regex() | Grammar() as wanted:
+            from pippin.engines.scripted.examples import matching  # its library is slow to import
+
+            return matching(wanted)
         case _:
             return last_text(request)
 

@@ -23,8 +23,10 @@ CHATML = (
 )
 
 
-def byte_level(size: int = 700, *, special: tuple[str, ...] = (), **more: object) -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen have it; `special` are a family's own special tokens."""
+def byte_level(
+    size: int = 700, *, special: tuple[str, ...] = (), added: bool = True, **more: object
+) -> Tokenizer:
+    """As GPT-2, Llama 3 and Qwen have it; `special` are a family's own special tokens. `added`: with Qwen's markers."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -35,7 +37,7 @@ def byte_level(size: int = 700, *, special: tuple[str, ...] = (), **more: object
         show_progress=False,
     )
     backend.train_from_iterator(WORDS, trainer)
-    return _finished(backend, **more)
+    return _finished(backend, added=added, **more)
 
 
 def sentencepiece(size: int = 600, **more: object) -> Tokenizer:
@@ -58,7 +60,8 @@ def sentencepiece(size: int = 600, **more: object) -> Tokenizer:
     return _finished(Backend.from_str(json.dumps(state)), **more)
 
 
-def _finished(backend: Backend, **more: object) -> Tokenizer:
-    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
+def _finished(backend: Backend, *, added: bool = True, **more: object) -> Tokenizer:
+    if added:
+        backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
     end = backend.token_to_id("<|im_end|>")
     return Tokenizer(backend, eos=frozenset({end}), chat_templates={"default": CHATML}, **more)

@@ -94,12 +94,11 @@ class ChatEncoder(ChunkEncoder):
         ]
         self._kinds: dict[tuple[int, int], tuple[PartKind, int]] = {}
         self._calls = [0] * shape.n
+        self._begun = [False] * shape.n  # the chunk with the role is out
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         super().start(accepted)
-        first = b'"role":"assistant","content":"","refusal":null'
-        opening = b"".join(self._chunk(choice, first) for choice in range(self._shape.n))
-        return opening + self._prompt_progress(Progress(0, self._prompt_tokens))
+        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -112,9 +111,9 @@ class ChatEncoder(ChunkEncoder):
                     return self._reasoning(choice, text)
                 return self._arguments(choice, call, text) if kind == "tool_call" else b""
             case PartStarted(choice, index, kind, id, name):
-                return self._part(choice, index, kind, id, name)
-            case Finished():
-                return self._end_of_choice(event)
+                return self._begin(choice, kind) + self._part(choice, index, kind, id, name)
+            case Finished(choice):
+                return self._begin(choice, "text") + self._end_of_choice(event)
             case Progress():
                 return self._prompt_progress(event)
             case _:
@@ -135,6 +134,14 @@ class ChatEncoder(ChunkEncoder):
                 timings=timings_body(finished),
             )
         )
+
+    def _begin(self, choice: int, kind: PartKind) -> bytes:
+        """The chunk with the role, before the first part of a choice; its content is null where that is a tool call."""
+        if self._begun[choice]:
+            return b""
+        self._begun[choice] = True
+        content = b"null" if kind == "tool_call" else b'""'
+        return self._chunk(choice, b'"role":"assistant","content":%b,"refusal":null' % content)
 
     def _text(self, choice: int, text: str, tokens: tuple[Token, ...]) -> bytes:
         if not text and not tokens:
@@ -185,7 +192,9 @@ class ChatEncoder(ChunkEncoder):
         )
 
     def _prompt_progress(self, progress: Progress) -> bytes:
-        return self._progress(b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
+        # llama.cpp has the role in each of these deltas. OpenAI's SDKs join the texts of deltas, and would make
+        # "assistantassistant" of it.
+        return self._progress(0, b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
 
     def _chunk(self, choice: int, delta: bytes) -> bytes:
         body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)

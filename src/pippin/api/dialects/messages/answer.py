@@ -127,9 +127,16 @@ class Ping(Struct, tag_field="type", tag="ping"):
     pass
 
 
-class FailureDetail(Struct):
+class ThreadUnsupported(Struct, tag_field="error_code", tag="thread_unsupported_request"):
+    """By this Anthropic's clients know to send the whole conversation instead."""
+
+    unsupported: list[str]
+
+
+class FailureDetail(Struct, omit_defaults=True):
     type: str
     message: str
+    details: ThreadUnsupported | None = None
 
 
 class Failure(Struct, tag_field="type", tag="error"):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.dialects.base import DecodeContext, Decoded, Encoder, RunInfo
-from pippin.api.dialects.messages.answer import MessageAnswer
+from pippin.api.dialects.messages.answer import Failure, MessageAnswer
 from pippin.api.dialects.messages.content import MessageParam, MessagesReader
 from pippin.api.dialects.messages.encode import (
     ID_PREFIX,
@@ -124,7 +124,7 @@ REFUSED: Final[Mapping[str, str]] = shared.REFUSED | {
     "return_progress": shared.NO_PROGRESS,
     "mcp_servers": "only MCP servers that the operator has set up are called; name one in a tool of type "
     "`mcp_toolset`, or in the header `x-mcp-servers`.",
-    "thread": "this server holds no conversations for Messages; send all of `messages`.",
+    "thread": "this server holds no conversations for Messages; send all of `messages` without it.",
     "compaction": "send the conversation to a model with instructions to summarise it instead.",
     "stop": "use `stop_sequences`.",
     "max_completion_tokens": "use `max_tokens`.",
@@ -141,8 +141,9 @@ class MessagesDialect:
     path = "/messages"
     id_prefix = ID_PREFIX
     answer = MessageAnswer
+    failure = Failure
     media = EVENTS
-    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
+    contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED, required=frozenset({"max_tokens"}))
 
     def __init__(self, *, counting: bool = False) -> None:
         """`counting`: for count_tokens, whose bodies are the same but for `max_tokens`. The same request comes
@@ -251,17 +252,18 @@ def _output_format(fields: MessagesBody) -> OutputFormat | None:
 
 
 def _thinking(fields: MessagesBody) -> Thinking:
-    """`thinking` as Anthropic has it, where leaving it out means none; the replaced servers' fields win."""
+    """`thinking` as Anthropic has it, where leaving it out means none unless the operator says otherwise; the replaced
+    servers' fields win."""
     asked = thinking_of(fields)
     spec, config = fields.thinking, fields.output_config
     enabled = asked.enabled
-    if enabled is None:
-        enabled = spec is not None and spec.type != "disabled"
+    if enabled is None and spec is not None:
+        enabled = spec.type != "disabled"
     budget = asked.budget
     if budget is None and spec is not None and spec.type != "disabled":
         budget = spec.budget_tokens
     effort = asked.effort or (config.effort if config is not None else None)
-    return msgspec.structs.replace(asked, enabled=enabled, budget=budget, effort=effort)
+    return msgspec.structs.replace(asked, enabled=enabled, off_by_default=True, budget=budget, effort=effort)
 
 
 def _thinking_shown(fields: MessagesBody) -> ThinkingShown:

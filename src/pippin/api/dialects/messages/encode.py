@@ -33,6 +33,7 @@ from pippin.api.dialects.messages.answer import (
     ThinkingAnswer,
     ThinkingDelta,
     ThinkingDetails,
+    ThreadUnsupported,
     ToolUseAnswer,
 )
 from pippin.api.dialects.shared.frames import COMMENT, event_frame
@@ -92,7 +93,8 @@ STOP_REASON: Final[dict[FinishReason, StopReason]] = {
 
 def error_of(report: ErrorReport, request_id: str) -> Failure:
     word = ERROR_TYPE.get(report.kind, "invalid_request_error")
-    return Failure(FailureDetail(word, report.message), request_id)
+    details = ThreadUnsupported(["thread"]) if report.param == "thread" else None
+    return Failure(FailureDetail(word, report.message, details), request_id)
 
 
 def usage_of(usage: Usage, *, cached: bool) -> MessageUsage:

@@ -12,6 +12,7 @@ from pippin.api.dialects.ollama.encode import (
     LINES,
     AnswerLine,
     OllamaEncoder,
+    OllamaError,
     OllamaShape,
     encode_error,
 )
@@ -53,6 +54,7 @@ class _OllamaDialect:
 
     id_prefix = ID_PREFIX
     answer = AnswerLine
+    failure = OllamaError
     media = LINES
 
     def encoder(self, decoded: Decoded[OllamaShape], run: RunInfo) -> OllamaEncoder:

@@ -285,7 +285,7 @@ class InputTokens(Closed, kw_only=True):
 class DeletedResponse(Closed, kw_only=True):
     id: str
     object: Literal["response"] = "response"
-    deleted: Literal[True] = True
+    deleted: bool = True
 
 
 class ItemPage(Closed, kw_only=True):

@@ -274,14 +274,11 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[tuple[str, OutputFo
         raise unsupported(
             f"{name}.disable_additional_properties", 'write "additionalProperties": false in the schema.'
         )
-    if given.disable_any_whitespace:
-        raise unsupported(
-            f"{name}.disable_any_whitespace",
-            "leave it out; a space or a line end may stand between tokens of JSON.",
-        )
+    compact = bool(given.disable_any_whitespace)
     asked: list[tuple[str, OutputFormat]] = []
     if given.json is not None:
-        asked.append((f"{name}.json", schema_format(given.json, f"{name}.json")))
+        schema = schema_format(given.json, f"{name}.json")
+        asked.append((f"{name}.json", msgspec.structs.replace(schema, compact=compact)))
     if given.regex is not None:
         asked.append((f"{name}.regex", Regex(given.regex)))
     if given.choice is not None:
@@ -289,7 +286,7 @@ def _of_structured_outputs(given: StructuredOutputs) -> list[tuple[str, OutputFo
     if given.grammar is not None:
         asked.append((f"{name}.grammar", grammar_of(given.grammar)))
     if given.json_object:
-        asked.append((f"{name}.json_object", JsonObject()))
+        asked.append((f"{name}.json_object", JsonObject(compact=compact)))
     if not asked:
         raise invalid(name, "must set one of `json`, `regex`, `choice`, `grammar` and `json_object`.")
     return asked

@@ -62,6 +62,9 @@ class Contract(Generic[Body]):
     refused: Mapping[str, str] = field(default_factory=dict)
     switches: frozenset[str] = frozenset()  # of `refused`: an empty object would switch them on
     left_open: frozenset[str] = frozenset({"messages"})
+    required: frozenset[str] = (
+        frozenset()
+    )  # fields of `body` that have a default and are asked for all the same
 
     @property
     def names(self) -> frozenset[str]:

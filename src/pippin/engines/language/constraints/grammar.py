@@ -84,6 +84,7 @@ class CompiledGrammar:
     start: LLMatcher
     words: int  # of 32 bits, in a mask
     size: int  # bytes that it counts for in the cache
+    special: frozenset[int]  # tokens that its free text never matches
 
     def matcher(self) -> GrammarMatcher:
         return GrammarMatcher(self.start.deep_copy())
@@ -97,6 +98,7 @@ class GrammarCompiler:
         self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._tokens: LLTokenizer | None = None
+        self._special = frozenset(grammar_tokens.special_tokens(tokenizer))
         self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._size = 0
 
@@ -117,7 +119,7 @@ class GrammarCompiler:
         """
         parts: dict[str, dict[str, Any]] = {}
         if wanted is not None:
-            parts["answer"] = self._source(wanted, param)
+            parts["answer"] = source_of(wanted, param)
         if calls is not None:
             parts["calls"] = {"lark_grammar": calls}
         named = [{"name": name, **part} for name, part in parts.items()]
@@ -142,27 +144,6 @@ class GrammarCompiler:
         """The id of the special token `text`, which grammars name in llguidance's special-token syntax, or None."""
         return grammar_tokens.special_id(self._tokenizer, text)
 
-    def _source(self, wanted: OutputFormat, param: str) -> dict[str, Any]:
-        match wanted:
-            case JsonObject():
-                return {"json_schema": _with_options({"type": "object"}, lenient=False)}
-            case JsonSchema(schema, _, strict):
-                try:
-                    schema_walk.check_size(schema)
-                except schema_walk.TooLarge as error:
-                    raise ServerError(
-                        "invalid_request", f"The JSON schema is too large: {error}.", param
-                    ) from None
-                return {"json_schema": _with_options(schema, lenient=not strict)}
-            case Regex(pattern):
-                return {"lark_grammar": "start: TEXT\nTEXT: " + _lark_regex(pattern)}
-            case Choice(options):
-                if not options:
-                    raise ServerError("invalid_request", "A choice needs at least one option.", param)
-                return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
-            case Grammar(syntax, source):
-                return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
-
     def _compiled(self, source: str, refusal: Callable[[str], ServerError]) -> CompiledGrammar:
         with self._lock:
             known = self._cache.get(source)
@@ -174,7 +155,7 @@ class GrammarCompiler:
         if matcher.is_error():
             raise refusal(matcher.get_error())
         words = -(-self._tokenizer.size // 32)
-        compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD)
+        compiled = CompiledGrammar(matcher, words, len(source) * 4 + CACHE_OVERHEAD, self._special)
         with self._lock:
             if source not in self._cache:
                 self._cache[source] = compiled
@@ -210,13 +191,38 @@ class GrammarCompiler:
         return self._tokens
 
 
+def source_of(wanted: OutputFormat, param: str) -> dict[str, Any]:
+    """A format as llguidance takes it. Raises `ServerError` naming `param`."""
+    match wanted:
+        case JsonObject(compact):
+            return {"json_schema": _with_options({"type": "object"}, lenient=False, compact=compact)}
+        case JsonSchema(schema, _, strict, compact):
+            try:
+                schema_walk.check_size(schema)
+            except schema_walk.TooLarge as error:
+                raise ServerError(
+                    "invalid_request", f"The JSON schema is too large: {error}.", param
+                ) from None
+            return {"json_schema": _with_options(schema, lenient=not strict, compact=compact)}
+        case Regex(pattern):
+            return {"lark_grammar": "start: TEXT\nTEXT: " + _lark_regex(pattern)}
+        case Choice(options):
+            if not options:
+                raise ServerError("invalid_request", "A choice needs at least one option.", param)
+            return {"lark_grammar": "start: " + " | ".join(json.dumps(option) for option in options)}
+        case Grammar(syntax, source):
+            return {"lark_grammar": source if syntax == "lark" else _from_gbnf(source, param)}
+
+
 def _start(tokens: LLTokenizer, source: str) -> LLMatcher:
     return LLMatcher(tokens, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
-def _with_options(schema: dict[str, Any] | bool, *, lenient: bool) -> dict[str, Any]:
-    """The schema with llguidance's options; a `lenient` one drops keywords that llguidance does not implement."""
-    options = {"whitespace_pattern": WHITESPACE, "lenient": lenient, "coerce_one_of": lenient}
+def _with_options(schema: dict[str, Any] | bool, *, lenient: bool, compact: bool = False) -> dict[str, Any]:
+    """The schema with llguidance's options; a `lenient` one drops keywords that llguidance does not implement, and JSON
+    of a `compact` one has no white space between its tokens."""
+    options: dict[str, Any] = {"lenient": lenient, "coerce_one_of": lenient}
+    options |= {"whitespace_flexible": False} if compact else {"whitespace_pattern": WHITESPACE}
     held: dict[str, Any] = {"allOf": [{}]} if schema is True else {"not": {}} if schema is False else schema
     return {**held, "x-guidance": options}
 

@@ -10,9 +10,9 @@ from pippin.engines.language.text.tokenizer import NAME, Tokenizer, encode_text,
 
 
 def special_id(tokenizer: Tokenizer, text: str) -> int | None:
-    """The id of the special token that is spelled `text`, or None. Free text of a grammar never matches it."""
+    """The id of the special token that is spelled `text`, or None."""
     token = tokenizer.single(text)
-    return token if token is not None and token in _special(tokenizer) else None
+    return token if token is not None and token in special_tokens(tokenizer) else None
 
 
 def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:
@@ -25,8 +25,9 @@ def open_tokens(tokenizer: Tokenizer) -> LLTokenizer:
     )
 
 
-def _special(tokenizer: Tokenizer) -> list[int]:
-    """The special tokens, and the added tokens in angle brackets, which mark tool calls and reasoning."""
+def special_tokens(tokenizer: Tokenizer) -> list[int]:
+    """The special tokens, and the added tokens in angle brackets, which mark tool calls and reasoning. Free text of a
+    grammar never matches them."""
     return [
         token
         for token, added in tokenizer.pieces.added.items()
@@ -40,7 +41,7 @@ class _WrappedTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = min(tokenizer.eos, default=0)
         self.bos_token_id = None
-        self.special_token_ids = _special(tokenizer)
+        self.special_token_ids = special_tokens(tokenizer)
         self.tokens = [tokenizer.raw(token) for token in range(tokenizer.size)]
         added = tokenizer.pieces.added
         names = {str(added[token].content): f"{NAME}{token}{NAME}" for token in self.special_token_ids}

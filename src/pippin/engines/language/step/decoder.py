@@ -5,6 +5,7 @@ Stop strings are found across the borders of tokens, and text that may be the be
 
 import logging
 from collections import deque
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Event, FinishReason, Token, TopToken
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.text.tokenizer import Tokenizer
-from pippin.output.reader import OutputReader
+from pippin.output.reader import Markup, OutputReader
 
 Shown = list[tuple[str, tuple[Token, ...]]]
 """Pieces of text that may be sent now, with the tokens that begin in each."""
@@ -117,7 +118,9 @@ class SequenceDecoder:
         request = job.request
         self._closed = False
         self._tokenizer = tokenizer
-        self._detokenizer = tokenizer.detokenizer(_markers(job), strip_first_space=not job.raw_prompt)
+        markers = _markers(job)
+        self._detokenizer = tokenizer.detokenizer(markers, strip_first_space=not job.raw_prompt)
+        self._length = 0  # characters of text so far
         self._stops = StopFinder(job.stops, include=request.include_stop)
         self._reader = OutputReader(
             choice=choice,
@@ -127,6 +130,8 @@ class SequenceDecoder:
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
             thinking_open=job.thinking_open,
+            markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
+            may_think=job.may_think and job.grammar is None,
         )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # nothing but blanks so far
@@ -143,12 +148,13 @@ class SequenceDecoder:
         if self.forced:
             self.forced = self.forced[1:] if token == self.forced[0] else ()
         thinking = self._reader.thinking
-        constrained = self._constrained and not self._opens_thinking(token)
+        opens = self._constrained and self._opens_thinking(token)
+        constrained = self._constrained and not opens
         if constrained:
             self._advance(token)
         self._blank = self._blank and not self._tokenizer.raw(token).strip()
         tokens = () if logprob is None else (Token(token, self._tokenizer.raw(token), logprob, top),)
-        events = self._show(self._detokenizer.add(token), tokens)
+        events = self._show(self._text_of(token, constrained=constrained), tokens, markup=opens)
         if thinking or self._reader.thinking:
             self.reasoning_tokens += 1
         self._settle(grammar_over=constrained and self._matcher is not None and self._matcher.stopped)
@@ -164,6 +170,8 @@ class SequenceDecoder:
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
         events += self._reader.finish(truncated=reason in ("length", "cancelled"))
+        if not self._reader.reasoned:  # what could have been reasoning was the answer
+            self.reasoning_tokens = 0
         if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
             self.finished = "tool_calls"
         return events
@@ -270,9 +278,22 @@ class SequenceDecoder:
             "response_format",
         )
 
-    def _show(self, text: str, tokens: tuple[Token, ...]) -> list[Event]:
-        """Stop strings are looked for in the answer only, not in the reasoning."""
-        if self._reader.thinking or self._too_short:
+    def _text_of(self, token: int, *, constrained: bool) -> str:
+        """The text that is complete with this token. The reader is told of an added one, by which it knows markers.
+
+        A token that the grammar takes for text is text, whatever it looks like.
+        """
+        text = self._detokenizer.add(token)
+        self._length += len(text)
+        added = self._tokenizer.pieces.added.get(token)
+        as_text = constrained and self.job.grammar is not None and token not in self.job.grammar.special
+        if text and added is not None and not as_text:
+            self._reader.added_token(self._length - len(added.content))
+        return text
+
+    def _show(self, text: str, tokens: tuple[Token, ...], *, markup: bool = False) -> list[Event]:
+        """Stop strings are looked for in the answer only, not in the reasoning, nor in `markup` that opens it."""
+        if self._reader.thinking or self._too_short or markup:
             return self._read(self._stops.finish()) + self._read([(text, tokens)])
         return self._read(self._stops.feed(text, tokens))
 
@@ -298,8 +319,12 @@ class SequenceDecoder:
         budget = self.job.thinking_budget
         if budget is None or self.forced or not self._reader.thinking or not self.job.thinking_end:
             return
-        if self.reasoning_tokens >= budget:
-            self.forced = self.job.thinking_end
+        end = self.job.thinking_end
+        if self.reasoning_tokens < budget:
+            return
+        if self.job.grammar_has_reasoning and self._matcher and self._matcher.allowed([end[0]]) == 0:
+            return  # in the middle of a character
+        self.forced = end
 
 
 def _set(row: NDArray[np.int32], token: int) -> None:
@@ -309,6 +334,14 @@ def _set(row: NDArray[np.int32], token: int) -> None:
 def _clear(row: NDArray[np.int32], token: int) -> None:
     if token // 32 < row.size:
         row.view(np.uint32)[token // 32] &= np.uint32(~(1 << (token % 32)) & 0xFFFFFFFF)
+
+
+def _held_to(job: LanguageJob) -> Literal["none", "calls", "answer"]:
+    """What the grammar of a job is about."""
+    if job.grammar is None:
+        return "none"
+    must_call = job.request.tool_choice.mode == "required" and job.tool_format is not None and job.tools
+    return "calls" if must_call or job.request.output_format is None else "answer"
 
 
 def _markers(job: LanguageJob) -> frozenset[str]:

@@ -3,6 +3,7 @@
 What a step costs is learnt from the last ones (`cost.py`), so that a chunk is sized to keep the gap between two tokens.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ TOO_FEW_STEPS = 2  # of whose time a chunk could make nothing
 LEAST_STEPS, MOST_STEPS = 3, 8  # that a chunk may take the time of, where the target leaves too little
 FOR_EACH = 5  # steps, were there as many prompts that wait as sequences that run
 MOST_FAVOURED = 2  # chunks in a row for a prompt that has waited, while another has less left
+
+LONGEST = 1 << 20  # tokens; no window is wider
 
 Stage = Waiting | Prefilling | Running
 
@@ -239,6 +242,14 @@ class Scheduler:
         limits = self.limits
         own = limits.sequence_bytes(rounded(length + 1 + limits.slack)) + self._draft_bytes(length + 1)
         return self._with_prompt(count * own, length, count) <= limits.memory
+
+    def longest(self) -> int:
+        """The most tokens for which `fits_alone` holds, to within a block of capacity."""
+        return sizes.CAPACITY_STEP * bisect_left(
+            range(LONGEST // sizes.CAPACITY_STEP),
+            True,
+            key=lambda steps: not self.fits_alone((steps + 1) * sizes.CAPACITY_STEP),
+        )
 
     def hopeless(self) -> list[Waiting | Prefilling]:
         """Prompts that do not fit any more, even alone, since the memory has shrunk."""

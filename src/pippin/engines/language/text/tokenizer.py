@@ -398,6 +398,10 @@ class Tokenizer:
             marker_text=text,
         )
 
+    def added_in(self, markers: Iterable[str]) -> frozenset[str]:
+        """The texts of the added tokens that these markers are written with."""
+        return frozenset(str(self.pieces.added[token].content) for token in self._shown(frozenset(markers)))
+
     @cached_property
     def line_ends(self) -> tuple[int, ...]:
         """The tokens that are a line feed and nothing else."""

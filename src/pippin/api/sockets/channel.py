@@ -1,0 +1,133 @@
+"""One WebSocket connection: messages are read while an answer is written, so that a client who leaves is noticed."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.websockets import WebSocket
+
+from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of
+from pippin.api.http.body import Presence
+from pippin.core.decoding import from_json
+from pippin.core.errors import ServerError
+
+WAITING: Final = 16
+"""Messages that a client may send ahead of those that are being answered."""
+TOO_MANY: Final = 1008  # the code of a connection that is closed for breaking a rule
+SPENT: Final = 1001  # the code of a connection whose time is over
+LONGEST_SECONDS: Final = 3600.0
+"""OpenAI's: a connection is closed after an hour, and the client opens another."""
+REALTIME: Final = "realtime"
+"""The protocol that clients name beside a key, which browsers can send no other way."""
+
+
+class Channel(Presence):
+    """An accepted connection. It is a `Presence`: an answer that is being written learns of a client who leaves."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self._reading: asyncio.Task[None] | None = None
+        self._on_gone: Callable[[], object] | None = None
+        self.gone = False
+
+    async def open(self) -> None:
+        offered = self._socket.scope.get("subprotocols", [])
+        await self._socket.accept(subprotocol=REALTIME if REALTIME in offered else None)
+        self._reading = asyncio.create_task(self._read(), name="websocket")
+
+    async def messages(self) -> AsyncIterator[str | bytes]:
+        """What the client sends, until it leaves or the connection's time is over."""
+        ends = time.monotonic() + LONGEST_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, ends - time.monotonic())):
+                    message = await self._messages.get()
+            except TimeoutError:
+                await self._socket.close(SPENT, "The connection is an hour old; open another.")
+                return
+            if message is None:
+                return
+            yield message
+
+    async def send(self, event: bytes) -> None:
+        """Send one event, as JSON. After the client has left nothing is sent."""
+        if not self.gone:
+            await self._socket.send_text(event.decode())
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    # As a presence
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        """Call `call` once when the client hangs up, in place of what was to be called before."""
+        self._on_gone = call
+        if self.gone:
+            call()
+
+    def stop(self) -> None:
+        """Nobody needs to be told any more; the connection stays."""
+        self._on_gone = None
+
+    async def _read(self) -> None:
+        while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+            if self._messages.qsize() >= WAITING:
+                await self._socket.close(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
+                break
+            text = message.get("text")
+            self._messages.put_nowait(text if text is not None else message.get("bytes") or b"")
+        self.gone = True
+        self._messages.put_nowait(None)
+        if self._on_gone is not None:
+            self._on_gone()
+
+
+def event_of(message: str | bytes) -> dict[str, Any]:
+    """An event that a client sent. Raises `ServerError`."""
+    if isinstance(message, bytes):
+        raise ServerError("invalid_request", "Send events as text messages that hold JSON.")
+    try:
+        event = from_json(message, dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ServerError("invalid_request", f"The event is not valid JSON: {error}.") from None
+    if not isinstance(event.get("type"), str):
+        raise ServerError("invalid_request", "`type` is required: the name of the event.", "type")
+    return event
+
+
+def asked_on(socket: WebSocket, path: str) -> Request:
+    """What stands for one request of a connection: with its headers, its rights, and an exchange of its own."""
+    connection = exchange_of(socket.scope)
+    exchange: Exchange = dataclasses.replace(
+        connection,
+        id=uuid4().hex,
+        own_id=True,
+        path=path,
+        route=path,
+        started=time.perf_counter(),
+        status=None,
+        gone=False,
+        headers={},
+        refusal="",
+        facts={},
+    )
+    scope = {
+        **socket.scope,
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        SCOPE_KEY: exchange,
+    }
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the body of such a request is given")
+
+    return Request(scope, receive)

@@ -1,0 +1,137 @@
+"""The Responses API over a WebSocket: `response.create` events in, the events of a stream out.
+
+The protocol is that of https://developers.openai.com/api/docs/guides/websocket-mode. A connection answers one request
+after the other, and remembers its last response even where that is not stored.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.websockets import WebSocket
+
+from pippin.api.access.exchange import exchange_of, write_line
+from pippin.api.context import VERSION, Api
+from pippin.api.dialects.responses.dialect import ResponsesDialect
+from pippin.api.dialects.shared.fields import unsupported
+from pippin.api.dialects.shared.openai import error_body
+from pippin.api.http.body import MIB
+from pippin.api.sockets.channel import Channel, asked_on, event_of
+from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredResponse
+from pippin.api.storage.saving import SavingDialect, SavingEncoder
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import Accepted, Finished
+
+PATH: Final = f"{VERSION}/responses"
+CREATE: Final = "response.create"
+WHOLE: Final = ("background", "stream", "generate")
+"""Fields of a `response.create` that say how the answer travels, and are not the dialect's."""
+
+
+class ErrorEvent(msgspec.Struct, kw_only=True):
+    status: int
+    error: Any
+    type: str = "error"
+
+
+class ConnectionHistory(OwnedHistory):
+    """The caller's history, and the last response of the connection, whether it is stored or not."""
+
+    def __init__(self, store: ResponseStore, owner: str) -> None:
+        super().__init__(store, owner)
+        self._last: tuple[str, StoredResponse] | None = None
+
+    def response(self, id: str) -> StoredResponse:
+        if self._last is not None and self._last[0] == id:
+            return self._last[1]
+        return super().response(id)
+
+    def keep(self, id: str, turn: StoredResponse) -> None:
+        if turn.response["store"]:
+            super().keep(id, turn)
+        before = self.items(turn.previous) if turn.previous is not None else turn.before
+        self._last = (id, StoredResponse(response=turn.response, input=turn.input, before=before))
+
+
+class ResponsesSocket:
+    """Serves one connection."""
+
+    def __init__(self, api: Api, socket: WebSocket) -> None:
+        self._api = api
+        self._socket = socket
+        self._channel = Channel(socket)
+        self._history = ConnectionHistory(api.store, exchange_of(socket.scope).owner)
+        self._dialect = SavingDialect(ResponsesDialect(), self._history, keep_all=True)
+
+    async def serve(self) -> None:
+        """Answer until the client leaves."""
+        await self._channel.open()
+        try:
+            async for message in self._channel.messages():
+                request = asked_on(self._socket, PATH)
+                try:
+                    await self._answer(request, message)
+                except ServerError as error:
+                    await self._refuse(request, error.report)
+                finally:
+                    exchange = exchange_of(request.scope)
+                    write_line("SEND", exchange, exchange.status or 200)
+        finally:
+            await self._channel.close()
+
+    async def _answer(self, request: Request, message: str | bytes) -> None:
+        body, generates = self._body_of(message)
+        handler = self._api.handler
+        handler.admit(exchange_of(request.scope))
+        prepared = await handler.prepare(request, self._dialect, history=self._history, body=body)
+        encoder = prepared.encoder
+        assert isinstance(encoder, SavingEncoder)
+        if not generates:
+            await self._send_frames(_begun_only(encoder))
+            await encoder.save()
+            return
+        answer = handler.open(request, prepared, self._channel)
+        try:
+            await answer.started()
+            async for piece in handler.pieces(answer, encoder):
+                await encoder.save()
+                await self._send_frames(piece)
+        finally:
+            await answer.close()
+
+    def _body_of(self, message: str | bytes) -> tuple[bytes, bool]:
+        """The body that an event stands for, and whether anything is to be generated."""
+        most = self._api.options.max_body_mb
+        if len(message) > most * MIB:
+            raise ServerError("too_large", f"The event is larger than {most:g} MiB.")
+        event = event_of(message)
+        if event["type"] != CREATE:
+            raise unsupported("type", f"only `{CREATE}` events are answered here.")
+        if event.get("background"):
+            raise unsupported(
+                "background", "a connection waits for its responses; send it to POST /v1/responses."
+            )
+        fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
+        return msgspec.json.encode(fields | {"stream": True}), event.get("generate") is not False
+
+    async def _send_frames(self, frames: bytes) -> None:
+        for data in events_of(frames):
+            await self._channel.send(data)
+
+    async def _refuse(self, request: Request, report: ErrorReport) -> None:
+        exchange = exchange_of(request.scope)
+        exchange.status, exchange.refusal = report.status, report.message
+        event = ErrorEvent(status=report.status, error=error_body(report).error)
+        await self._channel.send(msgspec.json.encode(event))
+
+
+def events_of(frames: bytes) -> list[bytes]:
+    """The JSON of server-sent events, without comments and without the mark of the end."""
+    lines = (line for line in frames.split(b"\n") if line.startswith(b"data: "))
+    return [data for line in lines if (data := line.removeprefix(b"data: ")) != b"[DONE]"]
+
+
+def _begun_only(encoder: SavingEncoder) -> bytes:
+    """The events of a response that generates nothing: its input is there to go on with."""
+    begun = encoder.start([Accepted(0)])
+    return begun + encoder.event(Finished(0, "stop")) + encoder.end()

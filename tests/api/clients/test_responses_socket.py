@@ -1,0 +1,202 @@
+"""The Responses API over a WebSocket: the real `openai` client, and messages as any client may send them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tests.api.live_server import MODEL, live_server
+from tests.clients import openai_of
+
+SCRIPT: dict[str, Any] = {
+    "rules": [
+        {"when": {"tool_result": "rain"}, "say": "It rains."},
+        {"when": {"user": "weather"}, "calls": [{"name": "look", "arguments": {"city": "Oslo"}}]},
+        {"when": {"user": "slow"}, "say": " ".join(["word"] * 2000), "gap": 0.05},
+        {"when": {"user": "and now", "turn": 2}, "say": "The second turn."},
+    ]
+}
+TOOL: Any = {
+    "type": "function",
+    "name": "look",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "strict": True,
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[OpenAI]:
+    with openai_of(address) as made:
+        yield made
+
+
+def socket_of(address: str, path: str = "/v1/responses", **fields: Any) -> ClientConnection:
+    return connect(address.replace("http", "ws") + path, **fields)
+
+
+def asked(socket: ClientConnection, **fields: Any) -> list[dict[str, Any]]:
+    """All events of one response."""
+    socket.send(json.dumps({"type": "response.create", "model": MODEL, **fields}))
+    events: list[dict[str, Any]] = []
+    while not events or events[-1]["type"] not in ("response.completed", "response.failed", "error"):
+        events.append(json.loads(socket.recv(timeout=30)))
+    return events
+
+
+def said(events: list[dict[str, Any]]) -> str:
+    return "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta")
+
+
+@pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")  # of how the client uses its library
+def test_the_openai_client_asks_several_times_on_one_connection(client: OpenAI) -> None:
+    with client.responses.connect() as connection:
+        for text in ("one two", "three four"):
+            connection.response.create(model=MODEL, input=text)
+            pieces = []
+            for event in connection:
+                if event.type == "response.output_text.delta":
+                    pieces.append(event.delta)
+                if event.type == "response.completed":
+                    break
+            assert "".join(pieces) == text
+
+
+def test_the_events_are_those_of_a_stream(client: OpenAI, address: str) -> None:
+    streamed = [each.type for each in client.responses.create(model=MODEL, input="one two", stream=True)]
+    with socket_of(address) as socket:
+        events = asked(socket, input="one two")
+    assert [each["type"] for each in events] == streamed
+    assert [each["sequence_number"] for each in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_response_is_continued_whether_it_is_stored_or_not(
+    address: str, client: OpenAI, store: bool
+) -> None:
+    with socket_of(address) as socket:
+        first = asked(socket, input="hello", store=store)[-1]["response"]
+        second = asked(socket, input="and now", previous_response_id=first["id"], store=store)
+        third = asked(socket, input="again", previous_response_id=second[-1]["response"]["id"], store=store)
+    assert said(second) == "The second turn."
+    assert said(third) == "again"
+    if store:
+        assert client.responses.retrieve(first["id"]).id == first["id"]
+
+
+def test_what_was_not_stored_is_unknown_to_other_connections(address: str) -> None:
+    with socket_of(address) as socket:
+        first = asked(socket, input="hello", store=False)[-1]["response"]
+    with socket_of(address) as socket:
+        [refused] = asked(socket, input="and now", previous_response_id=first["id"])
+    assert refused["type"] == "error"
+    assert refused["error"]["code"] == "previous_response_not_found"
+
+
+def test_tools_are_called_and_answered(address: str) -> None:
+    with socket_of(address) as socket:
+        first = asked(socket, input="weather", tools=[TOOL], store=False)[-1]["response"]
+        [call] = first["output"]
+        assert json.loads(call["arguments"]) == {"city": "Oslo"}
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+        second = asked(socket, input=[result], tools=[TOOL], previous_response_id=first["id"], store=False)
+    assert said(second) == "It rains."
+
+
+def test_generate_false_prepares_a_response_to_go_on_with(address: str) -> None:
+    with socket_of(address) as socket:
+        warm = asked(socket, input="hello", generate=False, store=False)[-1]["response"]
+        assert warm["output"] == []
+        second = asked(socket, input="go on", previous_response_id=warm["id"], store=False)
+    assert said(second) == "go on"
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("no json", "JSON"),
+        ('{"no": "type"}', "type"),
+        ('{"type": "response.steer"}', "response.create"),
+        (json.dumps({"type": "response.create", "model": MODEL}), "input"),
+        (
+            json.dumps({"type": "response.create", "model": MODEL, "input": "a", "background": True}),
+            "background",
+        ),
+        (
+            json.dumps({"type": "response.create", "model": MODEL, "input": "a", "temperature": 9}),
+            "temperature",
+        ),
+        (
+            json.dumps({"type": "response.create", "model": "nobody-has-this", "input": "a"}),
+            "nobody-has-this",
+        ),
+    ],
+)
+def test_what_cannot_be_answered_is_an_error_and_the_connection_goes_on(
+    address: str, message: str, named: str
+) -> None:
+    with socket_of(address) as socket:
+        socket.send(message)
+        refused = json.loads(socket.recv(timeout=30))
+        assert refused["type"] == "error"
+        assert refused["status"] in (400, 404)
+        assert named in refused["error"]["message"]
+        assert said(asked(socket, input="still here")) == "still here"
+
+
+def test_a_client_who_leaves_stops_the_answer(address: str, client: OpenAI) -> None:
+    with socket_of(address) as socket:
+        socket.send(json.dumps({"type": "response.create", "model": MODEL, "input": "slow"}))
+        while json.loads(socket.recv(timeout=30))["type"] != "response.output_text.delta":
+            pass
+    for _ in range(100):
+        if not client.get("/status", cast_to=object)["requests"]:  # type: ignore[index]
+            break
+        threading.Event().wait(0.1)
+    else:
+        pytest.fail("the answer goes on")
+
+
+def test_other_addresses_refuse_the_connection_with_a_sentence(address: str) -> None:
+    with pytest.raises(InvalidStatus) as caught, socket_of(address, "/v1/chat/completions"):
+        pass
+    assert caught.value.response.status_code == 405
+    assert b"/v1/responses" in (caught.value.response.body or b"")
+
+
+def test_keys_are_asked_for_and_taken_from_the_protocols(tmp_path: Path) -> None:
+    with live_server(tmp_path, SCRIPT, api_keys=("secret",)) as address:
+        with pytest.raises(InvalidStatus) as caught, socket_of(address):
+            pass
+        assert caught.value.response.status_code == 401
+        for fields in (
+            {"additional_headers": {"authorization": "Bearer secret"}},
+            {"subprotocols": ["realtime", "openai-insecure-api-key.secret"]},
+        ):
+            with socket_of(address, **fields) as socket:
+                assert said(asked(socket, input="hello")) == "hello"
+
+
+def test_a_page_of_another_origin_is_refused(address: str) -> None:
+    with pytest.raises(InvalidStatus) as caught, socket_of(address, origin="https://evil.example"):
+        pass
+    assert caught.value.response.status_code == 403
+
+
+def test_who_sends_ahead_without_end_is_closed(address: str) -> None:
+    with pytest.raises(ConnectionClosed), socket_of(address) as socket:
+        for _ in range(64):
+            socket.send(json.dumps({"type": "response.create", "model": MODEL, "input": "slow"}))
+        while True:
+            socket.recv(timeout=30)

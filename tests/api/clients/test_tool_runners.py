@@ -1,0 +1,63 @@
+"""Anthropic's own tool loops, which first ask for a thread and go on without one; JavaScript's is in `tests/agents`."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import AsyncAnthropic, beta_async_tool, beta_tool
+
+from tests.api.scripted_server import scripted_server
+from tests.clients import anthropic_of
+
+RULES: tuple[dict[str, Any], ...] = (
+    {"when": {"tool_result": "rain"}, "say": "It rains in Oslo."},
+    {"when": {"user": "weather"}, "calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]},
+)
+ASKED: Any = {
+    "model": "scripted",
+    "max_tokens": 64,
+    "messages": [{"role": "user", "content": "What is the weather?"}],
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("scripted")
+    with scripted_server(folder, *RULES) as url:
+        yield url
+
+
+@beta_tool
+def weather(city: str) -> str:
+    """Tells the weather of a city."""
+    return f"rain in {city}"
+
+
+def test_a_tool_runner_runs_to_the_end(address: str) -> None:
+    with anthropic_of(address) as client:
+        last = client.beta.messages.tool_runner(**ASKED, tools=[weather]).until_done()
+    assert last.content[0].text == "It rains in Oslo."
+
+
+def test_a_streamed_tool_runner_runs_to_the_end(address: str) -> None:
+    with anthropic_of(address) as client:
+        runner = client.beta.messages.tool_runner(**ASKED, tools=[weather], stream=True)
+        messages = [stream.get_final_message() for stream in runner]
+    assert [message.stop_reason for message in messages] == ["tool_use", "end_turn"]
+    assert messages[-1].content[0].text == "It rains in Oslo."
+
+
+def test_an_asynchronous_tool_runner_runs_to_the_end(address: str) -> None:
+    @beta_async_tool
+    async def weather(city: str) -> str:
+        """Tells the weather of a city."""
+        return f"rain in {city}"
+
+    async def main() -> str:
+        async with AsyncAnthropic(base_url=address, api_key="x") as client:
+            last = await client.beta.messages.tool_runner(**ASKED, tools=[weather]).until_done()
+        return str(last.content[0].text)
+
+    assert asyncio.run(main()) == "It rains in Oslo."
