@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from pippin.cli.fitting.source import Source
 from pippin.config.accelerator import accelerator, device_memory
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import from_json
 
@@ -59,6 +59,7 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
     context = min(context or min(window, USUAL_WINDOW), window)
     contexts = None
     if source.kind == "language" and source.config:
+        key_bits, value_bits = cache_bits(source.options)
         left = sequence_memory(budget - source.loaded, source.options)
         contexts = _ask(
             {
@@ -68,7 +69,8 @@ def measure(source: Source, context: int | None, clients: int, budget: int) -> F
                 "clients": clients,
                 "memory": max(0, left),
                 "window": window,
-                "kv_bits": source.options.kv_bits,
+                "key_bits": key_bits,
+                "value_bits": value_bits,
                 "kv_group_size": source.options.kv_group_size,
             }
         )

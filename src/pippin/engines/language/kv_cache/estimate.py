@@ -23,7 +23,8 @@ class Question(Struct, frozen=True, kw_only=True):
     clients: int
     memory: int  # bytes for all of them
     window: int  # tokens that the model can attend to
-    kv_bits: int | None = None
+    key_bits: int | None = None  # both or none
+    value_bits: int | None = None
     kv_group_size: int = 64
 
 
@@ -45,8 +46,8 @@ def answer(question: Question) -> Answer:
     cache = new_prompt_cache(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     layout = CacheLayout.learn(model, cache)
-    if question.kv_bits is not None:
-        layout = layout.quantized(question.kv_bits, question.kv_group_size)
+    if question.key_bits is not None and question.value_bits is not None:
+        layout = layout.quantized(question.key_bits, question.value_bits, question.kv_group_size)
     steps = question.window // CAPACITY_STEP
     low, high = 0, steps  # in capacity steps: `low` fits, what is above `high` does not
     while low < high:
