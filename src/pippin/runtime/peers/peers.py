@@ -251,7 +251,7 @@ class Peers:
         self._watches: list[asyncio.Task[None]] = []
 
     def models(self) -> dict[str, ModelInfo]:
-        """What the peers serve, by name, as the first one tells that has it: also those that are lost and may come back."""
+        """What the peers serve, by name, as the first one tells that has it; lost ones too, which may come back."""
         known: dict[str, ModelInfo] = {}
         for peer in self.all:
             known = peer.models | known

@@ -17,6 +17,7 @@ from pippin.core.events import (
     PartEnded,
     PartStarted,
     Progress,
+    Timings,
     Token,
     TopToken,
     Usage,
@@ -91,6 +92,14 @@ class _Progress(Struct):
     processed: int = 0
 
 
+class _Timings(Struct):
+    """Of Pippin and llama.cpp; milliseconds."""
+
+    queue_ms: float = 0.0
+    prompt_ms: float = 0.0
+    predicted_ms: float = 0.0
+
+
 class _Error(Struct):
     message: str = ""
     param: str | None = None
@@ -100,6 +109,7 @@ class _Error(Struct):
 class _Chunk(Struct):
     choices: list[_Choice] = field(default_factory=list)
     usage: _Usage | None = None
+    timings: _Timings | None = None
     prompt_progress: _Progress | None = None
     error: _Error | str | UnsetType | None = UNSET
 
@@ -184,6 +194,7 @@ class AnswerReader:
         """`tells_progress`: the first chunk tells the length of the prompt, which `Accepted` waits for."""
         self._choices = [_OpenChoice(number) for number in range(choices)]
         self._usage = _Usage()
+        self._timings = Timings()
         self._accepted = False
         self._waits = tells_progress
         self.finished = False
@@ -210,6 +221,8 @@ class AnswerReader:
             yield Progress(progress.processed, progress.total, progress.cache)
         if chunk.usage is not None:
             self._usage = chunk.usage
+        if (told := chunk.timings) is not None:
+            self._timings = Timings(queue=told.queue_ms, prefill=told.prompt_ms, decode=told.predicted_ms)
         for choice in chunk.choices:
             if not 0 <= choice.index < len(self._choices):
                 raise BrokenReply("it answers with a choice that was not asked for")
@@ -225,7 +238,7 @@ class AnswerReader:
         for choice in self._choices:
             reason = choice.reason
             assert reason is not None
-            yield Finished(choice.number, reason, choice.stop, self._usage_of(choice.number))
+            yield Finished(choice.number, reason, choice.stop, self._usage_of(choice.number), self._timings)
 
     def _accept(self, tokens: int) -> Iterator[Event]:
         if not self._accepted:

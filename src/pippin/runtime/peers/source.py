@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
@@ -12,6 +13,8 @@ from pippin.runtime.pool.source import ModelSource
 from pippin.runtime.replicas.processes import ReplicaLauncher
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher
+
+MOST_NAMED: Final = 20  # models of peers in a refusal
 
 
 @dataclass
@@ -36,14 +39,15 @@ class SourceWithPeers:
         try:
             return self.local.resolve(name)
         except ServerError as error:
-            if error.report.kind != "model_not_found" or not (known := self.peers.models()):
-                raise
-            message = f"{error.report.message} The peers have: {', '.join(sorted(known)[:20])}."
-            raise ServerError("model_not_found", message, "model") from None
+            raise self._with_names(error) from None
 
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
-        remote = self._remote(name)
-        return remote if remote is not None else await self.local.ensure(name, on_progress)
+        if (remote := self._remote(name)) is not None:
+            return remote
+        try:
+            return await self.local.ensure(name, on_progress)
+        except ServerError as error:
+            raise self._with_names(error) from None
 
     def remove(self, name: str) -> object:
         return self.local.remove(name)
@@ -54,6 +58,14 @@ class SourceWithPeers:
 
     def options_for(self, info: ModelInfo) -> ModelOptions:
         return self.options.model_defaults if info.remote else self.local.options_for(info)
+
+    def _with_names(self, error: ServerError) -> ServerError:
+        """A refusal of an unknown name tells which ones the peers have."""
+        known = sorted(self.peers.models())
+        if error.report.kind != "model_not_found" or not known:
+            return error
+        message = f"{error.report.message} The peers have: {', '.join(known[:MOST_NAMED])}."
+        return ServerError("model_not_found", message, "model")
 
     def _remote(self, name: str) -> ModelInfo | None:
         if self._named_here(name):
