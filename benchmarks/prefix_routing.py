@@ -79,9 +79,8 @@ def main() -> None:
     }
     for name, counted in found.items():
         share = counted.ratio / max(found["one server"].ratio, 1e-9)
-        print(
-            f"{name:12} {counted.cached:7} of {counted.prompt:7} tokens cached: {counted.ratio:.3f}  ({share:.2f} of one)"
-        )
+        tokens = f"{counted.cached:7} of {counted.prompt:7} tokens cached"
+        print(f"{name:12} {tokens}: {counted.ratio:.3f}  ({share:.2f} of one)")
 
 
 if __name__ == "__main__":
