@@ -55,9 +55,8 @@ def main() -> None:
     after, seconds = process.cpu_times(), time.monotonic() - started
     used = after.user + after.system - before.user - before.system
     chunks = sum(found)
-    print(
-        f"{chunks} chunks in {seconds:.1f} s, {1000 * used / chunks:.3f} ms of CPU each ({chunks / seconds:.0f} a second)"
-    )
+    each = 1000 * used / chunks
+    print(f"{chunks} chunks in {seconds:.1f} s, {each:.3f} ms of CPU each ({chunks / seconds:.0f} a second)")
 
 
 if __name__ == "__main__":

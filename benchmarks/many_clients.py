@@ -70,13 +70,8 @@ def main() -> None:
     requests = len(order)
     per_request = 1000 * (hashing + placing) / requests
     tokens = asked.at_once * asked.tokens
-    print(
-        f"{requests} requests of {asked.clients} clients over {asked.machines} machines, {asked.at_once} at once"
-    )
-    print(f"later turns that stayed where their cache is: {stayed / later:.3f}")
-    print(
-        f"busiest machine at the end: {max(place[0].running for place in places)}, mean {asked.at_once / asked.machines:.0f}"
-    )
+    busiest, mean = max(place[0].running for place in places), asked.at_once / asked.machines
+    print(f"busiest machine at the end: {busiest} requests, mean {mean:.0f}")
     print(f"placing a request: {per_request:.3f} ms of CPU ({1000 * hashing / requests:.3f} of it hashing)")
     print(
         f"tokens: {tokens:.0f} a second x {asked.token_ms} ms = {tokens * asked.token_ms / 1000:.1f} cores of fronts"
