@@ -49,6 +49,16 @@ class SourceWithPeers:
         except ServerError as error:
             raise self._with_names(error) from None
 
+    def missing(self) -> list[ModelInfo]:
+        return self.local.missing()
+
+    def knows(self, name: str) -> bool:
+        return self._remote(name) is not None or self.local.knows(name)
+
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        if not info.remote:
+            await self.local.complete(info, on_progress)
+
     def remove(self, name: str) -> object:
         return self.local.remove(name)
 
