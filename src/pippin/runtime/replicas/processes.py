@@ -5,7 +5,6 @@ requests.
 """
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import Final
@@ -69,7 +68,7 @@ class Replicas:
         self._processes = [Process(worker) for worker in workers]
         self._spread = Spread(spec.info.id, self._seats)
         self._memory: int | None = None  # of each
-        self._stopping = False
+        self._ending: asyncio.Task[None] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
@@ -147,12 +146,9 @@ class Replicas:
 
     async def stop(self, deadline: float) -> None:
         """As a worker's `stop`, for all at once."""
-        self._stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
-        await asyncio.gather(*(process.worker.stop(deadline) for process in self._processes))
-        self._end(ErrorReport(kind="worker_died", message="The model was unloaded."))
+        report = ErrorReport(kind="worker_died", message="The model was unloaded.")
+        self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
+        await asyncio.shield(self._ending)
 
     def _seats(self) -> list[Seat]:
         """Those whose weights are there; while none has any, those that can at least prepare a request."""
@@ -177,22 +173,23 @@ class Replicas:
 
     async def _keep(self, process: Process) -> None:
         """Start the replica again whenever it has died, until the last one dies or all are stopped."""
-        while not self._stopping:
+        while True:
             report = await asyncio.shield(process.worker.died)
             if not self.weights_ready.done():
                 # The replica's own words say more than that its process has ended.
                 why = process.worker.weights_ready.exception()
                 report = why.report if isinstance(why, ServerError) else report
             if not any(other.prepared for other in self._processes):
-                self._end(report)
-            if self.died.done() or not _succeeded(self.weights_ready):
+                self._ending = self._ending or asyncio.create_task(self._end(report))
+                return
+            if not _succeeded(self.weights_ready):
                 return
             log.warning("A replica of %s is started again.", self._spec.info.id)
             await self._restart(process)
 
     async def _restart(self, process: Process) -> None:
         pause = FIRST_PAUSE
-        while not self.died.done():
+        while True:
             try:
                 worker = await self._launch(self._spec)
             except OSError as error:
@@ -200,8 +197,6 @@ class Replicas:
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
             process.replace(worker)
-            if self.died.done():  # the others died meanwhile, and the pool starts all anew
-                break
             try:
                 await asyncio.shield(worker.prompt_ready)
                 worker.load_weights(self._memory)
@@ -213,8 +208,6 @@ class Replicas:
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 return
-        if not process.worker.died.done():
-            await process.worker.stop(0.0)
 
     def _fail_load(self, error: ServerError) -> None:
         for stage in (self.prompt_ready, self.weights_ready):
@@ -222,11 +215,18 @@ class Replicas:
                 stage.set_exception(error)
                 stage.exception()  # read once here: nobody may be waiting
 
-    def _end(self, report: ErrorReport) -> None:
+    async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
+        """End all that runs; within `deadline` seconds requests may finish, where the replicas are not lost already."""
+        if deadline is None:
+            self._fail_load(ServerError.of(report))
+            self.fail_all(report)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self._processes))
         self._fail_load(ServerError.of(report))
         self.fail_all(report)
-        with contextlib.suppress(asyncio.InvalidStateError):
-            self.died.set_result(report)
+        self.died.set_result(report)
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:
