@@ -120,8 +120,8 @@ class FakeWorker:
         self.fail_all(report)
         self.died.set_result(report)
 
-    def submit(self, id: str, task: Task, choices: int) -> Mailbox:
-        mailbox = self.mailboxes[id] = Mailbox(choices, lambda: self.cancel(id))
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        mailbox = self.mailboxes[id] = mailbox or Mailbox(choices, lambda: self.cancel(id))
         mailbox.put(Accepted(7))
         return mailbox
 

@@ -75,6 +75,7 @@ class Preparation:
 
     async def run(self) -> None:
         """A model that cannot be had is one line, and stops nothing: requests may ask for it again."""
+        await self.service.meet_peers()
         for entry in self.options.models:
             if entry.preload:
                 try:

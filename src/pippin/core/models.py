@@ -40,6 +40,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_format: str | None = None
     sampling: Sampling = field(default_factory=Sampling)  # from generation_config.json
     dimensions: int | None = None  # of embeddings
+    remote: bool = False  # runs on other servers, whose defaults hold
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):

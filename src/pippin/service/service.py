@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -42,6 +42,9 @@ from pippin.service.awake import Awake, keeping_awake
 from pippin.service.names import Names
 from pippin.service.summaries import with_summary
 from pippin.service.tokenizer_settings import tokenizer_settings
+
+if TYPE_CHECKING:
+    from pippin.runtime.peers.peers import Peers
 
 Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
 
@@ -78,7 +81,7 @@ def explain_sampling(
             (option, "server option" if inherited else "model option"),
             (getattr(info.sampling, name), "checkpoint"),
             (getattr(options.fallbacks, name), "profile"),
-            (getattr(PIPPIN, name), "Pippin"),
+            (None if info.remote else getattr(PIPPIN, name), "Pippin"),
         )
         for value, origin in candidates:
             if value is not None:
@@ -160,7 +163,6 @@ class Run:
         self._request = request
         self._best_of = request if request is not None and (request.best_of or 1) > request.n else None
         self._on_close = on_close
-        self._first: list[Event] = []
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -180,8 +182,6 @@ class Run:
         """All events that have come since the last call, waiting for at least one; empty after the end."""
         if self._best_of is not None:
             return best_choices(await self._take_all(), self._best_of)
-        if self._first:
-            return self._taken_first()
         return await self._mailbox.take()
 
     async def collect(self) -> Completion:
@@ -215,14 +215,11 @@ class Run:
 
     async def accept(self) -> None:
         """Wait for the worker's first event: a refusal is raised, `Accepted` kept, the rest left to the reader."""
-        batch = await self._mailbox.take()
-        match batch[0]:
+        match await self._mailbox.first():
             case Failed(error):
                 raise ServerError.of(error)
             case Accepted() as accepted:
                 self.accepted = accepted
-                batch = batch[1:]
-        self._first = batch
 
     def limit(self, seconds: float) -> None:
         """Fail the run if it has not ended in `seconds` from now."""
@@ -246,12 +243,8 @@ class Run:
 
     async def _take_all(self) -> list[Event]:
         """Everything up to the end; a failure alone stands for all."""
-        events = self._taken_first() + await self._mailbox.take_all()
+        events = await self._mailbox.take_all()
         return events[-1:] if events and isinstance(events[-1], Failed) else merged(events)
-
-    def _taken_first(self) -> list[Event]:
-        first, self._first = self._first, []
-        return first
 
 
 def widened(request: GenerationRequest) -> GenerationRequest:
@@ -329,7 +322,12 @@ class Service:
     """Starts tasks on leased models, and ends all in order when the server stops."""
 
     def __init__(
-        self, options: ServerOptions, catalog: ModelSource, pool: Pool, awake: Awake | None = None
+        self,
+        options: ServerOptions,
+        catalog: ModelSource,
+        pool: Pool,
+        awake: Awake | None = None,
+        peers: "Peers | None" = None,
     ) -> None:
         """`awake` keeps the machine from going to sleep; nothing does without it."""
         self.catalog = catalog
@@ -337,6 +335,7 @@ class Service:
         self._options = options
         self._names = Names(options, catalog, pool)
         self._awake = awake
+        self._peers = peers
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -366,6 +365,11 @@ class Service:
         finally:
             del self._starting[id]
             self._tell()
+
+    async def meet_peers(self) -> None:
+        """Look at the peers, if there are any, and watch them until the service is closed."""
+        if self._peers is not None:
+            await self._peers.start()
 
     async def adopt(self, options: ServerOptions) -> None:
         """Take over changed options, for what comes from now on."""
@@ -422,6 +426,8 @@ class Service:
                 run.fail(report)
             await self._until_idle(LAST_WORDS)
         await self.pool.close(min(deadline, WORKERS_LEAVE))
+        if self._peers is not None:
+            await self._peers.close()
         if self._awake is not None:
             await self._awake.close()
 
@@ -562,8 +568,16 @@ class Service:
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:
     """A service over real worker processes. `estimate` is the catalog's `footprint`."""
-    pool = Pool(options, catalog, estimate, memory_budget(options))
-    return Service(options, catalog, pool, keeping_awake(wanted=options.prevent_sleep))
+    awake = keeping_awake(wanted=options.prevent_sleep)
+    if not options.peers:
+        pool = Pool(options, catalog, estimate, memory_budget(options))
+        return Service(options, catalog, pool, awake)
+    # Not above: it imports an HTTP client, which takes a while, and most servers have no peers.
+    from pippin.runtime.peers.source import open_peers
+
+    peers, catalog, launcher = open_peers(options, catalog)
+    pool = Pool(options, catalog, estimate, memory_budget(options), launcher)
+    return Service(options, catalog, pool, awake, peers)
 
 
 def suits(task: Task, info: ModelInfo) -> bool:

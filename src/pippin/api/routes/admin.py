@@ -17,7 +17,7 @@ from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
-SECRET = frozenset({"api_keys", "api_key_file"})
+SECRET = frozenset({"api_keys", "api_key_file", "peer_api_key"})
 PATHS = frozenset(
     {
         "adapter_path",

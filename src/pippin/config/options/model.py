@@ -223,6 +223,15 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Unload after this many idle seconds; 0 is at once.", extra=HOT),
     ] = None
+    replicas: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Processes that serve the model side by side, each with weights and caches of its own. "
+            "A request goes to the one that has computed most of its prompt.",
+        ),
+    ] = 1
     load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
         1800.0
     )

@@ -83,6 +83,17 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 300.0
     download_retries: Annotated[Natural, Meta(description="Tries after a failed download.", extra=HOT)] = 3
 
+    # Peers
+    peers: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^https?://[^\s/@]+(/v1)?/?$")], ...],
+        Meta(
+            description="Addresses of other servers with OpenAI's API, whose models are served here too: "
+            "http://HOST:PORT.",
+            extra=flag("--peer"),
+        ),
+    ] = ()
+    peer_api_key: Annotated[str | None, Meta(description="Key that is shown to the peers.")] = None
+
     # Memory and the pool
     max_models: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most models in memory.", extra=HOT)

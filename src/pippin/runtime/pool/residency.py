@@ -278,7 +278,8 @@ class Residency:
     # The way in
 
     async def _load(self, slot: Slot) -> None:
-        slot.footprint = self._estimate(slot.info, slot.options)
+        each = 0 if slot.info.remote else self._estimate(slot.info, slot.options)
+        slot.footprint = each * slot.options.replicas
         await self._admission.admit(slot)
         slot.stage = "starting"
         self._share_memory()

@@ -14,6 +14,7 @@ import msgspec
 from pippin.core.decoding import message_decoder
 from pippin.core.errors import ErrorReport
 from pippin.core.events import (
+    Accepted,
     Ending,
     Event,
     Failed,
@@ -85,6 +86,15 @@ class Mailbox:
                 self.put(PartEnded(choice, self._open_parts[choice]))
             usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=self._completed.get(choice, 0))
             self.put(Finished(choice, "cancelled", usage=usage))
+
+    async def first(self) -> Event:
+        """The event that came first, waiting for it. It stays for whoever takes the events, unless it is `Accepted`."""
+        if not self._events and not self.complete:
+            await self._word()
+        first = self._events[0]
+        if isinstance(first, Accepted):
+            del self._events[0]
+        return first
 
     async def take(self) -> list[Event]:
         """What has come since the last call, waiting for it; empty after the end."""

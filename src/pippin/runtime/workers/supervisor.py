@@ -191,14 +191,17 @@ class WorkerProcess:
         self._memory.plan(max(self._need, memory_bytes or 0))
         self._try_to_send(LoadWeights(memory_bytes))
 
-    def submit(self, id: str, task: Task, choices: int) -> Mailbox:
-        """Send a request. Raises `ServerError` when the worker is gone or takes no more."""
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        """Send a request, whose events come into `mailbox`, or into a new one.
+
+        Raises `ServerError` when the worker is gone or takes no more.
+        """
         if self.died.done():
             raise ServerError.of(self.died.result())
         self._serial += 1
         # The serial number: what is still on its way for an earlier request of this id is not for this one.
         wire_id = f"{id}{SERIAL_MARK}{self._serial}"
-        mailbox = Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
         self._mailboxes[wire_id] = mailbox
         self._wire_ids[id] = wire_id
         try:

@@ -1,0 +1,290 @@
+"""Other servers with OpenAI's API: asked for their models, watched, and given requests over HTTP.
+
+A `Peer` is one of them, a `RemoteModel` one model wherever it is served; the pool takes that for a worker. A peer that
+is lost before it has answered leaves its requests to the others.
+"""
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import httpx
+import msgspec
+
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import EngineStats, ModelInfo, RequestStatus, WorkerSpec
+from pippin.core.tasks import Generate, Task
+from pippin.runtime.peers.replies import (
+    ELSEWHERE,
+    AnswerReader,
+    BrokenReply,
+    SentEvents,
+    ServerErrorInStream,
+    models_of,
+    refusal,
+)
+from pippin.runtime.peers.requests import upstream_of
+from pippin.runtime.replicas.group import LOST, RETRY_AFTER, Seat, Spread
+from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.worker import Launcher, Worker
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY: Final = 5.0  # seconds
+CHECK_WITHIN: Final = 5.0
+CONNECT_WITHIN: Final = 5.0
+FAILED_CHECKS: Final = 2  # in a row; a connection that is refused counts at once
+LARGEST_ERROR: Final = 64 << 10  # bytes
+LARGEST_LIST: Final = 4 << 20
+GONE: Final = "The server that computed this answer went away. Please send the request again."
+
+
+class Peer:
+    """One other server: whether it is there, what it serves, and the requests that it has."""
+
+    def __init__(
+        self, address: str, key: str | None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self.address = address.rstrip("/").removesuffix("/v1")
+        self.models: dict[str, ModelInfo] = {}
+        self.up = False
+        self.is_pippin = False
+        self._failed = 0
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._client = httpx.AsyncClient(
+            base_url=self.address,
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            # An answer takes as long as it takes: the request's own limit is held by the service.
+            timeout=httpx.Timeout(None, connect=CONNECT_WITHIN),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            transport=transport,
+            trust_env=False,
+        )
+
+    async def check(self) -> None:
+        """Ask for the models, and so learn whether the peer is there."""
+        try:
+            async with asyncio.timeout(CHECK_WITHIN):
+                reply = await self._client.get("/v1/models")
+            if reply.status_code != 200:
+                raise BrokenReply(f"/v1/models answers with status {reply.status_code}")
+            if len(reply.content) > LARGEST_LIST:
+                raise BrokenReply("its list of models is too long")
+            found, self.is_pippin = models_of(reply.content)
+        except (TimeoutError, httpx.HTTPError, BrokenReply) as error:
+            self._failed += 1
+            if self._failed >= FAILED_CHECKS or not self.models:
+                self.lost(str(error) or type(error).__name__)
+            return
+        self._failed = 0
+        self.models = {info.id: info for info in found}
+        if not self.up:
+            log.info("The peer %s is there: %s.", self.address, ", ".join(self.models) or "no models")
+        self.up = True
+
+    def lost(self, why: str) -> None:
+        """Send nothing there until a check succeeds."""
+        if self.up:
+            log.warning("The peer %s is lost: %s.", self.address, why)
+        self.up = False
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox) -> None:
+        """Begin a request. Raises `ServerError` for one that this server can't be asked."""
+        if not isinstance(task, Generate):
+            message = "The model runs on another server, which is asked for generations alone."
+            raise ServerError("unsupported", message, "model")
+        upstream = upstream_of(task.request, task.request.model, pippin=self.is_pippin)
+        reader = AnswerReader(choices, tells_progress=self.is_pippin)
+        request = self._client.build_request(
+            "POST",
+            upstream.path,
+            content=msgspec.json.encode(upstream.body),
+            headers={"Content-Type": "application/json"},
+        )
+        answering = asyncio.create_task(self._answer(request, reader, mailbox), name=f"peer {id}")
+        self._running[id] = answering
+        answering.add_done_callback(partial(self._ended, id))
+
+    def cancel(self, id: str) -> None:
+        """Hang up, by which the other server learns that nobody reads any more."""
+        if (task := self._running.pop(id, None)) is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._client.aclose()
+
+    def _ended(self, id: str, task: "asyncio.Task[None]") -> None:
+        if self._running.get(id) is task:
+            del self._running[id]
+
+    async def _answer(self, request: httpx.Request, reader: AnswerReader, mailbox: Mailbox) -> None:
+        try:
+            reply = await self._client.send(request, stream=True)
+            async with contextlib.aclosing(reply):
+                if reply.status_code == 200:
+                    await self._read(reply, reader, mailbox)
+                else:
+                    await self._refused(reply, mailbox)
+        except httpx.HTTPError as error:
+            self.lost(f"{type(error).__name__} {error}".strip())
+            mailbox.fail(ErrorReport(kind=LOST, message=GONE))
+        except (BrokenReply, ServerErrorInStream) as error:
+            log.warning("The peer %s broke off an answer: %s.", self.address, error)
+            mailbox.fail(ErrorReport(kind=LOST, message=GONE))
+        except Exception:
+            log.exception("An answer of the peer %s can't be passed on.", self.address)
+            mailbox.fail(ErrorReport(kind=LOST, message=GONE))
+
+    async def _read(self, reply: httpx.Response, reader: AnswerReader, mailbox: Mailbox) -> None:
+        for event in reader.begun():
+            mailbox.put(event)
+        events = SentEvents()
+        async for data in reply.aiter_bytes():
+            for sent in events.feed(data):
+                for event in reader.chunk(sent):
+                    mailbox.put(event)
+        for event in reader.end():
+            mailbox.put(event)
+
+    async def _refused(self, reply: httpx.Response, mailbox: Mailbox) -> None:
+        status = reply.status_code
+        body = bytearray()
+        async for data in reply.aiter_bytes():
+            body += data
+            if len(body) > LARGEST_ERROR:
+                break
+        if status >= 500 or status in ELSEWHERE:
+            log.warning("The peer %s refused a request with status %d.", self.address, status)
+            message = "The server that runs the model does not take the request now; try again later."
+            mailbox.fail(ErrorReport(kind=LOST, message=message, retry_after=RETRY_AFTER))
+        else:
+            mailbox.fail(refusal(status, bytes(body)))
+
+
+@dataclass(eq=False)
+class RemotePlace:
+    """A peer as the place of one model: it is asked for the model by its own name."""
+
+    peer: Peer
+    model: str
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox) -> None:
+        if isinstance(task, Generate):
+            task = Generate(msgspec.structs.replace(task.request, model=self.model))
+        self.peer.submit(id, task, choices, mailbox)
+
+    def cancel(self, id: str) -> None:
+        self.peer.cancel(id)
+
+
+class RemoteModel:
+    """A model of peers as a `Worker`: it is ready at once, takes no memory here, and never dies."""
+
+    def __init__(self, spec: WorkerSpec, peers: "Peers") -> None:
+        loop = asyncio.get_running_loop()
+        self._spec = spec
+        self._peers = peers
+        self._seats = [Seat(RemotePlace(peer, spec.info.id)) for peer in peers.all]
+        self._spread = Spread(spec.info.id, self._open_seats)
+        self.prompt_ready: asyncio.Future[None] = loop.create_future()
+        self.weights_ready: asyncio.Future[None] = loop.create_future()
+        self.died: asyncio.Future[ErrorReport] = loop.create_future()
+        self.prompt_ready.set_result(None)
+        self.pid: int | None = None
+        self.footprint = 0
+        self.progress: tuple[int, int, str] | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._peers.models().get(self._spec.info.id, self._spec.info)
+
+    def load_weights(self, memory_bytes: int | None) -> None:
+        self.weights_ready.set_result(None)
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        assert mailbox is None, "peers are not nested"
+        return self._spread.submit(id, task, choices)
+
+    def cancel(self, id: str) -> None:
+        self._spread.cancel(id)
+
+    def fail_all(self, error: ErrorReport) -> None:
+        self._spread.fail_all(error)
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        """The caches are the peers' own."""
+
+    def reconfigure(self, options: dict[str, object]) -> None:
+        """The options of the engine are the peers' own."""
+
+    async def stats(self) -> EngineStats:
+        requests = tuple(RequestStatus(id=each, phase="generation") for each in self._spread.active)
+        return EngineStats(running=len(requests), requests=requests)
+
+    async def stop(self, deadline: float) -> None:
+        report = ErrorReport(kind="overloaded", message="The model was unloaded.", retry_after=1.0)
+        self._spread.fail_all(report)
+        if not self.died.done():
+            self.died.set_result(report)
+
+    def _open_seats(self) -> list[Seat]:
+        model = self._spec.info.id
+        return [
+            seat
+            for seat, peer in zip(self._seats, self._peers.all, strict=True)
+            if peer.up and model in peer.models
+        ]
+
+
+class Peers:
+    """All peers, watched from `start` to `close`."""
+
+    def __init__(self, peers: list[Peer]) -> None:
+        self.all = peers
+        self._watches: list[asyncio.Task[None]] = []
+
+    def models(self) -> dict[str, ModelInfo]:
+        """What the peers serve, by name, as the first one tells that has it; lost ones too, which may come back."""
+        known: dict[str, ModelInfo] = {}
+        for peer in self.all:
+            known = peer.models | known
+        return known
+
+    async def start(self) -> None:
+        """Look at every peer once, and from then on every few seconds."""
+        await asyncio.gather(*(peer.check() for peer in self.all))
+        for peer in self.all:
+            if not peer.up:
+                log.warning(
+                    "The peer %s does not answer yet; it is looked for every few seconds.", peer.address
+                )
+        self._watches = [asyncio.create_task(self._watch(peer)) for peer in self.all]
+
+    async def close(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        await asyncio.gather(*(peer.close() for peer in self.all))
+
+    async def _watch(self, peer: Peer) -> None:
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            await peer.check()
+
+
+@dataclass(frozen=True)
+class PeerLauncher:
+    """Starts a model of peers without a process, and others as `launch` does."""
+
+    peers: Peers
+    launch: Launcher
+
+    async def __call__(self, spec: WorkerSpec) -> Worker:
+        return RemoteModel(spec, self.peers) if spec.info.remote else await self.launch(spec)

@@ -1,0 +1,233 @@
+"""Replicas of one model on this machine: as many worker processes, which the pool leases as if they were one.
+
+A replica that dies is started again while the others go on; the pool hears of a death only when none is left that takes
+requests.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
+from pippin.core.tasks import Task
+from pippin.runtime.replicas.group import Seat, Spread
+from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.worker import Launcher, Worker
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is tried again; doubled each time
+LONGEST_PAUSE: Final = 120.0
+
+
+@dataclass(frozen=True)
+class ReplicaLauncher:
+    """Starts one worker, or several where the model's options ask for replicas."""
+
+    launch: Launcher
+
+    async def __call__(self, spec: WorkerSpec) -> Worker:
+        count = spec.options.get("replicas", 1)
+        return await self.launch(spec) if count == 1 else await Replicas.start(spec, count, self.launch)
+
+
+@dataclass(eq=False)
+class Process:
+    """One replica, through all its restarts. What it has seen goes with the process that saw it."""
+
+    worker: Worker
+    seat: Seat = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seat = Seat(self.worker)
+
+    def replace(self, worker: Worker) -> None:
+        self.worker = worker
+        self.seat = Seat(worker)
+
+    @property
+    def prepared(self) -> bool:
+        return not self.worker.died.done() and _succeeded(self.worker.prompt_ready)
+
+    @property
+    def loaded(self) -> bool:
+        return self.prepared and _succeeded(self.worker.weights_ready)
+
+
+class Replicas:
+    """Several worker processes of one model, as one `Worker`."""
+
+    def __init__(self, spec: WorkerSpec, launch: Launcher, workers: list[Worker]) -> None:
+        loop = asyncio.get_running_loop()
+        self._spec = spec
+        self._launch = launch
+        self._processes = [Process(worker) for worker in workers]
+        self._spread = Spread(spec.info.id, self._seats)
+        self._memory: int | None = None  # of each
+        self._ending: asyncio.Task[None] | None = None
+        self.prompt_ready: asyncio.Future[None] = loop.create_future()
+        self.weights_ready: asyncio.Future[None] = loop.create_future()
+        self.died: asyncio.Future[ErrorReport] = loop.create_future()
+        self._tasks = [asyncio.create_task(self._begin())]
+        self._tasks += [asyncio.create_task(self._keep(process)) for process in self._processes]
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec, count: int, launch: Launcher) -> "Replicas":
+        """Start `count` workers, which share the memory and threads of `spec`."""
+        each = msgspec.structs.replace(
+            spec,
+            expected_bytes=spec.expected_bytes // count,
+            threads=None if spec.threads is None else max(1, spec.threads // count),
+        )
+        workers: list[Worker] = []
+        try:
+            for _ in range(count):
+                workers.append(await launch(each))  # noqa: PERF401 (those that were started are ended below)
+        except BaseException:
+            await asyncio.gather(*(worker.stop(0.0) for worker in workers))
+            raise
+        return cls(each, launch, workers)
+
+    @property
+    def pid(self) -> int | None:
+        return next((process.worker.pid for process in self._processes if process.worker.pid), None)
+
+    @property
+    def info(self) -> ModelInfo:
+        return next((each.worker.info for each in self._processes if each.prepared), self._spec.info)
+
+    @property
+    def footprint(self) -> int:
+        # A replica that is being started again will take what the others do.
+        sizes = [process.worker.footprint for process in self._processes]
+        return max(sizes) * len(sizes)
+
+    @property
+    def progress(self) -> tuple[int, int, str] | None:
+        known = [process.worker.progress for process in self._processes if process.worker.progress]
+        return min(known, key=lambda progress: progress[0], default=None)
+
+    def load_weights(self, memory_bytes: int | None) -> None:
+        self._memory = self._share(memory_bytes)
+        for process in self._processes:
+            process.worker.load_weights(self._memory)
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        assert mailbox is None, "replicas are not nested"
+        return self._spread.submit(id, task, choices)
+
+    def cancel(self, id: str) -> None:
+        self._spread.cancel(id)
+
+    def fail_all(self, error: ErrorReport) -> None:
+        self._spread.fail_all(error)
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        for process in self._processes:
+            process.worker.clear_cache(prefixes_only=prefixes_only, disk=disk)
+            process.seat.seen = type(process.seat.seen)()
+
+    def reconfigure(self, options: dict[str, object]) -> None:
+        if isinstance(share := options.get("memory_bytes"), int):
+            self._memory = self._share(share)
+            options = {**options, "memory_bytes": self._memory}
+        self._spec = msgspec.structs.replace(self._spec, options={**self._spec.options, **options})
+        for process in self._processes:
+            process.worker.reconfigure(options)
+
+    async def stats(self) -> EngineStats:
+        return EngineStats.total(
+            await asyncio.gather(*(process.worker.stats() for process in self._processes))
+        )
+
+    async def stop(self, deadline: float) -> None:
+        """As a worker's `stop`, for all at once."""
+        report = ErrorReport(kind="worker_died", message="The model was unloaded.")
+        self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
+        await asyncio.shield(self._ending)
+
+    def _seats(self) -> list[Seat]:
+        """Those whose weights are there; while none has any, those that can at least prepare a request."""
+        loaded = [process.seat for process in self._processes if process.loaded]
+        return loaded or [process.seat for process in self._processes if process.prepared]
+
+    def _share(self, memory_bytes: int | None) -> int | None:
+        return None if memory_bytes is None else memory_bytes // len(self._processes)
+
+    async def _begin(self) -> None:
+        """Pass on the stages of the first load, which all must reach."""
+        stages = (
+            (self.prompt_ready, [process.worker.prompt_ready for process in self._processes]),
+            (self.weights_ready, [process.worker.weights_ready for process in self._processes]),
+        )
+        try:
+            for ours, theirs in stages:
+                await asyncio.gather(*map(asyncio.shield, theirs))
+                ours.set_result(None)
+        except ServerError as error:
+            self._fail_load(error)
+
+    async def _keep(self, process: Process) -> None:
+        """Start the replica again whenever it has died, until the last one dies or all are stopped."""
+        while True:
+            report = await asyncio.shield(process.worker.died)
+            if not self.weights_ready.done():
+                # The replica's own words say more than that its process has ended.
+                why = process.worker.weights_ready.exception()
+                report = why.report if isinstance(why, ServerError) else report
+            if not any(other.prepared for other in self._processes):
+                self._ending = self._ending or asyncio.create_task(self._end(report))
+                return
+            if not _succeeded(self.weights_ready):
+                return
+            log.warning("A replica of %s is started again.", self._spec.info.id)
+            await self._restart(process)
+
+    async def _restart(self, process: Process) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                worker = await self._launch(self._spec)
+            except OSError as error:
+                log.error("A replica of %s did not start: %s", self._spec.info.id, error)
+                await asyncio.sleep(LONGEST_PAUSE)
+                continue
+            process.replace(worker)
+            try:
+                await asyncio.shield(worker.prompt_ready)
+                worker.load_weights(self._memory)
+                await asyncio.shield(worker.weights_ready)
+            except ServerError as error:
+                log.error("A replica of %s did not start: %s", self._spec.info.id, error)
+                await worker.stop(0.0)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return
+
+    def _fail_load(self, error: ServerError) -> None:
+        for stage in (self.prompt_ready, self.weights_ready):
+            if not stage.done():
+                stage.set_exception(error)
+                stage.exception()  # read once here: nobody may be waiting
+
+    async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
+        """End all that runs; within `deadline` seconds requests may finish, where the replicas are not lost already."""
+        if deadline is None:
+            self._fail_load(ServerError.of(report))
+            self.fail_all(report)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self._processes))
+        self._fail_load(ServerError.of(report))
+        self.fail_all(report)
+        self.died.set_result(report)
+
+
+def _succeeded(stage: "asyncio.Future[None]") -> bool:
+    return stage.done() and not stage.cancelled() and stage.exception() is None

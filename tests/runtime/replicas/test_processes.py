@@ -1,0 +1,136 @@
+"""Replicas as real processes of the scripted engine."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Message, Text
+from pippin.core.errors import ServerError
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Generate
+from pippin.runtime.replicas.processes import Replicas
+from pippin.service import Service
+from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
+
+
+def asked(text: str) -> Generate:
+    return Generate(GenerationRequest(model="m", messages=(Message("user", (Text(text),)),)))
+
+
+def served(folder: Path, *rules: dict[str, object], replicas: int = 2, **script: object) -> StaticCatalog:
+    info = scripted("m", write_script(folder, *rules, **script))
+    return StaticCatalog(info, options={"m": ModelOptions(replicas=replicas)}, sizes={"m": 50 << 20})
+
+
+async def answer(service: Service, text: str, id: str) -> str:
+    async with await service.start(asked(text), model="m", id=id) as run:
+        return (await run.collect()).choices[0].text("text")
+
+
+def replicas_of(service: Service) -> Replicas:
+    worker = service.pool._slots["m"].worker
+    assert isinstance(worker, Replicas)
+    return worker
+
+
+async def until(true: object, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():  # type: ignore[operator] # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four five six", "gap": 0.05})
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            await service.pool.load("m")
+            group = replicas_of(service)
+            texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(12)]
+            await until(lambda: len(group._spread.active) == 12)
+            pids = [process.worker.pid for process in group._processes]
+            assert len(set(pids)) == 2
+            assert [process.seat.running for process in group._processes] == [6, 6]
+            os.kill(pids[0] or 0, signal.SIGKILL)
+            assert set(await asyncio.gather(*texts)) == {"one two three four five six"}
+            await until(lambda: all(process.loaded for process in group._processes))
+            assert replicas_of(service) is group
+            assert group._processes[0].worker.pid not in pids
+            assert [process.seat.running for process in group._processes] == [0, 0]
+
+    asyncio.run(play())
+
+
+def test_an_answer_that_has_begun_ends_with_a_sentence(tmp_path: Path) -> None:
+    async def play() -> None:
+        catalog = served(tmp_path, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.2})
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            async with await service.start(asked("go"), model="m", id="r") as run:
+                group = replicas_of(service)
+                said = []
+                async for event in run.events():
+                    said.append(event)
+                    if len(said) == 2:
+                        busy = next(each for each in group._processes if each.seat.running)
+                        os.kill(busy.worker.pid or 0, signal.SIGKILL)
+            assert "died" in said[-1].error.message  # type: ignore[union-attr]
+
+    asyncio.run(play())
+
+
+def test_a_request_that_kills_its_workers_is_begun_again_once(tmp_path: Path) -> None:
+    async def play() -> None:
+        poison = {"when": {"user": "poison"}, "fault": {"kind": "abort"}, "say": "x"}
+        catalog = served(tmp_path, poison, replicas=3)
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            await service.pool.load("m")
+            group = replicas_of(service)
+            with pytest.raises(ServerError, match="died"):
+                await answer(service, "poison", "r")
+            assert not group.died.done()
+            assert await answer(service, "hello", "s") == "hello"
+
+    asyncio.run(play())
+
+
+def test_the_death_of_all_is_the_models_and_the_next_request_starts_them_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        catalog = served(tmp_path)
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            await service.pool.load("m")
+            group = replicas_of(service)
+            for process in group._processes:
+                os.kill(process.worker.pid or 0, signal.SIGKILL)
+            await until(group.died.done)
+            assert await answer(service, "hello", "r") == "hello"
+            assert replicas_of(service) is not group
+
+    asyncio.run(play())
+
+
+def test_replicas_count_in_the_budget_as_often_as_there_are(tmp_path: Path) -> None:
+    async def play() -> None:
+        catalog = served(tmp_path, replicas=3, load_seconds=1.0)
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            loading = asyncio.create_task(service.pool.load("m"))
+            await until(lambda: any(state.footprint for state in service.pool.states()))
+            assert service.pool.states()[0].footprint == 3 * (50 << 20)
+            await loading
+
+    asyncio.run(play())
+
+
+def test_a_load_that_fails_is_told_once_and_leaves_no_process(tmp_path: Path) -> None:
+    async def play() -> None:
+        catalog = served(tmp_path, load_error="The weights are damaged.")
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            with pytest.raises(ServerError, match="damaged"):
+                await service.pool.load("m")
+            group_gone = lambda: service.pool.states()[0].state == "failed"  # noqa: E731
+            await until(group_gone)
+            assert service.pool.states()[0].pid is None
+
+    asyncio.run(play())
