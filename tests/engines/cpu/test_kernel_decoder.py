@@ -19,7 +19,7 @@ from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
 from tests.engines.language.bench import Bench, run_all
-from tests.engines.tiny_models import COMMON, HEADS, tiny_model
+from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
@@ -35,6 +35,14 @@ GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.7,
 }
+GEMMA3 = {"sliding_window": 24, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16, "head_dim": 16}
+GPT_OSS = {
+    "num_local_experts": 5,
+    "num_experts_per_tok": 3,
+    "sliding_window": 20,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "head_dim": 32,
+}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -49,6 +57,13 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("granite", GRANITE),
     ("gemma", {}),
     ("gemma2", {}),
+    ("llama", {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 24}),
+    ("gemma3_text", {**GEMMA3, "num_hidden_layers": 4}),
+    ("qwen3_moe", {**EXPERTS, "head_dim": 16}),
+    ("qwen3_moe", {**EXPERTS, "num_experts": 9, "norm_topk_prob": False, "mlp_only_layers": [1], "head_dim": 32}),
+    ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}),
+    ("gpt_oss", GPT_OSS),
+    ("gpt_oss", {**GPT_OSS, "rope_scaling": YARN}),
 ]
 FORMATS = [(None, mx.float32), (None, mx.bfloat16), (4, mx.float16), (8, mx.float32), (3, mx.bfloat16)]
 
