@@ -53,6 +53,8 @@ static int has_shape(const pk_matrix *matrix, int64_t rows, int64_t columns)
 
 static int check_network(const pk_shape *shape, const pk_layer *layer)
 {
+    if (layer->experts != NULL && layer->experts->router.rows == 0)
+        return pk_refuse("A mixture of experts has no router.");
     if (layer->experts != NULL)
         return pk_check_experts(layer->experts, shape->hidden);
     const int64_t inner = layer->gate.rows;

@@ -43,9 +43,9 @@ int pk_check_experts(const pk_experts *experts, int64_t hidden)
     const int64_t inner = experts->gate.rows;
     if (experts->count < 1 || experts->chosen < 1 || experts->chosen > experts->count)
         return pk_refuse("The router cannot choose so many experts.");
-    if (pk_check(&experts->router) != PK_OK)
+    if (experts->router.rows != 0 && pk_check(&experts->router) != PK_OK)
         return PK_REFUSED;
-    if (experts->router.rows != experts->count || experts->router.columns != hidden)
+    if (experts->router.rows != 0 && (experts->router.rows != experts->count || experts->router.columns != hidden))
         return pk_refuse("The router does not have the shape that the architecture gives it.");
     if (!fits(&experts->gate, experts->count, inner, hidden) || !fits(&experts->up, experts->count, inner, hidden) ||
         !fits(&experts->down, experts->count, hidden, inner))
@@ -258,20 +258,44 @@ static int lay_out(mixture *mixture, pk_mixing *mixing)
     return PK_OK;
 }
 
-int pk_mix(pk_context *context, pk_mixing *mixing, const pk_experts *experts, int activation, const float *x,
-           int64_t tokens, float *out)
+/* Outputs of all chosen experts into `downs`, sorted by expert. */
+static void apply(mixture *mixture)
 {
-    mixture mixture = {
+    sort(mixture);
+    mixture->first = &mixture->experts->gate;
+    mixture->second = &mixture->experts->up;
+    mixture->source = mixture->x;
+    mixture->source_rows = mixture->rows;
+    mixture->target = mixture->gates;
+    multiply(mixture);
+    mixture->first = &mixture->experts->down;
+    mixture->second = NULL;
+    mixture->source = mixture->gates;
+    mixture->source_rows = NULL;
+    mixture->target = mixture->downs;
+    multiply(mixture);
+}
+
+static mixture mixture_of(pk_context *context, const pk_experts *experts, int activation, const float *x, int64_t tokens,
+                          float *out)
+{
+    return (mixture){
         .context = context,
         .experts = experts,
         .x = x,
         .out = out,
         .tokens = tokens,
-        .hidden = experts->router.columns,
+        .hidden = experts->gate.columns,
         .inner = experts->gate.rows,
         .assignments = tokens * experts->chosen,
         .activation = activation,
     };
+}
+
+int pk_mix(pk_context *context, pk_mixing *mixing, const pk_experts *experts, int activation, const float *x,
+           int64_t tokens, float *out)
+{
+    mixture mixture = mixture_of(context, experts, activation, x, tokens, out);
     if (lay_out(&mixture, mixing) != PK_OK)
         return PK_REFUSED;
     pk_products routing = {
@@ -280,19 +304,7 @@ int pk_mix(pk_context *context, pk_mixing *mixing, const pk_experts *experts, in
         return PK_REFUSED;
     for (int64_t token = 0; token < tokens; token++)
         choose(&mixture, token);
-    sort(&mixture);
-    mixture.first = &experts->gate;
-    mixture.second = &experts->up;
-    mixture.source = x;
-    mixture.source_rows = mixture.rows;
-    mixture.target = mixture.gates;
-    multiply(&mixture);
-    mixture.first = &experts->down;
-    mixture.second = NULL;
-    mixture.source = mixture.gates;
-    mixture.source_rows = NULL;
-    mixture.target = mixture.downs;
-    multiply(&mixture);
+    apply(&mixture);
     pk_pool_run(context->pool, join_token, &mixture, tokens);
     return PK_OK;
 }
@@ -304,14 +316,30 @@ void pk_end_mixing(pk_mixing *mixing)
 }
 
 int pk_mixture(pk_context *context, const pk_experts *experts, int activation, const float *x, int64_t tokens,
-               float *out)
+               const int32_t *chosen, float *out)
 {
     if (tokens < 1 || activation < PK_SILU || activation > PK_SWIGLU_OAI)
         return pk_refuse("A mixture takes at least one token and a known activation.");
-    if (pk_check_experts(experts, experts->router.columns) != PK_OK)
+    if (pk_check_experts(experts, experts->gate.columns) != PK_OK)
         return PK_REFUSED;
+    const int64_t all = tokens * experts->chosen;
+    for (int64_t index = 0; chosen != NULL && index < all; index++)
+        if (chosen[index] < 0 || chosen[index] >= experts->count)
+            return pk_refuse("There is no such expert.");
     pk_mixing mixing = {0};
-    int result = pk_mix(context, &mixing, experts, activation, x, tokens, out);
+    int result = PK_REFUSED;
+    mixture mixture = mixture_of(context, experts, activation, x, tokens, out);
+    if (chosen == NULL)
+        result = experts->router.rows == 0 ? pk_refuse("A mixture without a router is told which experts to take.")
+                                           : pk_mix(context, &mixing, experts, activation, x, tokens, out);
+    else if (lay_out(&mixture, &mixing) == PK_OK) {
+        memcpy(mixture.chosen, chosen, (size_t)all * sizeof *chosen);
+        apply(&mixture);
+        for (int64_t index = 0; index < all; index++)
+            memcpy(out + index * mixture.hidden, mixture.downs + mixture.places[index] * mixture.hidden,
+                   (size_t)mixture.hidden * sizeof *out);
+        result = PK_OK;
+    }
     pk_end_mixing(&mixing);
     return result;
 }

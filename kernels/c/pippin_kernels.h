@@ -163,9 +163,10 @@ PK_API int pk_rotate(const pk_rope *rope, float *x, int64_t count, int64_t heads
 PK_API int pk_attention(pk_context *context, const pk_step *step, const float *queries, int64_t heads, int64_t kv_heads,
                         int64_t head_dim, int64_t window, const float *sinks, float scale, float softcap, float *out);
 
-/* Mixtures by themselves: out [tokens, hidden] of x [tokens, hidden]. */
+/* A mixture by itself: out [tokens, hidden] of x [tokens, hidden]. Where `chosen` [tokens, experts->chosen] names the
+ * experts, no router is needed, and out is [tokens, chosen, hidden], what each of them gives. */
 PK_API int pk_mixture(pk_context *context, const pk_experts *experts, int activation, const float *x, int64_t tokens,
-                      float *out);
+                      const int32_t *chosen, float *out);
 
 /* The decoder keeps a copy of `shape` and its tables, not of the weights. */
 PK_API pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape);

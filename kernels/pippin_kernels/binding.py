@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import AnyKV
-from pippin_kernels.matrix import Array, Matrix, address
+from pippin_kernels.matrix import Array, Experts, Matrix, address
 from pippin_kernels.structures import ABI, CAddition, CExperts, CMatrix, CRope, CShape, CStep
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_gated": (None, P, I32, P, P, I64, P),
     "pk_rotate": (I32, c.POINTER(CRope), P, I64, I64, I64, P),
     "pk_attention": (I32, P, c.POINTER(CStep), P, I64, I64, I64, I64, P, F32, F32, P),
-    "pk_mixture": (I32, P, c.POINTER(CExperts), I32, P, I64, P),
+    "pk_mixture": (I32, P, c.POINTER(CExperts), I32, P, I64, P, P),
     "pk_decoder_open": (P, P, c.POINTER(CShape)),
     "pk_decoder_close": (None, P),
     "pk_decoder_adapt": (I32, P, I32, I32, c.POINTER(CAddition), I32),
@@ -157,6 +157,24 @@ class Kernels:
         self.library.pk_gated(self.context, which, address(gate), address(up), gate.size, address(out))
         return out
 
+    def mixture(
+        self, experts: Experts, activation: Activation, x: Floats, chosen: NDArray[np.int32] | None = None
+    ) -> Floats:
+        """Of vectors [tokens, hidden], what the experts that the router chooses give together: [tokens, hidden]. With
+        `chosen` [tokens, k], what each of those named gives: [tokens, k, hidden]."""
+        x = contiguous(x)
+        if x.ndim != 2 or x.shape[1] != experts.hidden:
+            raise KernelError("The vectors of a mixture do not have the size of its matrices.")
+        if chosen is not None:
+            chosen = np.ascontiguousarray(chosen, np.int32)
+            if chosen.shape != (len(x), experts.chosen):
+                raise KernelError("Each vector goes through as many experts as the mixture chooses.")
+        out = np.empty(x.shape if chosen is None else (*chosen.shape, experts.hidden), np.float32)
+        which = ACTIVATIONS.index(activation)
+        arguments = experts.structure(), which, address(x), len(x), address(chosen), address(out)
+        check(self.library.pk_mixture(self.context, *arguments))
+        return out
+
     def attention(
         self,
         queries: Floats,
@@ -180,9 +198,7 @@ class Kernels:
         out = np.empty_like(queries)
         shape = heads, kv.heads[0], dim, window, address(sinks), scale, softcap
         check(
-            self.library.pk_attention(
-                self.context, step.structure(), address(queries), *shape, address(out)
-            )
+            self.library.pk_attention(self.context, step.structure(), address(queries), *shape, address(out))
         )
         return out
 

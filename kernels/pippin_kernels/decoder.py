@@ -67,6 +67,10 @@ class Addition:
     down: Matrix
     up: Matrix
 
+    def structure(self) -> CAddition:
+        """As the library sees it; good as long as the addition is held."""
+        return CAddition(self.down.structure(), self.up.structure())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -109,8 +113,11 @@ class Decoder:
         self.shape = shape
         self.kernels = kernels
         self._check_norms()
-        self._experts = [c.pointer(layer.network.structure()) if isinstance(layer.network, Experts) else None for layer in shape.layers]
-        layers = (CLayer * len(shape.layers))(*map(_layer, shape.layers, self._experts))
+        experts = [
+            c.pointer(layer.network.structure()) if isinstance(layer.network, Experts) else None
+            for layer in shape.layers
+        ]
+        layers = (CLayer * len(shape.layers))(*map(_layer, shape.layers, experts))
         ropes = (CRope * len(shape.ropes))(*(rope.structure() for rope in shape.ropes))
         structure = CShape(
             shape.embedding.structure(),
@@ -147,9 +154,13 @@ class Decoder:
                 raise KernelError("A norm holds numbers that are not finite: the file is damaged.")
 
     def adapt(self, layer: int, projection: Projection, additions: Sequence[Addition | None]) -> None:
-        """From now on adapter i + 1 adds this to a projection of a layer. Raises `KernelError` where it does not fit."""
+        """From now on adapter i + 1 adds this to a projection of a layer. Raises `KernelError` where it does not
+        fit."""
         table = (CAddition * len(additions))(
-            *(CAddition() if each is None else CAddition(each.down.structure(), each.up.structure()) for each in additions)
+            *(
+                CAddition() if each is None else CAddition(each.down.structure(), each.up.structure())
+                for each in additions
+            )
         )
         which = PROJECTIONS.index(projection)
         check(self.kernels.library.pk_decoder_adapt(self._open(), layer, which, table, len(additions)))

@@ -19,8 +19,8 @@ KV_GROUPS = (32, 64, 128)
 
 @dataclass(frozen=True)
 class KV:
-    """Keys and values of some sequences in one layer, float32 [sequences, heads, capacity, head_dim] each, to be written
-    in place. Position p lies at (p + shift) modulo the capacity."""
+    """Keys and values of some sequences in one layer, float32 [sequences, heads, capacity, head_dim] each, to be
+    written in place. Position p lies at (p + shift) modulo the capacity."""
 
     keys: Floats
     values: Floats
@@ -53,8 +53,8 @@ class KV:
 
 @dataclass(frozen=True)
 class PackedKV:
-    """As `KV`, quantised as MLX does it: of keys and of values the packed words, uint32 [sequences, heads, capacity, words],
-    and scales and biases, float32 [sequences, heads, capacity, groups]."""
+    """As `KV`, quantised as MLX does it: of keys and of values the packed words, uint32 [sequences, heads, capacity,
+    words], and scales and biases, float32 [sequences, heads, capacity, groups]."""
 
     parts: tuple[Array, Array, Array, Array, Array, Array]
     bits: int
@@ -77,7 +77,9 @@ class PackedKV:
         for index, array in enumerate(self.parts):
             like, dtype = (words, np.uint32) if index % 3 == 0 else (scales, np.float32)
             if array.shape != like.shape or array.dtype != dtype or not array.flags.writeable:
-                raise KernelError("Packed keys and values are uint32 words with scales and biases of float32.")
+                raise KernelError(
+                    "Packed keys and values are uint32 words with scales and biases of float32."
+                )
             # The sequences of a slice lie apart; what one has lies without gaps.
             if not array[:1].flags.c_contiguous:
                 raise KernelError("Packed keys and values of a sequence lie without gaps.")

@@ -105,27 +105,35 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """The networks of a mixture, of which a router chooses for each token: matrices of all of them, one behind the other."""
+    """The networks of a mixture, of which a router chooses for each token: matrices of all of them, one behind the
+    other."""
 
-    router: Matrix
+    router: Matrix | None  # None where others choose
     gate: "Stack"
     up: "Stack"
     down: "Stack"
     chosen: int  # networks that a token goes through
-    normalized: bool  # the weights of those chosen are 1 together
+    normalized: bool = True  # the weights of those chosen are 1 together
+
+    @property
+    def hidden(self) -> int:
+        return self.gate.matrix.columns
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (self.router, self.gate.matrix, self.up.matrix, self.down.matrix))
+        parts = (self.router, self.gate.matrix, self.up.matrix, self.down.matrix)
+        return sum(part.nbytes for part in parts if part is not None)
 
     def structure(self) -> CExperts:
         """As the library sees it; good as long as the experts are held. Raises `ValueError` for counts that differ."""
-        counts = {self.gate.count, self.up.count, self.down.count, self.router.rows}
+        counts = {self.gate.count, self.up.count, self.down.count}
+        if self.router is not None:
+            counts.add(self.router.rows)
         if len(counts) != 1:
             raise ValueError("a mixture has as many matrices as its router has rows")
-        matrices = (self.router, self.gate.matrix, self.up.matrix, self.down.matrix)
-        structures = (matrix.structure() for matrix in matrices)
-        return CExperts(*structures, self.gate.count, self.chosen, self.normalized)
+        router = CMatrix() if self.router is None else self.router.structure()
+        structures = (stack.matrix.structure() for stack in (self.gate, self.up, self.down))
+        return CExperts(router, *structures, self.gate.count, self.chosen, self.normalized)
 
 
 @dataclass(frozen=True)

@@ -153,9 +153,13 @@ def why_not(model: nn.Module) -> str | None:
     try:
         windows_of(model)
         for layer in model.model.layers:
-            if getattr(layer.self_attn, architecture.scale) <= 0 or head_dim(architecture, layer.self_attn) > LARGEST_HEAD:
+            attention = layer.self_attn
+            if (
+                getattr(attention, architecture.scale) <= 0
+                or head_dim(architecture, attention) > LARGEST_HEAD
+            ):
                 return "its heads are of a size that the kernels do not know"
-            rope_of(layer.self_attn.rope)
+            rope_of(attention.rope)
         for module in _matrices(architecture, model):
             if (reason := why_no_matrix(module)) is not None:
                 return reason

@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Projection, Step
 
 from pippin.engines.cpu.description import Sample, describe
+from pippin.engines.cpu.kernels import OtherAnswer
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import open_in_place
 from pippin.engines.language.model.lora import Adapters
 
-TOLERANCE = 1e-3  # of the largest number of a layer's output: far above rounding, far below another architecture's
-
-
-class OtherAnswer(Exception):
-    """The kernels compute a layer otherwise than mlx-lm does: its class is not what it was."""
+TOLERANCE = (
+    1e-3  # of the largest number of a layer's output: far above rounding, far below another architecture's
+)
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -72,14 +71,14 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         return [RotatingKVCache(max_size=window) if window else KVCache() for window in windows]
 
     def linear_sizes(self, path: str) -> tuple[int, int] | None:
-        """What goes into the linear layer that mlx-lm's model has at a path, and what comes out; None where the model has
-        none that adapters can add to."""
+        """What goes into the linear layer that mlx-lm's model has at a path, and what comes out; None where the model
+        has none that adapters can add to."""
         found = self._linears.get(path)
         return None if found is None else found[:2]
 
     def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
-        """Let each sequence's adapter add to a linear layer: `down` [adapters, in, rank] and `up` [adapters, rank, out], of
-        which those at 0 are no adapter's."""
+        """Let each sequence's adapter add to a linear layer: `down` [adapters, in, rank] and `up` [adapters, rank,
+        out], of which those at 0 are no adapter's."""
         self._adapters = adapters
         *_, places = self._linears[path]
         for place in places:
@@ -109,7 +108,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             adapters=self._chosen(len(counts)),
         )
         if min(counts) == shape[1]:
-            return self._decoder.run(tokens.reshape(-1), step).reshape(*shape, -1)
+            found: NDArray[np.float32] = self._decoder.run(tokens.reshape(-1), step)
+            return found.reshape(*shape, -1)
         real = np.arange(shape[1]) < np.array(counts)[:, None]
         hidden = np.zeros((*shape, self._decoder.shape.hidden), np.float32)
         hidden[real] = self._decoder.run(tokens[real], step)
@@ -120,8 +120,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         if self._adapters is None or self._adapters.uniform == 0:
             return None
         uniform = self._adapters.uniform
-        chosen: list[int] = self._adapters.rows.tolist() if uniform is None else [uniform] * sequences
-        return chosen
+        return np.asarray(self._adapters.rows).tolist() if uniform is None else [uniform] * sequences
 
     def _compare(self, sample: Sample) -> None:
         cache = KVCache()

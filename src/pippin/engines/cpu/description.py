@@ -1,4 +1,5 @@
-"""A model of mlx-lm as the kernels' decoder is told of it: layers, norms, rotary positions, and where each matrix was."""
+"""A model of mlx-lm as the kernels' decoder is told of it: layers, norms, rotary positions, and where each matrix
+was."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_map
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from pippin.engines.cpu.architectures import (
     rope_of,
     windows_of,
 )
-from pippin.engines.cpu.matrices import floats, matrix_of, sizes, stack_of
+from pippin.engines.cpu.matrices import floats, matrix_of, sizes, stack_of, widened
 
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
 SAMPLED_TOKENS = 3
@@ -121,7 +121,9 @@ class _Describer:
         if architecture.fused:
             half = sizes(network.gate_up_proj)[1] // 2
             rows: dict[Projection, slice] = {"gate": slice(0, half), "up": slice(half, 2 * half)}
-            return Network(down=down, **self._parts(index, rows, network.gate_up_proj, f"{path}.gate_up_proj"))
+            return Network(
+                down=down, **self._parts(index, rows, network.gate_up_proj, f"{path}.gate_up_proj")
+            )
         return Network(
             gate=self._whole(index, "gate", network.gate_proj, f"{path}.gate_proj"),
             up=self._whole(index, "up", network.up_proj, f"{path}.up_proj"),
@@ -132,9 +134,7 @@ class _Describer:
         self.linears[path] = (*sizes(module), (Place(index, projection, slice(None)),))
         return matrix_of(module)
 
-    def _parts(
-        self, index: int, rows: dict[Projection, slice], module: Any, path: str
-    ) -> dict[str, Matrix]:
+    def _parts(self, index: int, rows: dict[Projection, slice], module: Any, path: str) -> dict[str, Matrix]:
         self.linears[path] = (*sizes(module), tuple(Place(index, name, own) for name, own in rows.items()))
         return {name: matrix_of(module, own.start, own.stop) for name, own in rows.items()}
 
@@ -162,8 +162,8 @@ class _Describer:
 
 
 def describe(model: nn.Module) -> Description:
-    """The decoder's shape, with weights in the kernels' layout. `why_not` had no objection. Takes the model's weights out
-    of it as it goes, so that they do not lie there twice. Raises `ValueError` for weights that are damaged."""
+    """The decoder's shape, with weights in the kernels' layout. `why_not` had no objection. Takes the model's weights
+    out of it as it goes, so that they do not lie there twice. Raises `ValueError` for weights that are damaged."""
     prefix, model = decoder_of(model)
     architecture = architecture_of(model)
     assert architecture is not None
@@ -171,7 +171,8 @@ def describe(model: nn.Module) -> Description:
     attention = inner.layers[0].self_attn
     windows = windows_of(model)
     describer = _Describer(architecture, prefix, head_dim(architecture, attention))
-    samples = list(_samples(architecture, inner.layers, windows, sizes(attention.q_proj if "q_proj" in attention else attention.qkv_proj)[0]))
+    width = sizes(attention.o_proj)[1]
+    samples = tuple(_samples(architecture, inner.layers, windows, width))
     layers = []
     for index, layer in enumerate(inner.layers):
         layers.append(describer.layer(index, layer, windows[index]))
@@ -197,7 +198,7 @@ def describe(model: nn.Module) -> Description:
         head=heads[0] if heads else None,
         args=args,
         architecture=architecture,
-        samples=tuple(samples),
+        samples=samples,
         linears=describer.linears,
     )
 
@@ -223,13 +224,7 @@ def _samples(
 
 def _sample(index: int, layer: Any, hidden: int) -> Sample:
     states = mx.random.normal((1, SAMPLED_TOKENS, hidden), key=mx.random.key(index))
-    stored = layer.parameters()
-    # Scales of 16 bits would take MLX a hundred times as long.
-    layer.update(
-        tree_map(lambda a: a.astype(mx.float32) if mx.issubdtype(a.dtype, mx.floating) else a, stored)
-    )
     cache = KVCache()
-    expected = layer(states, create_attention_mask(states, cache), cache)
-    found = Sample(index, floats(states)[0], floats(expected)[0])
-    layer.update(stored)
-    return found
+    with widened(layer):
+        expected = layer(states, create_attention_mask(states, cache, return_array=True), cache)
+        return Sample(index, floats(states)[0], floats(expected)[0])

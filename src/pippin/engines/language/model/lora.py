@@ -81,8 +81,8 @@ class AddsItself(Protocol):
         ...
 
     def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
-        """Add with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on, for each sequence those of the
-        adapter that is chosen for it."""
+        """Add with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on, for each sequence those of
+        the adapter that is chosen for it."""
         ...
 
 
@@ -110,7 +110,8 @@ def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adap
         linear = _linear(model, layers, path)
         if isinstance(linear, str):
             raise _refused(
-                owners[0], f"it changes {path}, and the model {linear}; only plain linear layers can be adapted"
+                owners[0],
+                f"it changes {path}, and the model {linear}; only plain linear layers can be adapted",
             )
         down, up = _stacked(linear, path, list(folders), loaded)
         if isinstance(model, AddsItself):
@@ -135,6 +136,8 @@ def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_L
             return _Linear(inside, out, base.weight.dtype)
         case None:
             return "has no such layer"
+        case base if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
+            return _Linear(*sizes, mx.float32)  # a linear layer that is not MLX's
         case base:
             return f"has a {type(base).__name__} there"
 

@@ -308,7 +308,7 @@ class JoinedAttention:
 
     def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
         """As `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
-        found = []
+        found: list[InPlace] = []
         for cache, count in zip(self.caches, self.counts, strict=True):
             own = (1, count)
             in_slot = isinstance(cache, AttentionInSlot)

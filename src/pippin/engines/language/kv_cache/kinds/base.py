@@ -126,9 +126,10 @@ class CacheKind(ABC):
 
     @classmethod
     def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
-        """Where kernels write the next tokens [sequences, count] of a cache of a class that is served, which counts them
-        as there from now on. `token` is the shape of a layer's keys, and of its values. What the kind itself gives a
-        model in place of such a cache (`batched`, `in_slot`, `joined`) has this as a method, without `cache`."""
+        """Where kernels write the next tokens [sequences, count] of a cache of a class that is served, which counts
+        them as there from now on. `token` is the shape of a layer's keys, and of its values. What the kind itself
+        gives a model in place of such a cache (`batched`, `in_slot`, `joined`) has this as a method, without
+        `cache`."""
         raise NotImplementedError
 
     @property
