@@ -85,7 +85,7 @@ def way_of_folder(folder: Path) -> Way:
     if checkpoint.is_vision(folder):
         return Way("float32", "it takes media, which mlx-vlm computes")
     try:
-        model, _ = load_model(folder, lazy=True, strict=False)
+        model, _ = load_model(folder, lazy=True, strict=False, trust_remote_code=False)
     except Exception as error:  # whatever a model's class raises for its configuration
         return Way("float32", f"mlx-lm does not load it ({type(error).__name__}: {error})")
     return way_of(model)
