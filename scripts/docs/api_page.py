@@ -20,10 +20,28 @@ MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
 
-Pippin speaks OpenAI's Chat Completions, Completions and Responses, and Anthropic's Messages. Every address works with
-`/v1` and without. A field of a contract is honoured, or refused by name with status 400; a few that only keep books
-are accepted and change nothing. A field that no contract knows is ignored, and named once in the log; so are unknown
-keys of the objects that fields hold, by their path.
+Pippin speaks OpenAI's Chat Completions, Completions and Responses, Anthropic's Messages, and Ollama's API. Every
+address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or refused
+by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
+ignored, and named once in the log; so are unknown keys of the objects that fields hold, by their path.
+
+## Ollama
+
+| Address | What it does |
+|---|---|
+| `POST /api/chat`, `POST /api/generate` | answers, as lines of JSON unless `stream` is false |
+| `POST /api/embed`, `POST /api/embeddings` | vectors of texts |
+| `GET /api/tags`, `GET /api/ps`, `POST /api/show` | the models that are here, those in memory, and one of them |
+| `POST /api/pull`, `DELETE /api/delete` | downloads a model, deletes one; for administrators |
+| `POST /api/copy` | gives a model a second name, until the server ends; for administrators |
+| `GET /api/version` | the version of Ollama whose API this is |
+
+- **An empty prompt**, or no messages, loads the model; with `keep_alive: 0` it unloads it.
+- **Names** have the tag `:latest` in lists, and may be asked for with or without it.
+- **`options.num_ctx`** bounds prompt and answer together: the oldest turns of a longer conversation are dropped, or the
+  request is refused where `truncate` is false. `num_keep` and what tells Ollama's runner how to load a model
+  (`num_gpu`, `num_thread`, ...) change nothing; `mirostat`, `template` and `context` are refused by name.
+- `POST /api/create` and `/api/push` are refused: models are imported by `pippin import`, and not uploaded.
 
 ## Responses
 

@@ -2,25 +2,21 @@
 
 import importlib
 import pkgutil
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.access.errors import Errors, LastCatcher
-from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame, exchange_of
-from pippin.api.access.guards import Guard, policy_of
+from pippin.api.access.errors import Errors
+from pippin.api.access.exchange import ExchangeFrame, caller_of
+from pippin.api.access.guards import Guard, LastCatcher, policy_of
 from pippin.api.access.keys import Allowance, load_keyring
 from pippin.api.access.limits import REPORTED, Limits
 from pippin.api.answers.media import MediaResolver
-from pippin.api.context import VERSION, Api, Endpoint, both
-from pippin.api.dialects.base import AnyDialect
+from pippin.api.context import VERSION, Api, both
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
@@ -80,7 +76,7 @@ def create_app(
         },
     )
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
-    app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
+    app = BodyMemory(app, largest, caller_of)
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
@@ -93,7 +89,7 @@ def create_app(
             allow_credentials=False,
         )
     app = LastCatcher(app, errors)
-    return ExchangeFrame(app, partial(_observe, observer))
+    return ExchangeFrame(app, observer.http)
 
 
 def _observer_of(options: ServerOptions) -> Observer:
@@ -114,19 +110,7 @@ def find_routes(api: Api) -> list[BaseRoute]:
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
         found += both(
-            path, _generation(api, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
+            path, api.handler.endpoint(dialect), "POST", body=dialect.contract.body, answer=dialect.answer
         )
     found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]
-
-
-def _generation(api: Api, dialect: AnyDialect) -> Endpoint:
-    async def generate(request: Request) -> Response:
-        return await api.handler.answer(request, dialect)
-
-    return generate
-
-
-def _observe(observer: Observer, method: str, exchange: Exchange) -> None:
-    status = CLIENT_GONE if exchange.gone else exchange.status or 500
-    observer.http(method, exchange.route, status, exchange.elapsed)
