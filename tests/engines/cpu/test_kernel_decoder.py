@@ -3,7 +3,7 @@
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -17,6 +17,7 @@ from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import Way, put_on, way_of, why_missing
 from pippin.engines.device import DevicePlan, decide, find_facts
 from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
+from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
@@ -222,6 +223,16 @@ def test_prompts_of_different_lengths_are_computed_together() -> None:
     for row, (count, expected) in enumerate(zip(counts, alone, strict=True)):
         assert float(mx.abs(together[row, :count] - expected).max()) < TOLERANCE
     assert [cache[0].offset for cache in started] == [3 + count for count in counts]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_layers_with_sinks_keep_keys_and_values_in_few_bits(bits: Literal[4, 8]) -> None:
+    """MLX's attention takes no sinks then; the trial of the batch compares with what the model says unquantised."""
+    kernels, _ = put_on(made("gpt_oss", GPT_OSS, 4, mx.bfloat16), Way("fused layers"), 2)
+    batching = choose_batching(kernels, ModelOptions(kv_bits=bits, kv_group_size=32))
+    assert batching.shape is not None
+    forms = {getattr(kind, "bits", None) for kind in batching.shape.layout.kinds}
+    assert forms == {None, bits}  # of layers with a window and without
 
 
 def test_adapters_add_to_projections_that_are_fused() -> None:
