@@ -3,7 +3,7 @@
     python -m benchmarks.layers NAME DESTINATION
 
 writes the folder DESTINATION/NAME. Names: qwen3-30b-a3b (a mixture of 64 experts in place of 128, so that it fits in
-float32 as well), gemma3-4b (five layers with a window and one without), qwen3-next (hybrid).
+float32 as well), gemma3-4b (a layer with a window and one without), qwen3-next (hybrid).
 """
 
 import argparse
@@ -47,14 +47,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma3-4b": {
         **COMMON,
         "model_type": "gemma3_text",
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 2,
         "hidden_size": 2560,
         "intermediate_size": 10240,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 256,
         "sliding_window": 1024,
-        "sliding_window_pattern": 6,
+        "sliding_window_pattern": 2,
         "query_pre_attn_scalar": 256,
     },
     "qwen3-next": {

@@ -73,13 +73,13 @@ class _Describer:
         if architecture.norms_outputs:
             after = {**NORMED_OUTPUTS, "attention_out_norm": "post_attention_layernorm"}
         inside = {"query_norm": "q_norm", "key_norm": "k_norm"}
-        norms = {name: self._norm(layer[mine]) for name, mine in after.items()}
-        norms |= {name: self._norm(attention[mine]) for name, mine in inside.items() if mine in attention}
+        norms = {name: self.norm(layer[mine]) for name, mine in after.items()}
+        norms |= {name: self.norm(attention[mine]) for name, mine in inside.items() if mine in attention}
         path = f"{self.prefix}model.layers.{index}"
         return Layer(
             **self._attention(index, attention, f"{path}.self_attn"),
             network=self._network(index, layer, f"{path}.{architecture.network}"),
-            input_norm=self._norm(layer.input_layernorm),
+            input_norm=self.norm(layer.input_layernorm),
             **norms,
             sinks=floats(attention.sinks) if "sinks" in attention else None,
             rope=self._place_of(rope_of(attention.rope)),
@@ -139,9 +139,6 @@ class _Describer:
         return {name: matrix_of(module, own.start, own.stop) for name, own in rows.items()}
 
     def norm(self, norm: Any) -> NDArray[np.float32]:
-        return self._norm(norm)
-
-    def _norm(self, norm: Any) -> NDArray[np.float32]:
         weight = floats(norm.weight)
         return weight + np.float32(1) if self.architecture.norms_less_one else weight
 
