@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import AnyKV
+from pippin_kernels.kv import AnyKV, describe
 from pippin_kernels.matrix import Array, Experts, Matrix, address
 from pippin_kernels.structures import ABI, CAddition, CExperts, CMatrix, CRope, CShape, CStep
 
@@ -220,13 +220,12 @@ class Step:
         self.counts = np.array(counts, np.int64)
         self.adapters = None if adapters is None else np.array(adapters, np.int32)
         sequences = len(self.starts)
-        rows = [part.rows() for layer in kv for part in layer]
         alike = self.adapters is None or self.adapters.shape == self.starts.shape
         whole = all(sum(part.sequences for part in layer) == sequences for layer in kv)
         if self.counts.shape != (sequences,) or not whole or not alike:
             raise KernelError("A step takes a start, a count, and keys and values for each sequence.")
         self.held = kv  # whose memory the table names
-        self.table = np.concatenate(rows)
+        self.table = describe([part for layer in kv for part in layer])
 
     @property
     def tokens(self) -> int:

@@ -35,9 +35,8 @@ class KV:
         """How many, and of which size."""
         return self.keys.shape[1], self.keys.shape[3]
 
-    def rows(self) -> NDArray[np.int64]:
-        """The library's description of each sequence, [sequences, fields]; good as long as the arrays are held. Raises
-        `KernelError` for memory that is not laid out so, or may not be written."""
+    def layout(self) -> "Layout":
+        """Raises `KernelError` for memory that is not laid out so, or may not be written."""
         for array in (self.keys, self.values):
             right = array.ndim == 4 and array.dtype == np.float32 and array.flags.writeable
             if not right or array.shape != self.keys.shape or array.strides[2:] != (array.shape[3] * 4, 4):
@@ -48,7 +47,8 @@ class KV:
                 raise KernelError("Heads of keys and values lie one behind the other.")
         heads = self.keys.strides[1] // 4, self.values.strides[1] // 4
         capacity = self.keys.shape[2]
-        return _rows([self.keys, self.values], (*heads, capacity, self.shift % max(capacity, 1), 0, 0))
+        rest = (*heads, capacity, self.shift % max(capacity, 1), 0, 0)
+        return _layout((self.keys, self.values), rest)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class PackedKV:
     def heads(self) -> tuple[int, int]:
         return self.parts[0].shape[1], self.parts[0].shape[3] * 32 // self.bits
 
-    def rows(self) -> NDArray[np.int64]:
-        """As `KV.rows`."""
+    def layout(self) -> "Layout":
+        """As `KV.layout`."""
         if self.bits not in KV_BITS or self.group not in KV_GROUPS:
             raise KernelError("Keys and values are packed in 4 or 8 bits, in groups of 32, 64 or 128.")
         words, scales, *_ = self.parts
@@ -88,17 +88,27 @@ class PackedKV:
         head = words.shape[2] * words.shape[3]
         keys, key_scales, key_biases, values, value_scales, value_biases = self.parts
         ordered = [keys, values, key_scales, key_biases, value_scales, value_biases]
-        return _rows(ordered, (head, head, words.shape[2], 0, self.bits, self.group))
+        return _layout(ordered, (head, head, words.shape[2], 0, self.bits, self.group))
 
 
 AnyKV = KV | PackedKV
 
 
-def _rows(arrays: Sequence[Array], rest: tuple[int, ...]) -> NDArray[np.int64]:
-    """Addresses that go on by a stride from one sequence to the next, and numbers that are alike for all."""
-    found = np.zeros((arrays[0].shape[0], KV_FIELDS), np.int64)
-    sequences = np.arange(arrays[0].shape[0])
-    for place, array in enumerate(arrays):
-        found[:, place] = array.__array_interface__["data"][0] + sequences * array.strides[0]
-    found[:, KV_FIELDS - len(rest) :] = rest
-    return found
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""What the library is told of the first sequence, and by how much that grows from one to the next."""
+
+
+def _layout(arrays: Sequence[Array], rest: tuple[int, ...]) -> Layout:
+    missing = (0,) * (KV_FIELDS - len(rest) - len(arrays))
+    first = tuple(array.__array_interface__["data"][0] for array in arrays)
+    return (*first, *missing, *rest), (*(array.strides[0] for array in arrays), *missing, *(0,) * len(rest))
+
+
+def describe(parts: Sequence[AnyKV]) -> NDArray[np.int64]:
+    """The library's description of each sequence of all parts, [sequences, fields]; good as long as the arrays are
+    held. Raises `KernelError`."""
+    first, growth = np.array([part.layout() for part in parts], np.int64).swapaxes(0, 1)
+    counts = [part.sequences for part in parts]
+    places = np.concatenate([np.arange(count) for count in counts])
+    found: NDArray[np.int64] = np.repeat(first, counts, axis=0)
+    return found + np.repeat(growth, counts, axis=0) * places[:, None]
