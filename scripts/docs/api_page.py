@@ -43,6 +43,17 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   (`num_gpu`, `num_thread`, ...) change nothing; `mirostat`, `template` and `context` are refused by name.
 - `POST /api/create` and `/api/push` are refused: models are imported by `pippin import`, and not uploaded.
 
+## LM Studio
+
+| Address | What it does |
+|---|---|
+| `GET /api/v0/models`, `GET /api/v0/models/{id}` | the models that are here, with kind, state and context |
+| `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's of these names |
+| `GET /api/v1/models` | the same in the newer form |
+| `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
+
+`/api/v1/chat` is refused: `/v1/responses` keeps conversations.
+
 ## Responses
 
 | Address | What it does |
@@ -79,6 +90,21 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 - **`context_management`** of type `compaction` lets the model summarise the oldest turns when the conversation does
   not fit its window, whatever the threshold. `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
+
+## Files and batches
+
+| Address | What it does |
+|---|---|
+| `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
+| `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | OpenAI's batches |
+| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | Anthropic's |
+
+- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
+  of one key.
+- **Batches** of Chat Completions, Completions, Responses and Embeddings, of at most 50,000 lines, and of 100,000
+  messages. A file with a line that is no request fails as a whole, and the batch says which lines. Streams are refused.
+- A batch waits for every other request ([operating.md](operating.md#batches)), goes on after a restart, and answers
+  each line once. A line that the server could not answer is tried again; other errors are its answer.
 
 ## Chat Completions and Completions
 

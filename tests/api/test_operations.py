@@ -107,6 +107,35 @@ def test_addresses_are_counted_by_route_and_never_by_what_was_typed() -> None:
     assert "secret" not in text
 
 
+def test_nothing_that_a_client_writes_becomes_a_label() -> None:
+    async def main() -> tuple[str, str]:
+        async with client_of(application(FakeService(), enable_metrics=True)) as client:
+            texts = []
+            for word in ("first", "mark-"):
+                for number in range(LABELS + 5 if word == "mark-" else 1):
+                    name = f"{word}{number}"
+                    headers = {
+                        "x-request-id": name,
+                        "x-tenant-id": name,
+                        "user-agent": name,
+                        "x-session-id": name,
+                    }
+                    tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+                    body = CHAT | {"user": name, "metadata": {"a": name}, "tools": [tool], "stop": [name]}
+                    await client.post("/v1/chat/completions", json=body, headers=headers)
+                    await client.request(name.upper(), f"/v1/{name}", headers=headers)
+                    await client.request("PROPFIND", f"/v1/models/{name}?x={name}")
+                texts.append((await client.get("/metrics")).text)
+            return texts[0], texts[1]
+
+    first, last = asyncio.run(main())
+    assert "mark-" not in last.lower()
+    assert (
+        last.count("pippin_http_requests_total{") <= first.count("pippin_http_requests_total{") + 1
+    )  # /metrics
+    assert abs(len(last.splitlines()) - len(first.splitlines())) < 60
+
+
 def test_metrics_are_off_unless_enabled_and_open_unless_closed() -> None:
     assert ask("GET", "/metrics").status_code == 404
     assert ask("GET", "/metrics", enable_metrics=True, api_keys=("k",)).status_code == 200

@@ -31,6 +31,8 @@ SCRIPT: Final = {"gap": 0.004, "context_window": 65536}
 ATTACKERS: Final = 6
 SECONDS: Final = 8.0  # alone, and again beside the hostile tenant
 TIMES: Final = 3.0  # as long as alone may the victim's answers take
+LONG_TEXT: Final = 127_000
+"""As often are 22 characters repeated: 2.8 MB, some 30 times as long as the window of any model here."""
 EMPTY_CONVERSATIONS: Final = 1030
 COPIED: Final = "victim-0"
 """A request id in the victim's form, which the victim itself never uses."""
@@ -45,6 +47,7 @@ class Tenants:
     conversation: str = ""
     asked: int = 0  # requests of the victim so far
     taken: list[float] = field(default_factory=list)  # seconds of each of its answers
+    long_texts: asyncio.Lock = field(default_factory=asyncio.Lock)  # of the attacker who sends them now
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[httpx.AsyncClient]:
@@ -224,6 +227,28 @@ async def flood(tenants: Tenants, http: httpx.AsyncClient) -> None:
     await send(tenants, http, "POST", "/v1/chat/completions", json=large, may=False)
 
 
+async def send_long_texts(tenants: Tenants, http: httpx.AsyncClient) -> None:
+    """Texts that no window holds, in every form in which a text is tokenized: one after another, without a pause."""
+    headers = {"content-type": "application/json"}
+    async with tenants.long_texts:
+        for path, body in LONG_BODIES:
+            await send(tenants, http, "POST", path, content=body, headers=headers)
+
+
+def _long_bodies() -> tuple[tuple[str, bytes], ...]:
+    """Written once: the victim is measured in this process."""
+    text = "A word, and one more. " * LONG_TEXT
+    bodies = {
+        "/v1/chat/completions": {"model": "alpha", "messages": user(text), "max_tokens": 2},
+        "/v1/completions": {"model": "alpha", "prompt": text, "max_tokens": 2},
+        "/tokenize": {"model": "alpha", "prompt": text},
+        "/v1/messages/count_tokens": {"model": "alpha", "messages": user(text)},
+    }
+    return tuple((path, json.dumps(body).encode()) for path, body in bodies.items())
+
+
+LONG_BODIES: Final = _long_bodies()
+
 Act = Callable[[Tenants, httpx.AsyncClient], Awaitable[None]]
 ACTS: Final[dict[str, Act]] = {
     "management": manage,
@@ -234,6 +259,7 @@ ACTS: Final[dict[str, Act]] = {
     "a web page": send_a_page,
     "another's name": ask_as_another,
     "a flood of one tenant": flood,
+    "long texts": send_long_texts,
 }
 
 

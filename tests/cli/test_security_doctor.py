@@ -14,7 +14,7 @@ def doctor(terminal: Terminal, *words: str) -> dict[str, str]:
 
 def test_the_doctor_asks_the_server_as_an_administrator_and_as_a_stranger(terminal: Terminal) -> None:
     keys = terminal.home / "keys.yaml"
-    keys.write_text("root: {key: k-root, role: admin}\nalice: k-alice\n")
+    keys.write_text("root: {key: k-root, role: admin}\nalice: {key: k-alice, rate_limit: 60}\n")
     keys.chmod(0o644)
     with terminal.serving("--api-key-file", "keys.yaml") as serving:
         base = serving.address

@@ -2,6 +2,7 @@
 
 import os
 import plistlib
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -149,3 +150,39 @@ def test_a_key_is_in_no_command_line_of_the_service(
 
 def test_a_worker_that_the_kernel_ended_does_not_stop_the_service() -> None:
     assert "OOMPolicy=continue\n" in SYSTEMD.text(["pippin"], Path("/home/me"), {})
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+@pytest.mark.parametrize(
+    "name", ["x\rExecStartPre=/bin/sh", "x\nExecStartPre=/bin/sh", "x\x1b[2J", "x\x7f", "x\udcff"]
+)
+def test_no_name_becomes_a_setting_of_the_service(
+    name: str, platform: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    with pytest.raises(ConfigError, match="control characters"):
+        service.run(["install", "--dry-run", "model", "--served-model-name", name])
+    assert capsys.readouterr().out == ""
+
+
+def test_no_folder_of_models_becomes_a_setting_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/models\rExecStartPre=/bin/sh")
+    with pytest.raises(ConfigError, match="control characters"):
+        service.run(["install", "--dry-run", "model"])
+
+
+@pytest.mark.parametrize(
+    "name", ["a;b", "; rm -rf ~", "$(id) `id` ${HOME} %h", '" -x "', "a\\", "-x", "@y", "\u2028z"]
+)
+def test_a_name_stays_one_word_of_the_services_command_line(name: str) -> None:
+    """As systemd reads it: quotes and backslashes as in C, `%%` and `$$` for one of each."""
+    unit = SYSTEMD.text(["/usr/bin/python3", "--served-model-name", name], Path("/home/me"), {})
+    (line,) = (line for line in unit.split("\n") if line.startswith("ExecStart="))
+    words = shlex.split(line.removeprefix("ExecStart="))
+    assert [word.replace("%%", "%").replace("$$", "$") for word in words] == [
+        "/usr/bin/python3",
+        "--served-model-name",
+        name,
+    ]
+    agent = plistlib.loads(LAUNCHD.text(["/x", name], Path("/Users/me"), {}).encode())
+    assert agent["ProgramArguments"] == ["/x", name]

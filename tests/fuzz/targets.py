@@ -9,8 +9,10 @@ import wave
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from unittest.mock import patch
 
+import jinja2
 import msgspec
 
 from pippin.api.access.keys import read_key_file
@@ -19,8 +21,10 @@ from pippin.api.dialects.registry import find_dialects
 from pippin.api.http.forms import FormReader
 from pippin.catalog.footprint import weight_bytes
 from pippin.catalog.gguf.reader import GgufFile
+from pippin.catalog.info import chat_template, read_info
 from pippin.config.errors import ConfigError
 from pippin.config.mcp_file import load_mcp_file
+from pippin.config.yaml_file import form_of, load_document, read_document
 from pippin.core.conversation import Tool
 from pippin.core.errors import ServerError
 from pippin.core.events import PartDelta, PartEnded, PartStarted
@@ -28,6 +32,8 @@ from pippin.core.link import FrameBuffer, FrameError, Order, Report, frame
 from pippin.core.requests import GenerationRequest
 from pippin.core.safetensors import read_header
 from pippin.engines import pictures, sound
+from pippin.engines.language.template import template as template_sandbox
+from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
 from pippin.output.formats import reasoning_format, reasoning_format_names, tool_format, tool_format_names
 from pippin.output.reader import OutputReader
 from pippin.runtime.workers.log import WorkerLine, log_line
@@ -41,6 +47,58 @@ TOOLS = (
     ),
     Tool("get_time", None, {"type": "object"}),
 )
+
+
+MODEL_FILES: Final = {
+    "config.json": b'{"model_type": "llama", "max_position_embeddings": 64, "rope_scaling": {"factor": 2.0}}',
+    "tokenizer_config.json": b'{"chat_template": "{{ messages }}", "model_max_length": 100}',
+    "generation_config.json": b'{"temperature": 0.5, "top_k": 3}',
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model.safetensors"}}',
+    "tokenizer.json": b"{}",
+}
+KEYS: Final = (
+    *(
+        "model_type",
+        "architectures",
+        "text_config",
+        "vision_config",
+        "rope_scaling",
+        "rope_parameters",
+        "factor",
+    ),
+    *("original_max_position_embeddings", "max_position_embeddings", "model_max_length", "sliding_window"),
+    *(
+        "quantization",
+        "quantization_config",
+        "bits",
+        "group_size",
+        "mode",
+        "dtype",
+        "torch_dtype",
+        "layer_types",
+    ),
+    *("chat_template", "template", "name", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    *(
+        "weight_map",
+        "metadata",
+        "total_size",
+        "added_tokens_decoder",
+        "hidden_size",
+        "eos_token_id",
+        "content",
+    ),
+)
+VALUES: Final[tuple[object, ...]] = (
+    *({}, None, True, 0, 1, -1, 4, 4096, 2**63, -(2**63), 10**300, 0.5, 1e308, -0.0, "", "llama", "float16"),
+    *(
+        ["full_attention", 3, None],
+        [],
+        [[]],
+        [{"name": "default", "template": "x"}, {"name": 1}],
+        "\ud7ff" * 300,
+    ),
+)
+MESSAGES: Final = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
 
 
 class Target(NamedTuple):
@@ -154,6 +212,60 @@ def worker_lines(data: bytes) -> None:
 def files_of_operators(data: bytes) -> None:
     _from_file(data, ".yaml", lambda path: load_mcp_file(str(path), {}), ConfigError)
     _from_file(data, ".yaml", lambda path: read_key_file(path), ServerError)
+    _from_file(data, ".yaml", _read_configuration, ConfigError)
+
+
+def _read_configuration(path: Path) -> None:
+    document = load_document(str(path))
+    read_document(document, str(path), form_of(document))
+
+
+def model_folders(data: bytes) -> None:
+    """The first byte chooses the file of the folder that has these contents, or a JSON object made of them.
+
+    The other files are sound.
+    """
+    names = list(MODEL_FILES)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "model.safetensors").write_bytes(_weights(b"{}"))
+        for name, contents in MODEL_FILES.items():
+            (folder / name).write_bytes(contents)
+        kind, written = data[:1] or b"\0", data[1:]
+        (folder / names[kind[0] % len(names)]).write_bytes(written if kind[0] < 128 else _json_of(written))
+        with contextlib.suppress(ServerError):
+            msgspec.msgpack.encode(read_info(folder))
+
+
+def _json_of(data: bytes) -> bytes:
+    """Every two bytes choose a key and a value; some values open an object within the object."""
+    document: dict[str, object] = {}
+    place = document
+    for key, value in zip(data[::2], data[1::2], strict=False):
+        chosen = VALUES[value % len(VALUES)]
+        place[KEYS[key % len(KEYS)]] = chosen
+        if chosen == {}:
+            inner: dict[str, object] = {}
+            place[KEYS[key % len(KEYS)]] = inner
+            place = inner
+    return msgspec.json.encode(document)
+
+
+def chat_templates(data: bytes) -> None:
+    """The first byte chooses the file that holds the template. It renders within its limits, or is refused."""
+    own, text = bool(data and data[0] % 2), data[1:].decode("utf-8", "replace")
+    with tempfile.TemporaryDirectory() as place:
+        if own:
+            (Path(place) / "chat_template.jinja").write_text(text, "utf-8")
+        found = chat_template(Path(place), {} if own else {"chat_template": text})
+    if found is None:
+        raise AssertionError("a template that is there is found")
+    with patch.object(template_sandbox, "MOST_SECONDS", 1.0), contextlib.suppress(TemplateRefusal):
+        try:
+            template = ChatTemplate(found, {"bos_token": "<s>"})
+        except jinja2.TemplateSyntaxError:
+            return
+        template.render(MESSAGES, {"tools": [{"name": "f"}], "add_generation_prompt": True})
 
 
 def _from_file(data: bytes, suffix: str, read: Callable[[Path], object], expected: type[Exception]) -> None:
@@ -192,7 +304,22 @@ def targets() -> dict[str, Target]:
             sounds_of_clients, [_wave(), b"ID3\x04\0\0\0\0\0\0", b"OggS\0\x02", b"fLaC\0\0\0\x22"]
         ),
         "files of operators": Target(
-            files_of_operators, [b"servers: {x: {command: y}}\n", b"- key: a\n  name: b\n"]
+            files_of_operators,
+            [
+                b"servers: {x: {command: y}}\n",
+                b"- key: a\n  name: b\n",
+                b"port: 1\nmodels:\n- path: x\n  options: {max_num_seqs: 2}\nmodel_defaults: {kv_bits: 4}\n",
+                b"server: {port: 1}\nmodels: [{model_path: x, model_type: lm}]\n",
+                b"a: &a [x, x]\nb: &b [*a, *a]\nc: {<<: {d: *b}, e: !!python/name:os.system , f: !!binary eA==}\n",
+            ],
+        ),
+        "model folders": Target(
+            model_folders,
+            [bytes([n]) + contents for n, contents in enumerate(MODEL_FILES.values())]
+            + [bytes([n, *range(80)]) for n in range(130, 135)],
+        ),
+        "chat templates": Target(
+            chat_templates, [bytes([n % 2]) + each for n, each in enumerate(_templates())]
         ),
     }
 
@@ -205,6 +332,17 @@ def everything() -> Target:
         each[data[0] % len(each) if data else 0].read(data[1:])
 
     return Target(read, [bytes([n]) + seed for n, target in enumerate(each) for seed in target.seeds])
+
+
+def _templates() -> list[bytes]:
+    return [
+        b"{% for m in messages %}{{ '<' ~ m.role ~ '>' + m['content']|trim }}{% if loop.last %}!{% endif %}"
+        b"{% endfor %}",
+        b"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(9) }}{{ tools|tojson(indent=2) }}",
+        b"{% set ns = namespace(x='a') %}{% for i in range(9) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        b"{{ '%5d' % 3 }}{{ '{:>9}'.format(bos_token) }}{{ messages[::-1] }}{{ raise_exception('no') }}",
+        b"{%- generation %}{{ strftime_now('%Y') }}{% endgeneration %}{% if a is defined %}{{ 2 * 3 }}{% endif %}",
+    ]
 
 
 def _weights(header: bytes) -> bytes:

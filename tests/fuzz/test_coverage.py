@@ -29,7 +29,16 @@ def fuzz(name: str, seconds: int, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "stat::number_of_executed_units" in done.stderr
+    figures = dict(
+        line.removeprefix("stat::").split(":")
+        for line in done.stderr.splitlines()
+        if line.startswith("stat::")
+    )
+    inputs, memory = int(figures["number_of_executed_units"]), int(figures["peak_rss_mb"])
+    print(
+        f"{name}: {inputs} inputs in {seconds} s, slowest {int(figures['slowest_unit_time_sec'])} s, {memory} MB"
+    )
+    assert inputs > 0
 
 
 def test_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:

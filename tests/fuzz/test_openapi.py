@@ -69,6 +69,9 @@ def test_no_request_of_the_document_gives_a_5xx(name: str) -> None:
 def test_hundreds_of_requests_of_the_document_give_no_5xx(name: str) -> None:
     seconds = seconds_of_requests(len(operations()))
     ends = time.monotonic() + (seconds or 0)
-    attack(name, 200 if seconds is None else 20)
+    sent = 200 if seconds is None else 20
+    attack(name, sent)
     while time.monotonic() < ends:
         attack(name, 20)
+        sent += 20
+    print(f"{name}: {sent} requests")

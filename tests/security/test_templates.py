@@ -2,9 +2,12 @@
 
 import resource
 import time
+from pathlib import Path
 
+import jinja2
 import pytest
 
+from pippin.catalog.info import chat_template
 from pippin.engines.language.template import template as template_sandbox
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 
@@ -94,3 +97,36 @@ def test_ordinary_templates_render_as_ever() -> None:
         "{{ ['a', 'b']|join(', ') }}{{ 'a-b'.replace('-', '+') }}{{ '%s' % 3 }}{{ 'a'.center(3) }}{% endfor %}"
     )
     assert render(source) == '1/1!<user>xx{"role": "user", "content": "x"}a, ba+b3 a '
+
+
+HOSTILE = {
+    "calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "calls itself beside itself": "{% macro f() %}{{ f() ~ f() }}{% endmacro %}{{ f() }}",
+    "loops over itself": "{% for a in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
+    "grows a list": GROW.replace("'aaaaaaaaaa'", "[1]").replace("STEP", "ns.x + ns.x"),
+    "grows by its messages": "{% for i in range(999999) %}{{ messages|tojson * 9999 }}{% endfor %}",
+    "an endless integer": "{{ " + "9" * 100_000 + " }}",
+    "brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "blocks": "{% if a %}" * 3000 + "{% endif %}" * 3000,
+    "loops in loops": "{% for a in b %}" * 60 + "{% endfor %}" * 60,
+    "a long sum": "{{ " + "+".join(["1"] * 20_000) + " }}",
+    "many filters": "{{ 1" + "|string" * 20_000 + " }}",
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_models_template_that_never_ends_or_never_stops_growing_is_refused_in_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the folder to the refusal: the load fails, or a rendering does."""
+    monkeypatch.setattr(template_sandbox, "MOST_SECONDS", 0.5)
+    (tmp_path / "chat_template.jinja").write_text(HOSTILE[name])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    source = chat_template(tmp_path, {})
+    assert source is not None
+    with pytest.raises((TemplateRefusal, jinja2.TemplateSyntaxError)):
+        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}], {})
+    assert time.monotonic() - began < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700 << 10  # KiB

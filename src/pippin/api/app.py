@@ -13,9 +13,10 @@ from pippin.api import routes
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher, policy_of
-from pippin.api.access.keys import Allowance, load_keyring
+from pippin.api.access.keys import Allowance, Keyring, load_keyring
 from pippin.api.access.limits import REPORTED, Limits
 from pippin.api.answers.media import MediaResolver
+from pippin.api.batches.batches import Batches
 from pippin.api.context import VERSION, Api, both
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
@@ -38,8 +39,9 @@ def create_app(
     settings: Settings,
     live: LiveSettings | None = None,
     tool_servers: ToolServers | None = None,
+    batches: Batches | None = None,
 ) -> ASGIApp:
-    """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers`.
+    """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers` and `batches`.
 
     Raises `ServerError` for options that can't be used.
     """
@@ -56,6 +58,8 @@ def create_app(
     live.follow(tools.adopt)
     handler = Handler(service, options, observer, limits, media, tools)
     live.follow(handler.adopt)
+    batches = batches or Batches(options)
+    live.follow(batches.adopt)
     api = Api(
         service=service,
         settings=live,
@@ -66,6 +70,7 @@ def create_app(
         store=open_store(options),
         media=media,
         tool_servers=tools.servers,
+        batches=batches,
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
@@ -75,6 +80,14 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
+    batches.connect(app, handler.answers)
+    app = _guarded(app, live, keyring, errors)
+    return ExchangeFrame(app, observer.http)
+
+
+def _guarded(app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors) -> ASGIApp:
+    """The application behind what bounds bodies, judges callers and catches the rest."""
+    options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
     app = guard = Guard(app, policy_of(options, keyring), errors)
@@ -88,8 +101,7 @@ def create_app(
             expose_headers=["x-request-id", "request-id", "retry-after", *REPORTED],
             allow_credentials=False,
         )
-    app = LastCatcher(app, errors)
-    return ExchangeFrame(app, observer.http)
+    return LastCatcher(app, errors)
 
 
 def _observer_of(options: ServerOptions) -> Observer:

@@ -14,6 +14,7 @@ from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import Endpoint as Endpoint
 from pippin.api.access.exchange import routed
 from pippin.api.answers.media import MediaResolver
+from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
@@ -40,6 +41,7 @@ class Api:
     store: ResponseStore
     media: MediaResolver
     tool_servers: ToolServers
+    batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

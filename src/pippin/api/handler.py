@@ -56,6 +56,9 @@ Read = TypeVar("Read")
 MCP_SERVERS: Final = "x-mcp-servers"
 """Header with names of MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
 
+BACKGROUND: Final = -(2**31)
+"""The priority of lines of batches, below all that a client can ask for."""
+
 REMEMBERED: Final = 256  # unknown fields
 FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
 """What a misspelt field can look like; other keys may be a client's words, which are not for the log."""
@@ -348,8 +351,10 @@ class Handler:
         return await self._tools.equip(wanted, named, allowed=allowed)
 
     async def _resolved(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
-        """The request that is run: salted, and with its media as bytes."""
+        """The request that is run: salted, with its media as bytes, and behind all others where it is of a batch."""
         salted = self._salted(wanted, request)
+        if exchange_of(request.scope).background:
+            salted = msgspec.structs.replace(salted, priority=BACKGROUND)
         parts = (part for message in salted.messages or () for part in message.parts)
         if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
             return salted

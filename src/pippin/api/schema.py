@@ -106,7 +106,7 @@ def _operation(
     method: str,
     reference_of: dict[Any, Any],
 ) -> dict[str, Any]:
-    words = [word for word in re.split(r"[^A-Za-z]+", address.removeprefix(VERSION)) if word]
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", address.removeprefix(VERSION)) if word]
     replies: dict[str, Any] = {JSON: {"schema": reference_of.get(route.answer, {"type": "object"})}}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
         streams = LINES if address.startswith(UNVERSIONED) else EVENTS

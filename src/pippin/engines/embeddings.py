@@ -32,10 +32,12 @@ from pippin.engines.encoding import (
     Forward,
     cast_weights,
     floats,
+    gathered,
     padded,
     read_json,
 )
 from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.text.tokenizer import TooLong
 from pippin.engines.language.vision.model import VisionModel
 
 ENCODERS = frozenset(
@@ -116,8 +118,9 @@ class EmbeddingPreparer:
             raise ServerError("invalid_request", "input is empty; send at least one text.", "input")
         prefix = self._prefix(task.instruction)
         overflow = task.overflow or self._overflow
-        sequences = tuple(
-            self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)
+        sequences = gathered(
+            (self._sequence(item, f"input[{i}]", prefix, overflow) for i, item in enumerate(task.inputs)),
+            "input",
         )
         tokens = sum(len(sequence.tokens) for sequence in sequences)
         return EncodingJob(id, Accepted(tokens), sequences, self._answer(task.dimensions, tokens))
@@ -133,22 +136,30 @@ class EmbeddingPreparer:
         if isinstance(item, str):
             if not item:
                 raise ServerError("invalid_request", f"{param} is empty; leave it out or send text.", param)
-            sequence = self.tokenizer.encode(prefix + item)
+            try:
+                sequence = self.tokenizer.encode(prefix + item, truncating=overflow == "truncate")
+            except TooLong as error:
+                raise self._too_long(f"{error.least} tokens or more", param) from None
         else:
             if not item:
                 raise ServerError("invalid_request", f"{param} has no token ids.", param)
+            if overflow == "error" and len(item) > self.tokenizer.limit:
+                raise self._too_long(f"{len(item)} tokens", param)
             sequence = self.tokenizer.checked(item, param)
         if len(sequence.tokens) <= self.tokenizer.limit:
             return sequence
         if overflow == "error":
-            raise ServerError(
-                "context_length_exceeded",
-                f"{param} has {len(sequence.tokens)} tokens; {self.info.id} takes {self.tokenizer.limit}. "
-                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-                param,
-            )
+            raise self._too_long(f"{len(sequence.tokens)} tokens", param)
         # The last token (end of sequence or separator) stays, because `lasttoken` pooling reads its state.
         return EncoderInput((*sequence.tokens[: self.tokenizer.limit - 1], sequence.tokens[-1]))
+
+    def _too_long(self, length: str, param: str) -> ServerError:
+        return ServerError(
+            "context_length_exceeded",
+            f"{param} has {length}; {self.info.id} takes {self.tokenizer.limit}. "
+            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
+            param,
+        )
 
     def _answer(self, dimensions: int | None, tokens: int) -> Callable[[Floats], Event]:
         def answer(vectors: Floats) -> Event:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
+from pippin.engines.language.text.tokenizer import TooLong, beginning
 
 Floats = npt.NDArray[np.float32]
 
@@ -30,6 +31,13 @@ BATCH_TOKENS = 4096
 
 LENGTH_SPREAD = 1.25
 """How many times as long as the shortest sequence of a batch the longest may be, which bounds the padding."""
+
+
+MOST_TOKENS = 4_000_000
+"""The most tokens in one request, which take about 150 MB.
+
+A small body comes to billions where each of its many texts gets a long instruction or query.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,22 @@ class _Running:
     job: EncodingJob
     outputs: list[Floats | None]
     pending: int
+
+
+def gathered(sequences: Iterable[EncoderInput], param: str) -> tuple[EncoderInput, ...]:
+    """All sequences of a request. Raises `ServerError` naming `param` where they have too many tokens together."""
+    found: list[EncoderInput] = []
+    tokens = 0
+    for sequence in sequences:
+        tokens += len(sequence.tokens)
+        if tokens > MOST_TOKENS:
+            raise ServerError(
+                "invalid_request",
+                f"{param} has more than {MOST_TOKENS} tokens in all, with what stands before each; send fewer at once.",
+                param,
+            )
+        found.append(sequence)
+    return tuple(found)
 
 
 def padded(batch: Sequence[EncoderInput], pad: int) -> tuple[mx.array, mx.array, mx.array | None]:
@@ -201,8 +225,13 @@ class EncodingTokenizer:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
-    def encode(self, text: str, pair: str | None = None) -> EncoderInput:
-        """Encode one text, or a pair to compare, with the special tokens that the model expects around them."""
+    def encode(self, text: str, pair: str | None = None, *, truncating: bool = False) -> EncoderInput:
+        """Encode one text, or a pair to compare, with the special tokens that the model expects around them.
+
+        With `truncating`, what lies far beyond the limit may be left out; else `TooLong` is raised for it.
+        """
+        text = self._bounded(text, truncating=truncating)
+        pair = None if pair is None else self._bounded(pair, truncating=truncating)
         encoding = self._plain.encode(text, pair)
         segments = tuple(encoding.type_ids) if pair is not None else None
         return EncoderInput(tuple(encoding.ids), segments)
@@ -211,9 +240,16 @@ class EncodingTokenizer:
         """Encode a piece of Pippin's own prompt, in which special tokens count as such."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def plain(self, text: str) -> tuple[int, ...]:
-        """Encode a client's text, in which special tokens are read as text."""
+    def plain(self, text: str, *, truncating: bool = False) -> tuple[int, ...]:
+        """Encode a client's text, in which special tokens are read as text; `truncating` as in `encode`."""
+        text = self._bounded(text, truncating=truncating)
         return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def _bounded(self, text: str, *, truncating: bool) -> str:
+        kept = beginning(self._plain, text, self.limit)
+        if not truncating and len(kept) < len(text):
+            raise TooLong(self.limit + 1)
+        return kept
 
     def checked(self, tokens: tuple[int, ...], param: str) -> EncoderInput:
         """Take token ids from a client. Raises `ServerError` naming `param` for an id that the model does not have."""

@@ -4,8 +4,9 @@ A reranker is a cross-encoder of mlx-vlm with one label, or a language model tha
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -27,8 +28,10 @@ from pippin.engines.encoding import (
     Forward,
     cast_weights,
     floats,
+    gathered,
     padded,
 )
+from pippin.engines.language.text.tokenizer import TooLong
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
 SYSTEM = (
@@ -38,6 +41,11 @@ SYSTEM = (
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 PREFIX = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+class Build(Protocol):
+    def __call__(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
+        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
 
 
 class RerankingPreparer:
@@ -61,12 +69,11 @@ class RerankingPreparer:
             raise ServerError("invalid_request", "query is empty; send the text to compare with.", "query")
         if not task.documents:
             raise ServerError("invalid_request", "documents is empty; send at least one.", "documents")
-        build = self._pair if self.is_classifier else self._question
-        sequences = tuple(
-            build(
-                task, document.query or task.query, plain_text(document, f"documents[{i}]"), f"documents[{i}]"
-            )
-            for i, document in enumerate(task.documents)
+        build: Build = (
+            self._pair if self.is_classifier else partial(self._question, self._start(task.instruction))
+        )
+        sequences = gathered(
+            (self._sequence(build, task, index) for index in range(len(task.documents))), "documents"
         )
         tokens = sum(len(sequence.tokens) for sequence in sequences)
 
@@ -76,36 +83,63 @@ class RerankingPreparer:
 
         return EncodingJob(id, Accepted(tokens), sequences, answer)
 
-    def _pair(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
-        sequence = self.tokenizer.encode(query, document)
-        excess = len(sequence.tokens) - self.tokenizer.limit
+    def _sequence(self, build: Build, task: Rerank, index: int) -> EncoderInput:
+        document, param = task.documents[index], f"documents[{index}]"
+        truncating = (task.overflow or self.options.embedding_overflow) == "truncate"
+        text = plain_text(document, param)
+        try:
+            sequence, length = build(document.query or task.query, text, truncating=truncating)
+        except TooLong as error:
+            raise self._too_long(f"{param} and the query have {error.least} tokens or more", param) from None
+        if length > self.tokenizer.limit and not truncating:
+            raise self._too_long(f"{param} and the query have {length} tokens", param)
+        return sequence
+
+    def _pair(self, query: str, document: str, *, truncating: bool) -> tuple[EncoderInput, int]:
+        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
+        sequence = self.tokenizer.encode(query, document, truncating=truncating)
+        length = len(sequence.tokens)
+        excess = length - self.tokenizer.limit
         if excess <= 0:
-            return sequence
-        self._refuse_unless_truncating(task, len(sequence.tokens), param)
+            return sequence, length
         segments = (
             None if sequence.segments is None else (*sequence.segments[: -excess - 1], sequence.segments[-1])
         )
-        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments)
+        return EncoderInput((*sequence.tokens[: -excess - 1], sequence.tokens[-1]), segments), length
 
-    def _question(self, task: Rerank, query: str, document: str, param: str) -> EncoderInput:
-        head = f"{PREFIX}<Instruct>: {task.instruction or INSTRUCTION}\n<Query>: "
-        start = self.tokenizer.template(head)
-        middle = self.tokenizer.plain(f"{query}\n<Document>: {document}")
-        end = self.tokenizer.template(SUFFIX)
-        available = self.tokenizer.limit - len(start) - len(end)
-        if len(middle) > available:
-            self._refuse_unless_truncating(task, len(start) + len(middle) + len(end), param)
-            middle = middle[:available]
-        return EncoderInput((*start, *middle, *end))
+    def _question(
+        self, start: tuple[int, ...], query: str, document: str, *, truncating: bool
+    ) -> tuple[EncoderInput, int]:
+        """The sequence, cut to the limit, and how many tokens it had. Raises `TooLong`."""
+        middle = self.tokenizer.plain(f"{query}\n<Document>: {document}", truncating=truncating)
+        available = self.tokenizer.limit - len(start) - len(self._end)
+        length = len(start) + len(middle) + len(self._end)
+        return EncoderInput((*start, *middle[:available], *self._end)), length
 
-    def _refuse_unless_truncating(self, task: Rerank, length: int, param: str) -> None:
-        if (task.overflow or self.options.embedding_overflow) == "error":
-            raise ServerError(
-                "context_length_exceeded",
-                f"{param} and the query have {length} tokens; {self.info.id} takes {self.tokenizer.limit}. "
-                "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
-                param,
-            )
+    def _start(self, instruction: str | None) -> tuple[int, ...]:
+        """What stands in front of each query. Raises `ServerError` for an instruction that leaves no room for one."""
+        if instruction is None:
+            return self.tokenizer.template(f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: ")
+        try:
+            written = self.tokenizer.plain(f"<Instruct>: {instruction}\n<Query>: ")
+        except TooLong as error:
+            raise self._too_long(f"instruction has {error.least} tokens or more", "instruction") from None
+        start = (*self.tokenizer.template(PREFIX), *written)
+        if len(start) + len(self._end) >= self.tokenizer.limit:
+            raise self._too_long(f"instruction has {len(written)} tokens", "instruction")
+        return start
+
+    @cached_property
+    def _end(self) -> tuple[int, ...]:
+        return self.tokenizer.template(SUFFIX)
+
+    def _too_long(self, found: str, param: str) -> ServerError:
+        return ServerError(
+            "context_length_exceeded",
+            f"{found}; {self.info.id} takes {self.tokenizer.limit} in all. "
+            "Send less, or `truncate`: true, or start the server with --embedding-overflow truncate.",
+            param,
+        )
 
 
 def plain_text(document: RerankDocument, param: str) -> str:

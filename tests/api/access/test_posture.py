@@ -35,6 +35,14 @@ def concerns(**options: Any) -> list[SecurityFinding]:
         ({"allowed_origins": ("*",)}, "warning", "Any web page"),
         ({"mcp_config": "mcp.json", "mcp_offer": "always"}, "warning", "every chat"),
         ({"allow_downloads": True}, "warning", "may download a model"),
+        (SEVERAL, "warning", "Users without a limit"),
+        (
+            {"media_hosts": ("camera.lan", "127.0.0.1")},
+            "warning",
+            "from this machine itself, on any port: 127.0.0.1",
+        ),
+        ({"media_hosts": ("localhost",)}, "warning", "localhost"),
+        ({"media_path": "/srv/pictures"}, "warning", "every file in /srv/pictures"),
         ({"model_defaults": ModelOptions(trust_remote_code=True)}, "warning", "Code of models"),
         ({"api_key_file": "/nonexistent"}, "problem", "can't be used"),
     ],
@@ -53,6 +61,14 @@ def test_a_sound_configuration_is_no_concern(tmp_path: Path) -> None:
     assert found.state == "warning"
     assert str(path) in found.text
     assert "chmod go-rwx" in found.text
+
+
+def test_limits_of_all_and_named_hosts_are_no_concern() -> None:
+    options = SEVERAL | {"rate_limit": 60, "media_hosts": ("camera.lan", "192.168.1.20")}
+    told = [each.text for each in security_findings(ServerOptions(**options)) if each.state == "ok"]
+    assert "Media may come from camera.lan, 192.168.1.20, also where that is on a private network." in told
+    assert not any("Users without a limit" in each.text for each in concerns(**options))
+    assert any("1.5 times its plan" in text for text in told)
 
 
 def test_the_report_of_a_running_server_is_for_administrators(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+import httpcore
 import pytest
 
 from pippin.api.answers import addresses
@@ -154,6 +155,46 @@ def test_a_data_uri_over_the_limit_is_refused() -> None:
 )
 def test_a_private_host_is_never_connected_to(url: str) -> None:
     assert "private network" in refusal(resolver(), url)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [["127.0.0.1"]],
+        [["8.8.8.8", "127.0.0.1"]],
+        [["127.0.0.1", "8.8.8.8"]],
+        [["8.8.8.8"], ["127.0.0.1"]],
+        [["8.8.8.8"], ["169.254.169.254"]],
+        [["2606:4700:4700::1111"], ["::1"]],
+    ],
+    ids=str,
+)
+def test_a_name_that_changes_what_it_leads_to_is_connected_to_where_it_was_checked(
+    answers: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer of DNS is checked, and the very address that was checked is connected to; a name is asked once."""
+    asked: list[list[str]] = []
+    connected: list[str] = []
+
+    async def getaddrinfo(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        found = answers[min(len(asked), len(answers) - 1)]
+        asked.append(found)
+        return [(0, 0, 0, "", (each, 80)) for each in found]
+
+    async def connect_tcp(_: object, host: str, *__: object, **___: object) -> None:
+        connected.append(host)
+        raise httpcore.ConnectError("nobody is there")
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+        monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect_tcp)
+        for _ in range(2):
+            with pytest.raises(ServerError):
+                await resolver().fetch("http://rebinding.example/x.png", "image")
+
+    asyncio.run(run())
+    assert len(asked) == 2, "once for each fetch"
+    assert all(is_public(address) for address in connected)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ class Exchange:
     cache_salt: str = (
         ""  # keeps the caller's prefix cache apart from those of others; empty where it is shared
     )
+    background: bool = False  # a line of a batch: it waits for all others, and is not counted against limits
     anonymous: bool = False  # keys are asked for, and none was shown: tell the least
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete

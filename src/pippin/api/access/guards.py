@@ -34,6 +34,7 @@ EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
     *("/unload", "/load", "/models", "/cache", "/settings", TOOLS),
     *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
+    *("/api/v1/models",),
 )
 """Paths under which everything that changes something is management."""
 NO_KEY: Final = (

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from pippin.api.access.guards import is_loopback
-from pippin.api.access.keys import Keyring, load_keyring, salts_by_owner
+from pippin.api.access.keys import Allowance, Key, Keyring, load_keyring, salts_by_owner
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
 
@@ -31,7 +31,7 @@ def security_findings(options: ServerOptions) -> list[SecurityFinding]:
         keyring = load_keyring(options)
     except ServerError as error:
         return [problem(error.report.message)]
-    checks = (_binding, _roles, _file_modes, _origins, _tools, _downloads, _salts)
+    checks = (_binding, _roles, _limits, _file_modes, _origins, _media, _tools, _downloads, _salts)
     return [finding for check in checks for finding in check(options, keyring)]
 
 
@@ -91,6 +91,49 @@ def _roles(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding
         yield warning(f"Management that needs no administrator: {', '.join(options.open_management)}.")
     if keyring and options.open_paths:
         yield warning(f"Addresses that need no key: {', '.join(options.open_paths)}.")
+
+
+def _limits(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding]:
+    """Whether one caller may take the whole machine, and what the models may take of it."""
+    unbounded = [key.name for key in keyring.keys if not key.is_admin and not _is_limited(options, key)]
+    if unbounded and len(keyring.keys) > 1:
+        yield warning(
+            f"Users without a limit: {', '.join(unbounded)}. One of them may take the whole machine: give "
+            "them rate_limit or token_rate_limit in the file of keys, or all of them --rate-limit."
+        )
+    share = (
+        f"{options.memory_percent:.0%} of its memory"
+        if options.memory_budget_gb is None
+        else f"{options.memory_budget_gb:g} GB"
+    )
+    yield ok(
+        f"Models may plan {share} together, and the process of one ends at 1.5 times its plan and 2 GiB "
+        "(--memory-budget-gb)."
+    )
+
+
+def _is_limited(options: ServerOptions, key: Key) -> bool:
+    allowed = key.allowance or Allowance(options.rate_limit, options.token_rate_limit)
+    return bool(allowed.requests or allowed.tokens)
+
+
+def _media(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding]:
+    """What requests may make it connect to, and which files they may name."""
+    if options.media_path is not None:
+        yield warning(f"Requests may read every file in {options.media_path} (--media-path).")
+    if not options.media_fetch or options.offline:
+        yield ok("Requests make it connect to nobody.")
+        return
+    own = [host for host in options.media_hosts if is_loopback(host)]
+    if own:
+        yield warning(
+            f"Requests may make it fetch from this machine itself, on any port: {', '.join(own)} (--media-host)."
+        )
+    others = [host for host in options.media_hosts if host not in own and host != "*"]
+    if others:
+        yield ok(f"Media may come from {', '.join(others)}, also where that is on a private network.")
+    if "*" in options.media_hosts or not options.media_hosts:
+        yield ok("Media may come from any public address, and from no private one that is not named.")
 
 
 def _file_modes(options: ServerOptions, keyring: Keyring) -> Iterator[SecurityFinding]:

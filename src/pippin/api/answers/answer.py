@@ -393,6 +393,7 @@ class RunningAnswers:
         self._observer = observer
         self._limits = limits
         self._active: dict[str, Answer] = {}
+        self.live = 0  # that are being answered, without lines of batches
         self.answered = 0
         self.prompt_tokens = self.completion_tokens = 0  # of those that were answered
 
@@ -437,10 +438,13 @@ class RunningAnswers:
             on_close=partial(self._forget, exchange, run),
         )
         self._active[run.id] = answer
+        self.live += not exchange.background
         return answer
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
+        self.live -= not exchange.background
+        self.live -= not exchange.background
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)

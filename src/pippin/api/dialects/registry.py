@@ -33,7 +33,10 @@ def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
 
 
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:
-    """The dialect in which errors at a path are drawn: the one whose path begins alike, else Chat Completions."""
+    """The dialect in which errors at a path are drawn: the one whose path begins alike, else Chat Completions.
+
+    What has a version under `/api` is LM Studio's, whose answers are in OpenAI's form.
+    """
     parts = path.removeprefix(VERSION).split("/")
 
     def alike(own: str) -> int:
@@ -41,4 +44,5 @@ def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect
         return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     nearest = max(dialects, key=alike)
-    return dialects[nearest if alike(nearest) > 1 else "/chat/completions"]
+    openai = alike(nearest) < 2 or path.startswith(("/api/v0/", "/api/v1/"))
+    return dialects["/chat/completions" if openai else nearest]

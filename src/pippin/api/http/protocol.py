@@ -24,6 +24,8 @@ import httptools
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pippin.api.http.unread import UnreadAnswers
+
 HEADER_BYTES: Final = 64 << 10
 """The most bytes of one request's address, header names and header values, trailers included."""
 HEADERS: Final = 200
@@ -73,6 +75,12 @@ class LingeringTransport:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
     def is_closing(self) -> bool:
         return self._timer is not None or self._transport.is_closing()
 
@@ -96,8 +104,11 @@ class LingeringTransport:
 class BoundedConnection(asyncio.Protocol):
     """One connection of a client; hands to uvicorn what keeps to the bounds."""
 
-    def __init__(self, app_state: dict[str, Any], **arguments: Any) -> None:
+    def __init__(
+        self, app_state: dict[str, Any], unread: UnreadAnswers | None = None, **arguments: Any
+    ) -> None:
         self.lost = False
+        self._unread = UnreadAnswers() if unread is None else unread
         self._http = HttpToolsProtocol(app_state=app_state | {CONNECTION: self}, **arguments)
         self._parser = httptools.HttpRequestParser(self)
         # uvicorn's parser is set the same way; the two must agree on where a request ends.
@@ -119,6 +130,7 @@ class BoundedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         self._stop_timer()
+        self._unread.remove(self._transport)
         self._transport.closed()
         self._http.connection_lost(exc)
 
@@ -144,9 +156,11 @@ class BoundedConnection(asyncio.Protocol):
         self._http.eof_received()
 
     def pause_writing(self) -> None:
+        self._unread.add(self._transport)
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
+        self._unread.remove(self._transport)
         self._http.resume_writing()
 
     # What the parser calls.
@@ -205,6 +219,16 @@ class BoundedConnection(asyncio.Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def connections(unread: UnreadAnswers) -> type[BoundedConnection]:
+    """The class of a server's connections, which share the room for answers that wait to be read."""
+
+    class Connection(BoundedConnection):
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(unread=unread, **arguments)
+
+    return Connection
 
 
 IN_A_TURN: Final = 4

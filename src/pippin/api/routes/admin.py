@@ -26,6 +26,7 @@ PATHS = frozenset(
         "cache_dir",
         "chat_template_file",
         "draft_model_path",
+        "files_dir",
         "log_file",
         "lora_paths",
         "mcp_config",

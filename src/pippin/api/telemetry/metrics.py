@@ -19,6 +19,9 @@ from pippin.mcp import ToolServers
 LABELS: Final = 200
 """Values that a label may take; what comes later counts as `other`."""
 
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Of HTTP; every other word counts as `other`."""
+
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
@@ -83,6 +86,7 @@ class Metrics:
         return MeteredRequest(self, operation, self._bounded(model))
 
     def http(self, method: str, path: str, status: int, seconds: float) -> None:
+        method = method if method in METHODS else "other"
         self.http_requests.labels(method, path, str(status)).inc()
         self.http_seconds.labels(method, path).observe(seconds)
 

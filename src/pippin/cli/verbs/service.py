@@ -53,7 +53,9 @@ def _install(words: Sequence[str]) -> int:
     own = manager()
     path = own.path(Path.home())
     command = [sys.executable, "-m", "pippin", "serve", *_absolute(arguments)]
-    text = own.text(command, Path.home(), environment.model_folder_variables() | secret)
+    variables = environment.model_folder_variables() | secret
+    _check_text([*command, *variables.values()])
+    text = own.text(command, Path.home(), variables)
     if dry:
         print(f"# {path}\n{text}", end="")
         return 0
@@ -121,6 +123,17 @@ def _without_keys(arguments: Sequence[str], keys: Sequence[str]) -> tuple[list[s
     if any("," in key for key in found):
         raise ConfigError("An API key with a comma can't be a variable of the service; give --api-key-file.")
     return kept, {"PIPPIN_API_KEYS": ",".join(found)} if found else {}
+
+
+def _check_text(words: Sequence[str]) -> None:
+    """Raises `ConfigError` for what a service file can't hold: to systemd a carriage return ends a line as a line feed
+    does, and what comes after it is a setting of its own."""
+    for word in words:
+        if any(ord(sign) < 32 or ord(sign) == 127 or 0xD800 <= ord(sign) < 0xE000 for sign in word):
+            raise ConfigError(
+                f"{word!r} has characters that a service's file can't hold: give it a name without control characters, "
+                "in UTF-8."
+            )
 
 
 def _absolute(arguments: Sequence[str]) -> list[str]:

@@ -91,12 +91,12 @@ class ScriptedPreparer:
     def _fitted(self, request: GenerationRequest, window: int) -> tuple[GenerationRequest, int]:
         """The request with what the overflow policy leaves of it, and how many messages that took."""
         dropped = 0
-        while (used := len(tokenizer.pieces(render(request)))) >= window:
+        while (used := tokenizer.count(render(request), window)) >= window:
             oldest = _oldest(request.messages or ()) if request.overflow == "truncate" else None
             if oldest is None:
                 raise ServerError(
                     "context_length_exceeded",
-                    f"The prompt has {used} tokens, but the context window of {self.info.id!r} holds "
+                    f"The prompt has {used} tokens or more, but the context window of {self.info.id!r} holds "
                     f"{window}. Shorten the messages.",
                     "messages" if request.messages is not None else "prompt",
                 )

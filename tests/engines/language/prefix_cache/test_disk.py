@@ -140,6 +140,51 @@ def test_a_damaged_file_is_a_miss_and_goes(folders: dict[str, Path], tmp_path: P
     second.engine.close()
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to itself", "link to a file"])
+def test_what_is_no_ordinary_file_is_a_miss_and_goes(kind: str, tmp_path: Path) -> None:
+    """A pipe would be waited for, by the request too."""
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"of somebody else")
+    disk = DiskCache(tmp_path / "cache", MODEL, 1 << 20)
+    path = tmp_path / "cache" / MODEL / f"{name(1)}.safetensors"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "link to itself":
+            path.symlink_to(path)
+        case _:
+            path.symlink_to(other)
+    assert disk.read([name(1)]).result(timeout=20) == [None]
+    disk.close()
+    assert not os.path.lexists(path)
+    assert other.read_bytes() == b"of somebody else"
+
+
+def test_a_models_folder_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    """Whoever may write in a shared cache folder would choose where prompts go, and have that folder's mode changed."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / MODEL).symlink_to(elsewhere, target_is_directory=True)
+    with pytest.raises(OSError, match="is a link"):
+        DiskCache(tmp_path / "cache", MODEL, 1 << 20)
+    assert elsewhere.stat().st_mode & 0o777 == 0o755
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_that_becomes_a_link_is_not_written_to(tmp_path: Path) -> None:
+    disk = DiskCache(tmp_path / "cache", MODEL, 1 << 20)
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "cache" / MODEL).rename(elsewhere)
+    (tmp_path / "cache" / MODEL).symlink_to(elsewhere, target_is_directory=True)
+    disk.write(name(1), {"0": np.zeros(4, np.float32)}, {})
+    disk.close()
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_killed_writer_leaves_only_whole_files(tmp_path: Path) -> None:
     script = """
         import os, sys

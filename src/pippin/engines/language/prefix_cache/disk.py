@@ -1,10 +1,12 @@
 """Blocks of the prefix tree on their way to and from the disk tier."""
 
+import errno
 import hashlib
 import logging
 import os
 import queue
 import secrets
+import stat
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -149,12 +151,17 @@ class DiskCache:
         """Make the folder for this user alone: its files hold what prompts became."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if self._folder.stat().st_mode & 0o077:  # of an earlier version
+        mode = self._folder.lstat().st_mode
+        if stat.S_ISLNK(mode):  # whoever made it chose who reads there
+            raise OSError(errno.ELOOP, f"{self._folder.name} in it is a link")
+        if mode & 0o077:  # of an earlier version
             self._folder.chmod(0o700)
 
     def _load(self, name: str) -> Entry | None:
         path = self._folder / (name + SUFFIX)
         try:
+            if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would be waited for
+                raise ValueError("it is no ordinary file")
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

@@ -244,7 +244,13 @@ class ChatTemplate:
         """`special_names` are the template's variables for special tokens. Raises `jinja2.TemplateSyntaxError`."""
         self.source = source
         self._special_names = special_names
-        self._template = _environment().from_string(source)
+        try:
+            self._template = _environment().from_string(source)
+        except (RecursionError, MemoryError):
+            raise jinja2.TemplateSyntaxError("it nests too deep", 1) from None
+        except (SyntaxError, ValueError, OverflowError) as error:
+            # Of Python's own compiler, for what Jinja lets through: numbers and nesting beyond its bounds.
+            raise jinja2.TemplateSyntaxError(f"it can't be compiled ({error})", 1) from None
 
     def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
         """Render a conversation. Raises `TemplateRefusal` for an error of the template or a limit that it exceeds."""

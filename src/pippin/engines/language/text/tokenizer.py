@@ -26,6 +26,10 @@ LIKELY: Final = (
     6  # characters of a token in an ordinary text, at most: below that a text is tokenized at once
 )
 AT_A_CUT: Final = 16  # tokens that a cut in the midst of a word may have made more
+SHORTEST: Final = 4096  # characters
+OF_A_WORD: Final = 128
+"""Tokens at the end of a cut text that may be others than in the whole: a word of more than 100 letters is one unknown
+token to BERT's tokenizers, and what a cut leaves of it may be as many tokens as letters."""
 
 
 class TooLong(Exception):
@@ -46,6 +50,17 @@ def check_length(backend: tokenizers.Tokenizer, text: str, most: int | None) -> 
         count += max(0, len(backend.encode_batch_fast([piece], add_special_tokens=False)[0].ids) - AT_A_CUT)
         if count > most:
             raise TooLong(count)
+
+
+def beginning(backend: tokenizers.Tokenizer, text: str, most: int) -> str:
+    """As much of a long text as its first `most` tokens need, and more; a text of fewer tokens is returned whole."""
+    size = max(SHORTEST, most * LIKELY)
+    while size < len(text):
+        tokens = backend.encode_batch_fast([text[:size]], add_special_tokens=False)[0].ids
+        if len(tokens) > most + OF_A_WORD:
+            return text[:size]
+        size *= 2
+    return text
 
 
 BREAK = "\ufdee"

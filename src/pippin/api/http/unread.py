@@ -1,0 +1,99 @@
+"""Bounds on answers that clients do not read: how many bytes may wait in all, and for how long one may stand still.
+
+An answer is written to its connection at once, and what the client has not read yet is kept until it does. A client
+that asks for large answers and reads none would otherwise take 20 MB with each small request, for as long as it likes.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
+
+UNREAD_BYTES: Final = 512 << 20
+"""The most bytes of answers that may wait for their clients, over all connections. One answer alone may be larger."""
+STILL_SECONDS: Final = 300.0
+"""For which a client may read nothing of an answer that waits for it.
+
+Reading shows late: a kernel takes more only when a third of its own buffer is free, and of sound that is played as it
+comes that is a minute or two."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at what was read."""
+
+
+class Unread(Protocol):
+    """A connection's transport, as far as it is asked and told here."""
+
+    def get_write_buffer_size(self) -> int: ...
+
+    def abort(self) -> None: ...
+
+
+class _Reader:
+    """What is known of one client since its answer began to wait. Times are those of the event loop."""
+
+    def __init__(self, transport: Unread, now: float) -> None:
+        self.transport = transport
+        self.waiting = transport.get_write_buffer_size()  # bytes
+        self._read = 0
+        self._began = self.moved = now
+
+    def look(self, now: float) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < self.waiting:
+            self._read += self.waiting - waiting
+            self.moved = now
+        self.waiting = waiting
+
+    def rate(self, now: float) -> float:
+        """Bytes read in a second since it began to wait."""
+        return self._read / max(now - self._began, LOOK_SECONDS)
+
+
+class UnreadAnswers:
+    """The connections of a server whose clients read more slowly than their answers are written."""
+
+    def __init__(self, most: int = UNREAD_BYTES, still: float = STILL_SECONDS) -> None:
+        self._most = most
+        self._still = still
+        self._readers: dict[Unread, _Reader] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, transport: Unread) -> None:
+        """Watch a connection whose answer waits."""
+        loop = asyncio.get_running_loop()
+        self._readers[transport] = _Reader(transport, loop.time())
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_SECONDS, self._look)
+        self._hold(loop.time())
+
+    def remove(self, transport: Unread) -> None:
+        """Forget a connection whose answer was read, or which is gone."""
+        self._readers.pop(transport, None)
+        if not self._readers and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._hold(now)
+        for reader in list(self._readers.values()):
+            if now - reader.moved > self._still:
+                self._cut(reader, "read nothing of its answer")
+        self._timer = loop.call_later(LOOK_SECONDS, self._look) if self._readers else None
+
+    def _hold(self, now: float) -> None:
+        """Look at all, and cut off whoever reads most slowly, the earliest first, until the others have room."""
+        for reader in self._readers.values():
+            reader.look(now)
+        waiting = sum(reader.waiting for reader in self._readers.values())
+        while waiting > self._most and len(self._readers) > 1:
+            slowest = min(self._readers.values(), key=lambda reader: (reader.rate(now), reader.moved))
+            waiting -= slowest.waiting
+            self._cut(slowest, "read its answer most slowly while too many waited")
+
+    def _cut(self, reader: _Reader, why: str) -> None:
+        log.info("Cut off a client that %s: %d bytes of it were left.", why, reader.waiting)
+        del self._readers[reader.transport]
+        reader.transport.abort()

@@ -1,0 +1,152 @@
+"""Answers that nobody reads are bounded in bytes and in time, and whoever reads is not cut off for them."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+
+from pippin.api.http import unread as room
+from pippin.api.http.protocol import InTurn, Turns, connections
+from pippin.api.http.unread import UnreadAnswers
+
+MB = 1 << 20
+SIZE = 16 * MB  # of which the kernel takes two or three at once
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """A large answer in one piece, in many at `/stream`, or a short one at `/health`."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    if scope["path"] == "/stream":
+        for _ in range(100):
+            await send({"type": "http.response.body", "body": b"x" * MB, "more_body": True})
+    body = b"ok" if scope["path"] == "/health" else b"x" * SIZE
+    await send({"type": "http.response.body", "body": body})
+
+
+class Clients:
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def ask(self, path: str = "/") -> asyncio.StreamReader:
+        """Ask, and read nothing beyond a few kilobytes."""
+        ours = socket.socket()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ours.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(ours, self._address)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=4096)
+        self._writers.append(writer)
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        return reader
+
+    async def leave(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def serving(unread: UnreadAnswers) -> AsyncIterator[Clients]:
+    config = uvicorn.Config(
+        InTurn(app, Turns(), frozenset({"/health"})),
+        http=connections(unread),
+        port=0,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+    )
+    server = uvicorn.Server(config)
+    serve = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    clients = Clients(server.servers[0].sockets[0].getsockname())
+    try:
+        yield clients
+    finally:
+        await clients.leave()
+        while server.server_state.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        server.should_exit = True
+        await serve
+
+
+async def rest(reader: asyncio.StreamReader) -> int:
+    """How much of the answer comes, with its head; a cut connection ends it."""
+    count = 0
+    with contextlib.suppress(ConnectionResetError):
+        while data := await reader.read(65536):
+            count += len(data)
+    return count
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    """In the event loop that the server runs in."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(test(), 60))
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LOOK_SECONDS", 0.1)
+
+
+def test_answers_that_nobody_reads_take_no_more_than_their_room(looks: None) -> None:
+    async def test() -> None:
+        unread = UnreadAnswers(most=4 * SIZE)
+        async with serving(unread) as clients:
+            for _ in range(12):
+                await clients.ask()
+                await asyncio.sleep(0.05)
+                assert sum(each.waiting for each in unread._readers.values()) <= 4 * SIZE
+            assert b"ok" in await (await clients.ask("/health")).read(4096)
+            assert len(unread._readers) in (3, 4)
+
+    run(test)
+
+
+def test_who_reads_slowly_gets_all_of_it_while_others_read_nothing(looks: None) -> None:
+    async def test() -> None:
+        async with serving(UnreadAnswers(most=3 * SIZE)) as clients:
+            honest = await clients.ask()
+            count = 0
+            while count < 6 * MB:
+                count += len(await honest.read(65536))
+            for _ in range(20):  # each of the silent comes later than the honest one
+                await clients.ask()
+                count += len(await honest.read(4096))
+                await asyncio.sleep(0.02)
+            assert count + await rest(honest) > SIZE
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/", "/stream"])
+def test_who_reads_nothing_is_cut_off_after_a_while(looks: None, path: str) -> None:
+    async def test() -> None:
+        unread = UnreadAnswers(still=0.5)
+        async with serving(unread) as clients:
+            reader = await clients.ask(path)
+            async with asyncio.timeout(10):
+                while not unread._readers:  # noqa: ASYNC110 - until its answer waits
+                    await asyncio.sleep(0.01)
+                while unread._readers:  # noqa: ASYNC110 - until it is cut off
+                    await asyncio.sleep(0.01)
+            assert await rest(reader) < SIZE
+
+    run(test)
+
+
+def test_one_answer_may_be_larger_than_the_room(looks: None) -> None:
+    async def test() -> None:
+        async with serving(UnreadAnswers(most=MB)) as clients:
+            reader = await clients.ask()
+            await asyncio.sleep(0.5)
+            assert await rest(reader) > SIZE
+
+    run(test)
