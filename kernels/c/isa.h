@@ -11,7 +11,7 @@ enum {
     PK_KEYS = 64,                           /* keys that attention looks at at a time */
     PK_MOST_DIM = 512,                      /* of a head */
     PK_QUERIES = 256,                       /* that one call of `attend` may be given, heads times tokens */
-    PK_SCRATCH = PK_KEYS * PK_MOST_DIM + 4 * PK_KEYS + 4 * PK_QUERIES, /* floats that a thread has to itself */
+    PK_SCRATCH = 3 * PK_KEYS * PK_MOST_DIM + 4 * PK_KEYS + 4 * PK_QUERIES, /* floats that a thread has to itself */
 };
 
 /* A product of some rows of a matrix with some vectors.
@@ -33,9 +33,9 @@ typedef struct pk_attend {
     const float *queries; /* the group's heads of token 0 */
     float *out;
     int64_t token_stride; /* of both */
-    const float *keys, *values;
-    int64_t capacity; /* position p lies at p modulo capacity */
-    int64_t start;    /* position of token 0 */
+    const pk_kv *kv; /* of the sequence */
+    int64_t head;    /* of keys and values */
+    int64_t start;   /* position of token 0 */
     int64_t first, last;
     int64_t window;
     int group, dim;

@@ -423,6 +423,12 @@ static void layer_norm(const float *x, const float *weight, const float *bias, f
     }
 }
 
+/* x and gate clipped at 7, x sigmoid(1.702 x), of gpt_oss. */
+enum { OAI_LIMIT = 7 };
+static const float OAI_ALPHA = 1.702f;
+
+INLINE F smaller(F a, F b) { return -larger(-a, -b); }
+
 INLINE F activated(const int activation, F x)
 {
     if (activation == PK_SILU)
@@ -440,6 +446,14 @@ static float activated_one(int activation, float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
+static float gated_one(int activation, float gate, float up)
+{
+    if (activation != PK_SWIGLU_OAI)
+        return activated_one(activation, gate) * up;
+    gate = fminf(gate, OAI_LIMIT);
+    return (fminf(fmaxf(up, -OAI_LIMIT), OAI_LIMIT) + 1.0f) * (gate / (1.0f + expf(-OAI_ALPHA * gate)));
+}
+
 static void gated(int activation, const float *gate, const float *up, int64_t count, float *out)
 {
     int64_t index = 0;
@@ -449,8 +463,14 @@ static void gated(int activation, const float *gate, const float *up, int64_t co
     if (activation == PK_GELU_TANH)
         for (; index + LANES <= count; index += LANES)
             store(out + index, activated(PK_GELU_TANH, load(gate + index)) * load(up + index));
+    if (activation == PK_SWIGLU_OAI)
+        for (; index + LANES <= count; index += LANES) {
+            F g = smaller(load(gate + index), splat(OAI_LIMIT));
+            F u = larger(smaller(load(up + index), splat(OAI_LIMIT)), splat(-OAI_LIMIT));
+            store(out + index, (u + 1.0f) * (g / (1.0f + exponential(-OAI_ALPHA * g))));
+        }
     for (; index < count; index++)
-        out[index] = activated_one(activation, gate[index]) * up[index];
+        out[index] = gated_one(activation, gate[index], up[index]);
 }
 
 /* Attention: keys are looked at in pieces of PK_KEYS, and the sums of exponentials of a query are rescaled when a piece
@@ -562,11 +582,70 @@ static void score_many(const float *query, const float *transposed, int dim, flo
         store(scores + part * LANES, sums[part]);
 }
 
+/* The 8 numbers of 4 bits of a word as bytes, the lowest first. */
+INLINE uint64_t spread(uint32_t word)
+{
+    uint64_t wide = word;
+    wide = (wide | wide << 16) & 0x0000ffff0000ffffu;
+    wide = (wide | wide << 8) & 0x00ff00ff00ff00ffu;
+    return (wide | wide << 4) & 0x0f0f0f0f0f0f0f0fu;
+}
+
+/* Packed keys or values [count, dim], from position `at` of one head on, as numbers. */
+static void unpack_positions(const pk_kv *kv, const uint32_t *words, const float *scales, const float *biases,
+                             int64_t at, int count, int dim, float *out)
+{
+    const int64_t a_position = dim * kv->bits / 32, groups = dim / kv->group;
+    uint8_t bytes[PK_MOST_DIM];
+    words += at * a_position;
+    scales += at * groups;
+    biases += at * groups;
+    for (int key = 0; key < count; key++, words += a_position, out += dim) {
+        if (kv->bits == 8)
+            memcpy(bytes, words, (size_t)dim);
+        else
+            for (int word = 0; word < a_position; word++) {
+                uint64_t eight = spread(words[word]);
+                memcpy(bytes + 8 * word, &eight, sizeof eight);
+            }
+        for (int group = 0; group < groups; group++) {
+            const F scale = splat(*scales++), bias = splat(*biases++);
+            const int first = group * (int)kv->group;
+            for (int index = first; index < first + kv->group; index += LANES) {
+                B narrow;
+                memcpy(&narrow, bytes + index, sizeof narrow);
+                store(out + index, __builtin_convertvector(narrow, F) * scale + bias);
+            }
+        }
+    }
+}
+
+/* Keys and values [count, dim] from a place on: in `memory` [2, PK_KEYS, dim] if they are packed. */
+INLINE void find_positions(const pk_attend *a, int64_t at, int count, float *memory, const float **keys,
+                           const float **values)
+{
+    const pk_kv *kv = a->kv;
+    if (kv->bits == 0) {
+        *keys = (const float *)kv->keys + a->head * kv->key_head_stride + at * a->dim;
+        *values = (const float *)kv->values + a->head * kv->value_head_stride + at * a->dim;
+        return;
+    }
+    const int64_t scales = a->head * kv->capacity * (a->dim / kv->group);
+    float *unpacked = memory + PK_KEYS * a->dim;
+    unpack_positions(kv, (const uint32_t *)kv->keys + a->head * kv->key_head_stride, kv->key_scales + scales,
+                     kv->key_biases + scales, at, count, a->dim, memory);
+    unpack_positions(kv, (const uint32_t *)kv->values + a->head * kv->value_head_stride, kv->value_scales + scales,
+                     kv->value_biases + scales, at, count, a->dim, unpacked);
+    *keys = memory;
+    *values = unpacked;
+}
+
 static void attend_piece(const pk_attend *a, int64_t position, int count, progress *states, float *scratch)
 {
-    const int64_t at = position % a->capacity;
-    const float *keys = a->keys + at * a->dim, *values = a->values + at * a->dim;
+    const float *keys, *values;
     float *scores = scratch, *transposed = scratch + PK_KEYS;
+    find_positions(a, (position + a->kv->shift) % a->kv->capacity, count, transposed + PK_KEYS * a->dim, &keys,
+                   &values);
     const int64_t queries = (a->last - a->first) * a->group;
     const int many = queries >= 12;
     if (many)
@@ -602,7 +681,7 @@ static void attend(const pk_attend *a, float *scratch)
         }
     const int64_t end = sees_to(a, a->last - 1);
     for (int64_t position = sees_from(a, a->first); position < end;) {
-        int64_t count = end - position, before_wrap = a->capacity - position % a->capacity;
+        int64_t count = end - position, before_wrap = a->kv->capacity - (position + a->kv->shift) % a->kv->capacity;
         count = count < PK_KEYS ? count : PK_KEYS;
         count = count < before_wrap ? count : before_wrap;
         attend_piece(a, position, (int)count, states, scratch);

@@ -12,6 +12,7 @@ typedef float F __attribute__((vector_size(LANES * 4)));
 typedef uint32_t U __attribute__((vector_size(LANES * 4)));
 typedef int32_t I __attribute__((vector_size(LANES * 4)));
 typedef uint16_t H __attribute__((vector_size(LANES * 2)));
+typedef uint8_t B __attribute__((vector_size(LANES)));
 typedef float F_memory __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint32_t U_memory __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t H_memory __attribute__((vector_size(LANES * 2), aligned(2), may_alias));

@@ -1,12 +1,13 @@
 """Matrices that vectors are multiplied with, in blocks of 16 rows."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin_kernels.structures import BLOCK, CMatrix
+from pippin_kernels.structures import BLOCK, CExperts, CMatrix
 
 Array = NDArray[Any]
 
@@ -100,6 +101,63 @@ class Matrix:
             self.group,
             TYPES[numbers.dtype],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """The networks of a mixture, of which a router chooses for each token: matrices of all of them, one behind the
+    other."""
+
+    router: Matrix | None  # None where others choose
+    gate: "Stack"
+    up: "Stack"
+    down: "Stack"
+    chosen: int  # networks that a token goes through
+    normalized: bool = True  # the weights of those chosen are 1 together
+
+    @property
+    def hidden(self) -> int:
+        return self.gate.matrix.columns
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.router, self.gate.matrix, self.up.matrix, self.down.matrix)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def structure(self) -> CExperts:
+        """As the library sees it; good as long as the experts are held. Raises `ValueError` for counts that differ."""
+        counts = {self.gate.count, self.up.count, self.down.count}
+        if self.router is not None:
+            counts.add(self.router.rows)
+        if len(counts) != 1:
+            raise ValueError("a mixture has as many matrices as its router has rows")
+        router = CMatrix() if self.router is None else self.router.structure()
+        structures = (stack.matrix.structure() for stack in (self.gate, self.up, self.down))
+        return CExperts(router, *structures, self.gate.count, self.chosen, self.normalized)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """As many matrices of one shape, one behind the other: `matrix` has the shape of one and the memory of all."""
+
+    matrix: Matrix
+    count: int
+
+    @classmethod
+    def of(cls, count: int, make: Callable[[int], Matrix]) -> Self:
+        """`make` gives each of them. They lie there twice one at a time."""
+        first = make(0)
+        held = {name: getattr(first, name) for name in ("weights", "scales", "biases", "addend")}
+        all_of = {
+            name: None if array is None else aligned((count, *array.shape), array.dtype)
+            for name, array in held.items()
+        }
+        for index in range(count):
+            one = first if index == 0 else make(index)
+            for name, whole in all_of.items():
+                if whole is not None:
+                    whole[index] = getattr(one, name)
+        return cls(replace(first, **all_of), count)
 
 
 def address(array: Array | None) -> int | None:

@@ -115,7 +115,8 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
-        kernels=on_cpu and _wants_kernels(options),
+        # They compute in float32 alone.
+        kernels=on_cpu and options.cpu_kernels == "auto" and options.dtype in ("auto", "float32"),
         sorts_slowly=on_cpu,
     )
 
@@ -125,13 +126,6 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
     if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
         return None
     return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
-
-
-def _wants_kernels(options: ModelOptions) -> bool:
-    """Whether the options ask for nothing that the kernels lack: these compute in float32, without adapters, and keep
-    keys and values unquantised."""
-    plain = options.kv_bits is None and options.adapter_path is None and not options.adapters
-    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.activations import swiglu_oai
 
 pk = pytest.importorskip("pippin_kernels", reason="the kernels are not built: make kernels")
 if pk.why_unavailable() is not None:
@@ -116,12 +117,16 @@ def test_norms_are_those_of_mlx(name: str, size: int) -> None:
 
 @instruction_sets
 @pytest.mark.parametrize(
-    ("activation", "theirs"), [("silu", nn.silu), ("gelu_tanh", nn.gelu_approx), ("gelu", nn.gelu)]
+    ("activation", "theirs"),
+    [("silu", nn.silu), ("gelu_tanh", nn.gelu_approx), ("gelu", nn.gelu), ("swiglu_oai", None)],
 )
 def test_gated_activations_are_those_of_mlx(name: str, activation: str, theirs: Any) -> None:
     gate = np.concatenate([np.linspace(-100, 100, 999, dtype=np.float32), normal(50) * 3])
     up = normal(gate.size, seed=1)
-    expected = np.array(theirs(mx.array(gate)) * mx.array(up))
+    if theirs is None:
+        expected = np.array(swiglu_oai(mx.array(gate), mx.array(up)))
+    else:
+        expected = np.array(theirs(mx.array(gate)) * mx.array(up))
     assert_near(kernels(name).gated(activation, gate, up), expected, 1e-6)
 
 
@@ -179,6 +184,105 @@ def test_attention_is_what_its_definition_says(
     for slot, start in enumerate(starts):
         expected = attended(queries[slot], keys[slot], values[slot], start, window, sinks)
         assert_near(found[slot], expected)
+
+
+@instruction_sets
+@draws
+@given(
+    starts=st.lists(st.integers(0, 200), min_size=1, max_size=3),
+    count=st.sampled_from([1, 3, 40]),
+    group=st.sampled_from([1, 3]),
+    dim=st.sampled_from([32, 64, 96]),
+    bits=st.sampled_from([4, 8]),
+    window=st.sampled_from([0, 30]),
+)
+def test_attention_reads_packed_keys_and_values_as_the_numbers_they_stand_for(
+    name: str, starts: list[int], count: int, group: int, dim: int, bits: int, window: int
+) -> None:
+    kv_heads, slots = 2, len(starts)
+    queries = normal(slots, count, kv_heads * group, dim)
+    parts, plain = [], []
+    for seed in (1, 2):
+        packed_parts = mx.quantize(mx.array(normal(slots, kv_heads, 256, dim, seed=seed)), 32, bits)
+        parts += [np.array(part) for part in packed_parts]
+        plain.append(np.array(mx.dequantize(*packed_parts, 32, bits)))
+    kv = pk.PackedKV(tuple(parts), bits, 32)
+    found = kernels(name).attention(queries, kv, np.array(starts), scale=dim**-0.5, window=window)
+    for slot, start in enumerate(starts):
+        expected = attended(queries[slot], plain[0][slot], plain[1][slot], start, window, None)
+        assert_near(found[slot], expected)
+
+
+def stacked(
+    bits: int | None, count: int, rows: int, columns: int, seed: int
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Matrices of experts with biases; their numbers, and the biases."""
+    weights, addends = mx.array(normal(count, rows, columns, seed=seed)), normal(count, rows, seed=seed + 1)
+    if bits is None:
+        stack = pk.Stack.of(
+            count, lambda index: pk.Matrix.dense(np.array(weights[index]), addend=addends[index])
+        )
+        return stack, np.array(weights), addends
+    words, scales, biases = mx.quantize(weights, 32, bits)
+    stack = pk.Stack.of(
+        count,
+        lambda index: pk.Matrix.packed(
+            *(np.array(part[index]) for part in (words, scales, biases)),
+            bits=bits,
+            group=32,
+            addend=addends[index],
+        ),
+    )
+    return stack, np.array(mx.dequantize(words, scales, biases, 32, bits)), addends
+
+
+@instruction_sets
+@draws
+@given(
+    bits=st.sampled_from([None, 3, 4, 8]),
+    count=st.integers(1, 9),
+    chosen=st.integers(1, 4),
+    inner=st.sampled_from([32, 64, 96]),
+    tokens=st.sampled_from([1, 2, 7, 30, 150]),
+    normalized=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_mixture_is_what_its_definition_says(
+    name: str, bits: int | None, count: int, chosen: int, inner: int, tokens: int, normalized: bool, seed: int
+) -> None:
+    chosen, hidden = min(chosen, count), 64
+    gate, gates, gate_biases = stacked(bits, count, inner, hidden, seed)
+    up, ups, up_biases = stacked(bits, count, inner, hidden, seed + 2)
+    down, downs, down_biases = stacked(bits, count, hidden, inner, seed + 4)
+    router = normal(count, hidden, seed=seed + 6) * 0.1
+    experts = pk.Experts(
+        router=pk.Matrix.dense(router), gate=gate, up=up, down=down, chosen=chosen, normalized=normalized
+    )
+    x = normal(tokens, hidden, seed=seed + 7)
+    scores = x.astype(np.float64) @ router.T
+    order = np.argsort(-scores, axis=-1)[:, :chosen].astype(np.int32)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    each = np.zeros((tokens, chosen, hidden))
+    weights = np.take_along_axis(powers, order, -1)
+    for token in range(tokens):
+        for place, expert in enumerate(order[token]):
+            left = gates[expert].astype(np.float64) @ x[token] + gate_biases[expert]
+            right = ups[expert].astype(np.float64) @ x[token] + up_biases[expert]
+            each[token, place] = downs[expert] @ (left / (1 + np.exp(-left)) * right) + down_biases[expert]
+    weights = weights / (weights if normalized else powers).sum(-1, keepdims=True)
+    assert_near(kernels(name).mixture(experts, "silu", x), (each * weights[..., None]).sum(1), 1e-5)
+    assert_near(kernels(name).mixture(experts, "silu", x, order), each, 1e-5)
+
+
+def test_an_expert_that_is_not_there_is_refused() -> None:
+    parts = {name: stacked(None, 3, 32, 32, seed)[0] for seed, name in enumerate(("gate", "up", "down"))}
+    experts = pk.Experts(router=None, **parts, chosen=1)
+    best = kernels(pk.instruction_sets()[0])
+    for wrong in (3, -1):
+        with pytest.raises(pk.KernelError, match="no such expert"):
+            best.mixture(experts, "silu", normal(1, 32), np.array([[wrong]], np.int32))
+    with pytest.raises(pk.KernelError, match="without a router"):
+        best.mixture(experts, "silu", normal(1, 32))
 
 
 @instruction_sets

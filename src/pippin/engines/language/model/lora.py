@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -67,6 +67,20 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
         return y + ((x @ self.down[rows]) @ self.up[rows]).astype(y.dtype)
 
 
+@runtime_checkable
+class AddsItself(Protocol):
+    """A model whose linear layers are not MLX's, and which adds to them what the adapters add."""
+
+    def linear_sizes(self, path: str) -> tuple[int, int] | None:
+        """What goes into a linear layer and what comes out, by its path in mlx-lm's model; None where there is none."""
+        ...
+
+    def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
+        """Add with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on, for each sequence those of
+        the adapter that is chosen for it."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Addition:
     """The matrices that one adapter adds to one layer, with its scale multiplied into `up`."""
@@ -88,23 +102,55 @@ def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adap
     layers = dict(model.named_modules())
     for path in sorted({path for additions in loaded for path in additions}):
         owners = [name for name, additions in zip(folders, loaded, strict=True) if path in additions]
-        base = layers.get(path)
-        if not isinstance(base, (nn.Linear, nn.QuantizedLinear)):
-            what = "has no such layer" if base is None else f"has a {type(base).__name__} there"
+        linear = _linear(model, layers, path)
+        if isinstance(linear, str):
             raise _refused(
-                owners[0], f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
+                owners[0],
+                f"it changes {path}, and the model {linear}; only plain linear layers can be adapted",
             )
-        _replace(model, path, _stacked(base, path, list(folders), loaded, adapters))
+        down, up = _stacked(linear, path, list(folders), loaded)
+        if isinstance(model, AddsItself):
+            model.adapt(path, adapters, down, up)
+        else:
+            _replace(model, path, AdaptedLinear(layers[path], adapters, down, up))
     return adapters
 
 
+def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_Linear | str":
+    """The linear layer at a path, or what the model has there instead."""
+    if isinstance(model, AddsItself):
+        sizes = model.linear_sizes(path)
+        missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
+        return missing if sizes is None else _Linear(*sizes, mx.float32)
+    match layers.get(path):
+        case nn.QuantizedLinear() as base:
+            out, words = base.weight.shape
+            return _Linear(words * 32 // base.bits, out, base.scales.dtype)
+        case nn.Linear() as base:
+            out, inside = base.weight.shape
+            return _Linear(inside, out, base.weight.dtype)
+        case None:
+            return "has no such layer"
+        case base if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
+            return _Linear(*sizes, mx.float32)  # a linear layer that is not MLX's
+        case base:
+            return f"has a {type(base).__name__} there"
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A linear layer that can be adapted."""
+
+    inside: int
+    out: int
+    dtype: mx.Dtype  # of what is added
+
+
 def _stacked(
-    base: nn.Module, path: str, names: list[str], loaded: list[dict[str, _Addition]], adapters: Adapters
-) -> AdaptedLinear:
-    out, inside = base.weight.shape
-    if isinstance(base, nn.QuantizedLinear):
-        inside = inside * 32 // base.bits
-    dtype = base.scales.dtype if isinstance(base, nn.QuantizedLinear) else base.weight.dtype
+    linear: _Linear, path: str, names: list[str], loaded: list[dict[str, _Addition]]
+) -> tuple[mx.array, mx.array]:
+    """`down` [adapters, in, rank] and `up` [adapters, rank, out], ranks padded with zeros."""
+    inside, out, dtype = linear.inside, linear.out, linear.dtype
     rank = max(additions[path].down.shape[1] for additions in loaded if path in additions)
     down = mx.zeros((len(names) + 1, inside, rank), dtype=dtype)
     up = mx.zeros((len(names) + 1, rank, out), dtype=dtype)
@@ -124,7 +170,7 @@ def _stacked(
         down[index, :, :own] = found.down.astype(dtype)
         up[index, :own] = found.up.astype(dtype)
     mx.eval(down, up)
-    return AdaptedLinear(base, adapters, down, up)
+    return down, up
 
 
 def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:

@@ -18,6 +18,7 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
+from pippin.engines.language.vision.model import VisionModel
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +62,13 @@ def load_weights(
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
         return found
-    if plan.kernels and kernel_threads is not None:
-        reason = kernels.why_not(model)
-        if reason is None:
-            return _put_on_kernels(model, plan, progress, info, kernel_threads), config
-        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, reason)
+    if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
+        try:
+            model = _put_on_kernels(model, plan, progress, info, kernel_threads)
+        except kernels.OtherAnswer as error:
+            # Its weights were taken.
+            log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
+            model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
     _cast_weights(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
@@ -74,18 +77,25 @@ def load_weights(
 def _put_on_kernels(
     model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
 ) -> nn.Module:
-    """The model as the kernels compute it, its weights as they are stored."""
+    """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is where they
+    cannot. Raises `kernels.OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any more
+    then."""
+    way = kernels.way_of(model)
+    if way.means == "float32":
+        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
+        return model
     total = weight_bytes(model)
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
     try:
-        found = kernels.on_kernels(model, threads)
+        found, used = kernels.put_on(model, way, threads)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
-    log.info("%s runs on the kernels for CPUs, with %s", info.id, found.instruction_set)
+    because = "" if way.reason is None else f": {way.reason}"
+    log.info("%s runs on the kernels for CPUs, by %s, with %s%s", info.id, way.means, used, because)
     return found
 
 
@@ -203,7 +213,6 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
 
 def weight_bytes(model: nn.Module) -> int:
     """The size of all parameters."""
-    held = getattr(model, "weight_bytes", None)  # of a model whose weights are not MLX's arrays
-    if isinstance(held, int):
-        return held
-    return sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    arrays: int = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    # Some layers hold weights that are not MLX's arrays, and say how many bytes.
+    return arrays + sum(int(getattr(module, "weight_bytes", 0)) for _, module in model.named_modules())
