@@ -26,6 +26,33 @@ INLINE F table_of(int bits)
 }
 #endif
 
+/* What fp4's three bits below the sign stand for, twice, so that a table of 16 has the negative ones behind them. */
+INLINE F fp4_table(void)
+{
+    const float sizes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    F table;
+    for (int index = 0; index < LANES; index++)
+        table[index] = index < 8 ? sizes[index % 8] : -sizes[index % 8];
+    return table;
+}
+
+/* Number `index` of the eight of fp4 in a word. */
+INLINE F fp4(U word, int index, F table)
+{
+    const U found = word >> (4 * index);
+#if LANES == 16
+    return _mm512_permutexvar_ps((__m512i)found, table);
+#elif LANES == 8
+    const U sign = (word << (28 - 4 * index)) & 0x80000000;
+    return (F)((U)_mm256_permutevar8x32_ps(table, (__m256i)found) ^ sign);
+#else
+    (void)table;
+    const I size = (I)(found & 7), negative = -(I)((found >> 3) & 1);
+    const I twice = size + ((size > 4) & (size - 4)) + ((size > 6) & 2);
+    return __builtin_convertvector((twice ^ negative) - negative, F) * 0.5f;
+#endif
+}
+
 /* Number `index` of the 32 that `bits` words hold. Bits lie from the lowest to the highest, across words. */
 INLINE F field(const U *words, int bits, int index, F table)
 {
@@ -117,6 +144,47 @@ INLINE void single_packed(const pk_tile *tile, int64_t row, const int bits)
     finish(tile, 0, row, sum);
 }
 
+/* fp4, for one vector or a panel: a group is multiplied by its scale once, or each weight is, whichever is less work. */
+INLINE void floats4(const pk_tile *tile, int64_t panel, int64_t row, const int format, const int width)
+{
+    enum { CHAINS = 4 }; /* of additions that do not wait for each other */
+    const pk_matrix *matrix = tile->matrix;
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (matrix->columns / 8) * PK_BLOCK + lane;
+    int64_t at = block * groups * PK_BLOCK + lane;
+    const float *x = tile->panels + panel * matrix->columns * width;
+    const F table = fp4_table();
+    F sums[WIDEST];
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        sums[token] = beginning(tile, panel * width + token, row, 0);
+    for (int64_t place = 0; place < groups; place++, at += PK_BLOCK) {
+        const F scale = load_scale(format, matrix->scales, at);
+        F parts[CHAINS] = {{0}};
+        for (int word = 0; word < group / 8; word++, words += PK_BLOCK, x += 8 * width) {
+            const U held = load_words(words);
+#pragma GCC unroll 8
+            for (int index = 0; index < 8; index++) {
+                const F weight = fp4(held, index, table);
+                if (width == 1) {
+                    parts[index % CHAINS] += weight * x[index];
+                    continue;
+                }
+                const F scaled = weight * scale;
+#pragma GCC unroll 16
+                for (int token = 0; token < width; token++)
+                    sums[token] += scaled * x[index * width + token];
+            }
+        }
+        if (width == 1)
+            sums[0] += scale * ((parts[0] + parts[1]) + (parts[2] + parts[3]));
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        finish(tile, panel * width + token, row, sums[token]);
+}
+
 INLINE void packed(const pk_tile *tile, int64_t panel, int64_t row, const int bits, const int width)
 {
     const pk_matrix *matrix = tile->matrix;
@@ -199,6 +267,11 @@ INLINE void dense(const pk_tile *tile, int64_t panel, int64_t row, const int typ
         else                                                                                                           \
             packed(tile, panel, row, BITS, WIDTH);                                                                     \
     }
+#define FLOATS4(FORMAT, WIDTH)                                                                                         \
+    static void floats4_##FORMAT##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                            \
+    {                                                                                                                  \
+        floats4(tile, panel, row, FORMAT, WIDTH);                                                                      \
+    }
 #define DENSE(TYPE, WIDTH)                                                                                             \
     static void dense_##TYPE##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                                \
     {                                                                                                                  \
@@ -213,10 +286,13 @@ INLINE void dense(const pk_tile *tile, int64_t panel, int64_t row, const int typ
     PACKED(8, WIDTH)                                                                                                   \
     DENSE(0, WIDTH)                                                                                                    \
     DENSE(1, WIDTH)                                                                                                    \
-    DENSE(2, WIDTH)
+    DENSE(2, WIDTH)                                                                                                    \
+    FLOATS4(PK_MXFP4, WIDTH)                                                                                           \
+    FLOATS4(PK_NVFP4, WIDTH)
 #define NAMES(WIDTH)                                                                                                   \
     {packed_2_##WIDTH, packed_3_##WIDTH, packed_4_##WIDTH, packed_5_##WIDTH, packed_6_##WIDTH,                         \
-     packed_8_##WIDTH, dense_0_##WIDTH,  dense_1_##WIDTH,  dense_2_##WIDTH}
+     packed_8_##WIDTH, dense_0_##WIDTH,  dense_1_##WIDTH,  dense_2_##WIDTH,  floats4_PK_MXFP4_##WIDTH,                 \
+     floats4_PK_NVFP4_##WIDTH}
 
 typedef void (*straight)(const pk_tile *tile, int64_t panel, int64_t row);
 
@@ -230,7 +306,7 @@ FORMATS(8)
 FORMATS(16)
 #endif
 static const int widths[] = {1, 4, 8, 16};
-static const straight straights[][9] = {
+static const straight straights[][11] = {
     NAMES(1),
     NAMES(4),
 #if WIDEST >= 8
@@ -245,14 +321,12 @@ enum { WIDTHS = sizeof straights / sizeof *straights };
 
 static int format_of(const pk_matrix *matrix)
 {
-    switch (matrix->bits) {
-    case 2: return 0;
-    case 3: return 1;
-    case 4: return 2;
-    case 5: return 3;
-    case 6: return 4;
-    case 8: return 5;
-    default: return 6 + matrix->type;
+    static const int of_bits[] = {[2] = 0, [3] = 1, [4] = 2, [5] = 3, [6] = 4, [8] = 5};
+    switch (matrix->format) {
+    case PK_AFFINE: return of_bits[matrix->bits];
+    case PK_DENSE: return 6 + matrix->type;
+    case PK_MXFP4: return 9;
+    default: return 10;
     }
 }
 
@@ -301,6 +375,22 @@ INLINE void unpack_packed(const pk_matrix *matrix, int64_t row, int64_t from, in
     }
 }
 
+INLINE void unpack_floats4(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, const int format, float *out)
+{
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / group;
+    const uint32_t *words =
+        (const uint32_t *)matrix->weights + lane + (block * (matrix->columns / 8) + from / 8) * PK_BLOCK;
+    const F table = fp4_table();
+    for (int64_t column = from; column < to; column += 8, words += PK_BLOCK) {
+        const F scale = load_scale(format, matrix->scales, (block * groups + column / group) * PK_BLOCK + lane);
+        const U held = load_words(words);
+#pragma GCC unroll 8
+        for (int index = 0; index < 8; index++, out += ROWS)
+            store(out, fp4(held, index, table) * scale);
+    }
+}
+
 INLINE void unpack_dense(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, const int type, float *out)
 {
     int64_t at = (row / PK_BLOCK * matrix->columns + from) * PK_BLOCK + row % PK_BLOCK;
@@ -319,7 +409,9 @@ static void unpack(const pk_matrix *matrix, int64_t row, int64_t from, int64_t t
     case 5: unpack_packed(matrix, row, from, to, 8, out); break;
     case 6: unpack_dense(matrix, row, from, to, PK_F32, out); break;
     case 7: unpack_dense(matrix, row, from, to, PK_F16, out); break;
-    default: unpack_dense(matrix, row, from, to, PK_BF16, out);
+    case 8: unpack_dense(matrix, row, from, to, PK_BF16, out); break;
+    case 9: unpack_floats4(matrix, row, from, to, PK_MXFP4, out); break;
+    default: unpack_floats4(matrix, row, from, to, PK_NVFP4, out);
     }
 }
 

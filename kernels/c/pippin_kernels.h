@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define PK_ABI 1
+#define PK_ABI 2
 #define PK_BLOCK 16
 
 #if defined(__GNUC__)
@@ -30,6 +30,9 @@ enum { PK_OK = 0, PK_REFUSED = -1 };
 /* Types of stored numbers. */
 enum { PK_F32 = 0, PK_F16 = 1, PK_BF16 = 2 };
 
+/* How a matrix is stored. */
+enum { PK_AFFINE = 0, PK_DENSE = 1, PK_MXFP4 = 2, PK_NVFP4 = 3 };
+
 /* Activation functions of the feed-forward network. */
 enum { PK_SILU = 0, PK_GELU_TANH = 1, PK_GELU = 2 };
 
@@ -38,16 +41,20 @@ typedef struct pk_context pk_context;
 
 /* A matrix [rows, columns] that vectors are multiplied with. Its memory belongs to the caller and must outlive it.
  *
- * bits 2, 3, 4, 5, 6, 8: `weights` are MLX's packed words, uint32 [blocks, columns * bits / 32, 16]; `scales` and
- * `biases` are [blocks, columns / group, 16] of `type`; a weight is its bits * scale + bias. bits 16 and 32: `weights`
- * are [blocks, columns, 16] of `type`, and there is nothing else. `addend` is the bias of a linear layer,
- * float32 [blocks * 16], or NULL. The sizes in bytes are those of the memory, so that it is never read beyond its end. */
+ * PK_AFFINE: `weights` are MLX's packed words of 2, 3, 4, 5, 6 or 8 bits, uint32 [blocks, columns * bits / 32, 16];
+ * `scales` and `biases` are [blocks, columns / group, 16] of `type`; a weight is its bits * scale + bias.
+ * PK_MXFP4, PK_NVFP4: words of 4 bits, which are numbers of sign, 2 bits of exponent and 1 of fraction (E2M1: 0, 0.5, 1,
+ * 1.5, 2, 3, 4, 6); `scales` are bytes [blocks, columns / group, 16]: in MXFP4 powers of two (E8M0, 2^(byte - 127)) in
+ * groups of 32, in NVFP4 numbers of 8 bits (E4M3) in groups of 16. No `biases`; `type` says nothing.
+ * PK_DENSE: `weights` are [blocks, columns, 16] of `type`, whose bits `bits` are, and there is nothing else.
+ * `addend` is the bias of a linear layer, float32 [blocks * 16], or NULL. The sizes in bytes are those of the memory, so
+ * that it is never read beyond its end. */
 typedef struct pk_matrix {
     const void *weights, *scales, *biases;
     const float *addend;
     int64_t rows, columns;
     int64_t weight_bytes, scale_bytes, bias_bytes, addend_bytes;
-    int32_t bits, group, type;
+    int32_t bits, group, type, format;
 } pk_matrix;
 
 /* Rotary positions. `inverse_frequencies` has dims / 2 numbers; NULL stands for no rotation. `interleaved` pairs number

@@ -10,21 +10,45 @@ static int64_t blocks_of(const pk_matrix *matrix) { return (matrix->rows + PK_BL
 
 static int64_t size_of(int type) { return type == PK_F32 ? 4 : 2; }
 
-static int is_packed(const pk_matrix *matrix) { return matrix->bits <= 8; }
+static int is_affine(const pk_matrix *matrix) { return matrix->format == PK_AFFINE; }
 
-static int check_packed(const pk_matrix *m)
+static int64_t words_of(const pk_matrix *m) { return blocks_of(m) * (m->columns * m->bits / 32) * PK_BLOCK; }
+
+static int64_t scales_of(const pk_matrix *m) { return blocks_of(m) * (m->columns / m->group) * PK_BLOCK; }
+
+static int check_affine(const pk_matrix *m)
 {
-    if (m->bits < 2 || m->bits == 7)
+    if (m->bits < 2 || m->bits > 8 || m->bits == 7)
         return pk_refuse("Weights are packed in 2, 3, 4, 5, 6 or 8 bits.");
     if (m->group != 32 && m->group != 64 && m->group != 128)
         return pk_refuse("Groups of packed weights have 32, 64 or 128 columns.");
     if (m->columns % m->group != 0)
         return pk_refuse("The columns of a packed matrix are whole groups.");
-    int64_t blocks = blocks_of(m), scales = blocks * (m->columns / m->group) * PK_BLOCK * size_of(m->type);
+    int64_t scales = scales_of(m) * size_of(m->type);
     if (m->scales == NULL || m->biases == NULL || m->scale_bytes < scales || m->bias_bytes < scales)
         return pk_refuse("A packed matrix has too few scales or biases for its shape.");
-    if (m->weight_bytes < blocks * (m->columns / 32 * m->bits) * PK_BLOCK * 4)
+    if (m->weight_bytes < words_of(m) * 4)
         return pk_refuse("A packed matrix has too few words for its shape.");
+    return PK_OK;
+}
+
+static int check_fp4(const pk_matrix *m)
+{
+    if (m->bits != 4 || m->group != (m->format == PK_MXFP4 ? 32 : 16))
+        return pk_refuse("MXFP4 has groups of 32 columns, NVFP4 of 16, and both have 4 bits.");
+    if (m->columns % m->group != 0)
+        return pk_refuse("The columns of a packed matrix are whole groups.");
+    if (m->scales == NULL || m->scale_bytes < scales_of(m) || m->weight_bytes < words_of(m) * 4)
+        return pk_refuse("A packed matrix has too few scales or words for its shape.");
+    return PK_OK;
+}
+
+static int check_dense(const pk_matrix *m)
+{
+    if (m->bits != 8 * size_of(m->type))
+        return pk_refuse("Dense weights have the bits of their type.");
+    if (m->weight_bytes < blocks_of(m) * m->columns * PK_BLOCK * size_of(m->type))
+        return pk_refuse("A matrix has too few weights for its shape.");
     return PK_OK;
 }
 
@@ -39,13 +63,13 @@ int pk_check(const pk_matrix *m)
         return pk_refuse("A matrix has no weights.");
     if (m->addend != NULL && m->addend_bytes < blocks_of(m) * PK_BLOCK * 4)
         return pk_refuse("The bias of a linear layer is too short for its rows.");
-    if (is_packed(m))
-        return check_packed(m);
-    if (m->bits != 8 * size_of(m->type))
-        return pk_refuse("Dense weights have the bits of their type.");
-    if (m->weight_bytes < blocks_of(m) * m->columns * PK_BLOCK * size_of(m->type))
-        return pk_refuse("A matrix has too few weights for its shape.");
-    return PK_OK;
+    switch (m->format) {
+    case PK_AFFINE: return check_affine(m);
+    case PK_DENSE: return check_dense(m);
+    case PK_MXFP4:
+    case PK_NVFP4: return check_fp4(m);
+    default: return pk_refuse("A matrix is stored in a way that is not known.");
+    }
 }
 
 /* One matrix is cut into parts of whole tiles; the parts of all matrices are the chunks of one job. */
@@ -120,7 +144,7 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
     if (job->width == 1) {
         if (pk_enlarge(&context->panels, &context->panels_size, matrix->columns) != PK_OK)
             return PK_REFUSED;
-        if (is_packed(matrix))
+        if (is_affine(matrix))
             isa->sum(x, matrix->columns, matrix->group, context->panels);
         job->panels = x;
         job->sums = context->panels;
@@ -140,7 +164,7 @@ static int are_alike(const pk_products *products)
 {
     for (int index = 1; index < products->count; index++)
         if (products->matrices[index]->group != products->matrices[0]->group ||
-            is_packed(products->matrices[index]) != is_packed(products->matrices[0]))
+            is_affine(products->matrices[index]) != is_affine(products->matrices[0]))
             return 0;
     return 1;
 }
@@ -227,9 +251,29 @@ static float number_at(int type, const void *p, int64_t index)
     return found;
 }
 
+/* Numbers of 8 bits: sign, 4 bits of exponent and 3 of fraction; their places in float16 are one exponent apart. */
+static float from_e4m3(uint8_t byte)
+{
+    return from_half((uint16_t)((byte & 0x80) << 8 | (byte & 0x7f) << 7)) * 0x1p8f;
+}
+
+static float fp4_scale(const pk_matrix *m, int64_t index)
+{
+    uint8_t byte = ((const uint8_t *)m->scales)[index];
+    return m->format == PK_MXFP4 ? ldexpf(1.0f, byte - 127) : from_e4m3(byte);
+}
+
+static float weight_of(const pk_matrix *m, uint32_t found, int64_t at)
+{
+    static const float sizes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    if (is_affine(m))
+        return (float)found * number_at(m->type, m->scales, at) + number_at(m->type, m->biases, at);
+    return (found & 8 ? -sizes[found & 7] : sizes[found & 7]) * fp4_scale(m, at);
+}
+
 static void packed_row(const pk_matrix *m, int64_t block, int64_t lane, float *out)
 {
-    const uint32_t *words = (const uint32_t *)m->weights + block * (m->columns / 32 * m->bits) * PK_BLOCK + lane;
+    const uint32_t *words = (const uint32_t *)m->weights + block * (m->columns * m->bits / 32) * PK_BLOCK + lane;
     const int64_t groups = m->columns / m->group;
     for (int64_t column = 0; column < m->columns; column++) {
         int64_t bit = column * m->bits, word = bit / 32, shift = bit % 32;
@@ -237,8 +281,7 @@ static void packed_row(const pk_matrix *m, int64_t block, int64_t lane, float *o
         if (shift + m->bits > 32)
             found |= words[(word + 1) * PK_BLOCK] << (32 - shift);
         found &= (1u << m->bits) - 1;
-        int64_t at = (block * groups + column / m->group) * PK_BLOCK + lane;
-        out[column] = (float)found * number_at(m->type, m->scales, at) + number_at(m->type, m->biases, at);
+        out[column] = weight_of(m, found, (block * groups + column / m->group) * PK_BLOCK + lane);
     }
 }
 
@@ -251,7 +294,7 @@ int pk_rows(const pk_matrix *matrix, const int32_t *indexes, int64_t count, floa
         if (row < 0 || row >= matrix->rows)
             return pk_refuse("A token is not one of the vocabulary.");
         int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK;
-        if (is_packed(matrix))
+        if (matrix->format != PK_DENSE)
             packed_row(matrix, block, lane, out);
         else
             for (int64_t column = 0; column < matrix->columns; column++)

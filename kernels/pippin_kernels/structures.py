@@ -2,7 +2,7 @@
 
 import ctypes as c
 
-ABI = 1
+ABI = 2
 BLOCK = 16
 
 
@@ -21,6 +21,7 @@ class CMatrix(c.Structure):
         ("bits", c.c_int32),
         ("group", c.c_int32),
         ("type", c.c_int32),
+        ("format", c.c_int32),
     ]
 
 

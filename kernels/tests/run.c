@@ -36,8 +36,9 @@ static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, i
 {
     int64_t blocks = (rows + PK_BLOCK - 1) / PK_BLOCK, size = type == PK_F32 ? 4 : 2;
     pk_matrix m = {.rows = rows, .columns = columns, .bits = bits, .group = group, .type = type};
+    m.format = bits > 8 ? PK_DENSE : PK_AFFINE;
     if (bits <= 8) {
-        m.weight_bytes = blocks * columns / 32 * bits * PK_BLOCK * 4;
+        m.weight_bytes = blocks * (columns * bits / 32) * PK_BLOCK * 4;
         uint32_t *words = malloc((size_t)m.weight_bytes);
         for (int64_t index = 0; index < m.weight_bytes / 4; index++)
             words[index] = state = state * 1664525u + 1013904223u;
@@ -51,6 +52,24 @@ static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, i
     }
     m.addend = filled(blocks * PK_BLOCK, PK_F32);
     m.addend_bytes = blocks * PK_BLOCK * 4;
+    return m;
+}
+
+static pk_matrix float4_of(int64_t rows, int64_t columns, int format)
+{
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    pk_matrix m = matrix_of(rows, columns, 4, 32, PK_F32);
+    free((void *)m.scales);
+    free((void *)m.biases);
+    m.format = format;
+    m.group = group;
+    m.biases = NULL;
+    m.bias_bytes = 0;
+    m.scale_bytes = (rows + PK_BLOCK - 1) / PK_BLOCK * (columns / group) * PK_BLOCK;
+    uint8_t *scales = malloc((size_t)m.scale_bytes);
+    for (int64_t index = 0; index < m.scale_bytes; index++)
+        scales[index] = (uint8_t)(format == PK_MXFP4 ? 120 + index % 9 : index % 0x7f);
+    m.scales = scales;
     return m;
 }
 
@@ -80,9 +99,9 @@ static void compare(const char *what, const char *name, const float *a, const fl
 static pk_context *contexts[MOST_SETS];
 static int sets = 0;
 
-static void try_products(int64_t rows, int64_t columns, int bits, int group, int type, int64_t tokens)
+static void try_products(pk_matrix m, int64_t tokens)
 {
-    pk_matrix m = matrix_of(rows, columns, bits, group, type);
+    const int64_t rows = m.rows, columns = m.columns;
     float *x = filled(tokens * columns, PK_F32), *first = malloc((size_t)(tokens * rows) * 4);
     for (int set = 0; set < sets; set++) {
         float *out = malloc((size_t)(tokens * rows) * 4);
@@ -206,11 +225,15 @@ int main(void)
     for (int b = 0; b < 6; b++)
         for (int t = 0; t < 6; t++)
             for (int type = PK_F32; type <= PK_BF16; type++)
-                try_products(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type, tokens[t]);
+                try_products(matrix_of(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type), tokens[t]);
     for (int t = 0; t < 6; t++)
         for (int type = PK_F32; type <= PK_BF16; type++)
-            try_products(21, 67, type == PK_F32 ? 32 : 16, 0, type, tokens[t]);
-    try_products(33, 1152, 4, 64, PK_F32, 50);
+            try_products(matrix_of(21, 67, type == PK_F32 ? 32 : 16, 0, type), tokens[t]);
+    for (int t = 0; t < 6; t++) {
+        try_products(float4_of(37, 32 * (1 + 20 * (t % 2)), PK_MXFP4), tokens[t]);
+        try_products(float4_of(37, 16 * (1 + 50 * (t % 2)), PK_NVFP4), tokens[t]);
+    }
+    try_products(matrix_of(33, 1152, 4, 64, PK_F32), 50);
     try_decoder(3, 1, 12);
     try_decoder(1, 40, 2);
     for (int set = 0; set < sets; set++)

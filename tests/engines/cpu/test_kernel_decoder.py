@@ -50,16 +50,27 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gemma", {}),
     ("gemma2", {}),
 ]
-FORMATS = [(None, mx.float32), (None, mx.bfloat16), (4, mx.float16), (8, mx.float32), (3, mx.bfloat16)]
+FORMATS: list[tuple[int | str | None, mx.Dtype]] = [
+    (None, mx.float32),
+    (None, mx.bfloat16),
+    (4, mx.float16),
+    (8, mx.float32),
+    (3, mx.bfloat16),
+    ("mxfp4", mx.bfloat16),
+    ("nvfp4", mx.bfloat16),
+]
 
 
-def made(architecture: str, changes: dict[str, Any], bits: int | None, type: mx.Dtype) -> nn.Module:
+def made(architecture: str, changes: dict[str, Any], bits: int | str | None, type: mx.Dtype) -> nn.Module:
+    """`bits` of affine quantisation, another quantisation's name, or None."""
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
     arguments = {"model_type": architecture, **BASE, **changes}
     mx.random.seed(7)
     model = module.Model(module.ModelArgs.from_dict(arguments))
     model.update(tree_map(lambda a: a + 0.08 * mx.random.normal(a.shape), model.parameters()))
-    if bits is not None:
+    if isinstance(bits, str):
+        nn.quantize(model, mode=bits)
+    elif bits is not None:
         nn.quantize(model, 32, bits)
     model.update(cast(model.parameters(), type))
     return model
@@ -72,7 +83,7 @@ def cast(parameters: Any, type: mx.Dtype) -> Any:
 @pytest.mark.parametrize(("bits", "type"), FORMATS)
 @pytest.mark.parametrize(("architecture", "changes"), CASES)
 def test_logits_are_those_of_mlx_in_float32(
-    architecture: str, changes: dict[str, Any], bits: int | None, type: mx.Dtype
+    architecture: str, changes: dict[str, Any], bits: int | str | None, type: mx.Dtype
 ) -> None:
     reference = made(architecture, changes, bits, type)
     reference.update(cast(reference.parameters(), mx.float32))

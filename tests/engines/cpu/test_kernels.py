@@ -81,6 +81,62 @@ def test_products_with_packed_weights_are_those_with_the_numbers_they_stand_for(
 @instruction_sets
 @draws
 @given(
+    format=st.sampled_from(["mxfp4", "nvfp4"]),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 70),
+    tokens=st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 50]),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_with_fp4_are_those_with_the_numbers_they_stand_for(
+    name: str, format: str, rows: int, groups: int, tokens: int, with_bias: bool, seed: int
+) -> None:
+    group = {"mxfp4": 32, "nvfp4": 16}[format]
+    random = np.random.default_rng(seed)
+    words = random.integers(0, 2**32, (rows, groups * group // 8), np.uint32)
+    # Scales of all sizes that a model may have, and so of both signs in nvfp4.
+    scales = (
+        random.integers(110, 135, (rows, groups))
+        if format == "mxfp4"
+        else random.integers(0, 255, (rows, groups))
+    )
+    scales = np.where(scales == 127, 0, scales).astype(np.uint8)
+    exact = fp4_numbers(words, scales, format)
+    addend = normal(rows, seed=seed + 1) if with_bias else None
+    matrix = pk.Matrix.float4(words, scales, format=format, addend=addend)
+    x = normal(tokens, groups * group, seed=seed + 2)
+    expected = x.astype(np.float64) @ exact.T + (0 if addend is None else addend)
+    assert_near(kernels(name).product(matrix, x), expected)
+    indexes = np.arange(rows, dtype=np.int32)[::-1].copy()
+    assert_near(kernels(name).rows(matrix, indexes), exact[::-1], 1e-7)
+
+
+def fp4_numbers(words: np.ndarray, scales: np.ndarray, format: str) -> np.ndarray:
+    """What MLX takes the weights for, in float64. It is given four groups at least, as it wants."""
+    groups, size = scales.shape[1], words.shape[1] // scales.shape[1]
+    more = -groups % 4
+    wide = np.pad(words, ((0, 0), (0, more * size))), np.pad(scales, ((0, 0), (0, more)))
+    found = mx.dequantize(*map(mx.array, wide), mode=format, dtype=mx.float32)
+    return np.array(found, np.float64)[:, : words.shape[1] * 8]
+
+
+@instruction_sets
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
+def test_every_scale_of_fp4_has_its_value(name: str, format: str) -> None:
+    finite = [each for each in range(256) if each != 255 and (format == "mxfp4" or each != 127)]
+    scales = np.array(finite, np.uint8)[:, None]
+    words = np.full((len(finite), {"mxfp4": 4, "nvfp4": 2}[format]), 0x22222222, np.uint32)  # ones
+    matrix = pk.Matrix.float4(words, scales, format=format)
+    first = np.zeros((1, matrix.columns), np.float32)
+    first[0, 0] = 1
+    for tokens in (1, 4, 40):
+        found = kernels(name).product(matrix, first.repeat(tokens, 0))
+        assert (found == fp4_numbers(words, scales, format)[:, 0]).all()
+
+
+@instruction_sets
+@draws
+@given(
     type=st.sampled_from(TYPES),
     rows=st.integers(1, 70),
     columns=st.integers(1, 700),
@@ -91,8 +147,10 @@ def test_products_with_dense_weights_are_those_with_their_numbers(
 ) -> None:
     weights = mx.array(normal(rows, columns)).astype(type)
     x = normal(tokens, columns, seed=1)
-    expected = x.astype(np.float64) @ np.array(weights.astype(mx.float32), np.float64).T
-    assert_near(kernels(name).product(pk.Matrix.dense(stored(weights)), x), expected)
+    exact = np.array(weights.astype(mx.float32), np.float64).T
+    found = kernels(name).product(pk.Matrix.dense(stored(weights)), x)
+    # What a sum is wrong by goes with its summands, which may cancel each other out.
+    assert (np.abs(found - x.astype(np.float64) @ exact) <= 1e-6 * (np.abs(x) @ np.abs(exact))).all()
 
 
 @instruction_sets
@@ -235,6 +293,26 @@ def test_damaged_weights_are_refused(changes: dict[str, Any]) -> None:
         packed(**changes)
 
 
+@pytest.mark.parametrize(
+    ("words", "scales", "format"),
+    [
+        (np.zeros((20, 8), np.uint32), np.zeros((20, 1), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.zeros((19, 2), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.zeros((20, 2), np.float32), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.full((20, 2), 255, np.uint8), "mxfp4"),
+        (np.zeros((20, 7), np.uint32), np.zeros((20, 1), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.int32), np.zeros((20, 2), np.uint8), "mxfp4"),
+        (np.zeros((0, 8), np.uint32), np.zeros((0, 2), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.zeros((20, 2), np.uint8), "nvfp4"),
+        (np.zeros((20, 8), np.uint32), np.full((20, 4), 127, np.uint8), "nvfp4"),
+        (np.zeros((20, 8), np.uint32), np.full((20, 4), 255, np.uint8), "nvfp4"),
+    ],
+)
+def test_damaged_weights_of_fp4_are_refused(words: np.ndarray, scales: np.ndarray, format: str) -> None:
+    with pytest.raises(ValueError):
+        pk.Matrix.float4(words, scales, format=format)
+
+
 def test_the_library_itself_refuses_memory_that_is_too_short() -> None:
     from pippin_kernels.binding import library
 
@@ -242,6 +320,22 @@ def test_the_library_itself_refuses_memory_that_is_too_short() -> None:
         structure = packed().structure()
         setattr(structure, field, getattr(structure, field) - 1)
         assert library().pk_check(structure) == -1
+    for mode in ("mxfp4", "nvfp4"):
+        words, scales = (np.array(array) for array in mx.quantize(mx.array(normal(20, 64)), mode=mode))
+        matrix = pk.Matrix.float4(words, scales, format=mode)
+        assert library().pk_check(matrix.structure()) == 0
+        changes = {
+            "weight_bytes": matrix.weights.nbytes - 1,
+            "scale_bytes": matrix.scales.nbytes - 1,
+            "group": 64,
+            "bits": 8,
+            "columns": 65,
+            "format": 9,
+        }
+        for field, value in changes.items():
+            structure = matrix.structure()
+            setattr(structure, field, value)
+            assert library().pk_check(structure) == -1
 
 
 def test_what_does_not_fit_is_refused() -> None:

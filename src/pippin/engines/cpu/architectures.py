@@ -20,6 +20,7 @@ LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
+FLOATS4 = {"mxfp4": 32, "nvfp4": 16}  # columns of a group
 LARGEST_HEAD = 512
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
 
@@ -123,6 +124,8 @@ def _why_no_matrix(module: nn.Module) -> str | None:
     if type(module) not in (*LINEARS, *EMBEDDINGS):
         return f"it holds a layer of the class {type(module).__name__}"
     if type(module) in (nn.Linear, nn.Embedding):
+        return None
+    if module.mode in FLOATS4 and module.group_size == FLOATS4[module.mode]:
         return None
     if module.mode != "affine" or module.bits not in BITS or module.group_size not in GROUPS:
         return f"its weights are quantised as {module.mode} of {module.bits} bits in groups of {module.group_size}"
@@ -247,7 +250,10 @@ def _matrix(module: Any, start: int = 0, stop: int | None = None) -> Matrix:
     weight = _stored(module.weight[rows])
     if type(module) in (nn.Linear, nn.Embedding):
         return Matrix.dense(weight, addend=addend)
-    scales, biases = _stored(module.scales[rows]), _stored(module.biases[rows])
+    scales = _stored(module.scales[rows])
+    if module.mode in FLOATS4:
+        return Matrix.float4(weight, scales, format=module.mode, addend=addend)
+    biases = _stored(module.biases[rows])
     return Matrix.packed(weight, scales, biases, bits=module.bits, group=module.group_size, addend=addend)
 
 
