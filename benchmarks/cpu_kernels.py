@@ -38,6 +38,7 @@ def main() -> None:
     accelerate_blas(ModelOptions(), given.threads)
     ways: dict[str, Run] = {
         "kernels": on_mlx(given.folder, given.threads, ModelOptions()),
+        "kernels, int8": on_mlx(given.folder, given.threads, ModelOptions(cpu_activations="int8")),
         "float32": on_mlx(given.folder, given.threads, ModelOptions(cpu_kernels="off")),
     }
     if given.gguf is not None:

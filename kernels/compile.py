@@ -27,6 +27,11 @@ X86 = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
 }
+X86 |= {
+    "int8_avx512_vnni": [*X86["avx512"], "-mavx512vnni"],
+    "int8_avx2_vnni": [*X86["avx2"], "-mavxvnni"],
+    "int8_avx2": X86["avx2"],
+}
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -41,6 +46,12 @@ def find_compiler() -> list[str]:
     return [found]
 
 
+def knows(compiler: list[str], flags: list[str]) -> bool:
+    """Whether it takes these flags: an older one lacks the newest instruction sets."""
+    tried = [*compiler, *flags, "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(tried, capture_output=True).returncode == 0
+
+
 def compile_library(library: Path, flags: list[str]) -> None:
     """Each file for its instruction set, on all cores, with `flags` beside the usual ones."""
     compiler = find_compiler()
@@ -50,6 +61,8 @@ def compile_library(library: Path, flags: list[str]) -> None:
         def compiled(source: Path) -> str:
             target = str(Path(folder) / f"{source.stem}.o")
             special = X86.get(source.stem, []) if ON_X86 else []
+            if special and not knows(compiler, special):
+                special = []  # the file then says that the library lacks it
             subprocess.run(
                 [*compiler, *COMMON, *special, *flags, "-c", str(source), "-o", target], check=True
             )

@@ -8,6 +8,7 @@
 struct pk_context {
     pk_pool *pool;
     const pk_isa *isa;
+    const pk_int8 *int8; /* or NULL, where vectors stay float32 */
     float *scratch;   /* PK_SCRATCH floats for each thread */
     float *panels;    /* vectors of the product under way, and sums of their groups */
     int64_t panels_size;

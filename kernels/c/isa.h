@@ -61,9 +61,26 @@ typedef struct pk_isa {
     void (*attend)(const pk_attend *attend, float *scratch);
 } pk_isa;
 
+/* Products with vectors of int8, each group of PK_QUANTISED columns with a factor of its own. Its panels lie as
+ * `int8.inl` says. */
+enum { PK_QUANTISED = 32 };
+
+typedef struct pk_int8 {
+    const char *name;
+    int (*width)(int64_t tokens);
+    int64_t (*panel_size)(int64_t columns, int width); /* in floats */
+    /* `tokens` vectors for matrices that are stored as `matrix` is. */
+    void (*pack)(const pk_matrix *matrix, const float *x, int64_t stride, int64_t tokens, int width, float *panel);
+    void (*multiply)(const pk_tile *tile, int64_t first, int64_t last); /* as `pk_isa`'s */
+} pk_int8;
+
 /* NULL where this machine, or the compiler, lacks it. */
 const pk_isa *pk_isa_avx512(void);
 const pk_isa *pk_isa_avx2(void);
 const pk_isa *pk_isa_baseline(void);
+const pk_int8 *pk_int8_avx512_vnni(void);
+const pk_int8 *pk_int8_avx2_vnni(void);
+const pk_int8 *pk_int8_avx2(void);
+const pk_int8 *pk_int8_baseline(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* The kernels, for registers of LANES numbers. A file of an instruction set defines LANES, TABLES (a register of 16
  * numbers can be looked up in), WIDEST, WIDE and MANY, includes this, and puts `functions` into its `pk_isa`. */
 #include "isa.h"
+#include "tile.h"
 #include "vector.h"
 
 #include <math.h>
@@ -68,49 +69,6 @@ INLINE F field(const U *words, int bits, int index, F table)
     if (shift + bits != 32)
         found &= (1u << bits) - 1;
     return __builtin_convertvector((I)found, F);
-}
-
-/* Some lanes at the end of a matrix belong to no row. */
-INLINE F load_some(const float *p, int64_t count)
-{
-    if (count >= LANES)
-        return load(p);
-    float lanes[LANES] = {0};
-    for (int64_t lane = 0; lane < count; lane++)
-        lanes[lane] = p[lane];
-    return load(lanes);
-}
-
-INLINE void store_some(float *p, F v, int64_t count)
-{
-    if (count >= LANES) {
-        store(p, v);
-        return;
-    }
-    float lanes[LANES];
-    store(lanes, v);
-    for (int64_t lane = 0; lane < count; lane++)
-        p[lane] = lanes[lane];
-}
-
-/* What a sum begins with; `goes_on` where earlier columns are summed up in `out` already. */
-INLINE F beginning(const pk_tile *tile, int64_t token, int64_t row, int goes_on)
-{
-    const pk_matrix *matrix = tile->matrix;
-    F sum = {0};
-    if (token >= tile->tokens || row >= matrix->rows)
-        return sum;
-    if (tile->accumulate || goes_on)
-        sum = load_some(tile->out + token * tile->out_stride + row, matrix->rows - row);
-    if (matrix->addend != NULL && !goes_on)
-        sum += load(matrix->addend + row);
-    return sum;
-}
-
-INLINE void finish(const pk_tile *tile, int64_t token, int64_t row, F sum)
-{
-    if (token < tile->tokens && row < tile->matrix->rows)
-        store_some(tile->out + token * tile->out_stride + row, sum, tile->matrix->rows - row);
 }
 
 /* Products straight from the words: LANES rows with one panel */

@@ -107,6 +107,13 @@ PK_API pk_context *pk_open(int threads, const char *instruction_set);
 PK_API void pk_close(pk_context *context);
 PK_API const char *pk_used(const pk_context *context);
 
+/* Names of the ways in which this machine can multiply int8, best first; NULL beyond the last. */
+PK_API const char *pk_int8_set(int index);
+
+/* From here on, vectors that packed weights are multiplied with are rounded to int8, each 32 columns with a factor of
+ * their own; `int8_set` NULL takes the best. Dense weights, norms, attention and sums stay in float32. */
+PK_API int pk_round_activations(pk_context *context, const char *int8_set);
+
 PK_API int pk_check(const pk_matrix *matrix);
 
 /* out[t] = matrix x[t] for `tokens` vectors; strides from one vector to the next. */

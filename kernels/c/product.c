@@ -76,6 +76,7 @@ int pk_check(const pk_matrix *m)
 typedef struct product_job {
     const pk_context *context;
     const pk_products *products;
+    const pk_int8 *int8; /* or NULL: the panels are float32 */
     const float *panels, *sums;
     int64_t tokens;
     int width;
@@ -96,7 +97,10 @@ static void multiply_rows(const product_job *job, int index, int64_t first, int6
         .out = products->outs[index],
         .out_stride = products->out_strides[index],
     };
-    job->context->isa->multiply(&tile, first, last, pk_scratch_of(job->context, thread));
+    if (job->int8 != NULL)
+        job->int8->multiply(&tile, first, last);
+    else
+        job->context->isa->multiply(&tile, first, last, pk_scratch_of(job->context, thread));
 }
 
 static void multiply_part(void *argument, int64_t chunk, int thread)
@@ -120,20 +124,27 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
 }
 
 typedef struct pack_job {
-    const pk_context *context;
+    const product_job *job;
     const float *x;
-    int64_t stride, tokens, columns;
-    int width;
+    int64_t stride;
     float *panels;
 } pack_job;
 
 static void pack_panel(void *argument, int64_t panel, int thread)
 {
-    const pack_job *job = argument;
+    const pack_job *packing = argument;
+    const product_job *job = packing->job;
     (void)thread;
+    const pk_matrix *matrix = job->products->matrices[0];
     const int64_t first = panel * job->width, left = job->tokens - first;
-    job->context->isa->pack(job->x + first * job->stride, job->stride, left < job->width ? left : job->width,
-                            job->columns, job->width, job->panels + first * job->columns);
+    const int64_t tokens = left < job->width ? left : job->width;
+    const float *x = packing->x + first * packing->stride;
+    if (job->int8 != NULL)
+        job->int8->pack(matrix, x, packing->stride, tokens, job->width,
+                        packing->panels + panel * job->int8->panel_size(matrix->columns, job->width));
+    else
+        job->context->isa->pack(x, packing->stride, tokens, matrix->columns, job->width,
+                                packing->panels + first * matrix->columns);
 }
 
 /* Bring the vectors into panels, or one vector's sums of groups beside it. */
@@ -141,7 +152,7 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
 {
     const pk_matrix *matrix = products->matrices[0];
     const pk_isa *isa = context->isa;
-    if (job->width == 1) {
+    if (job->width == 1 && job->int8 == NULL) {
         if (pk_enlarge(&context->panels, &context->panels_size, matrix->columns) != PK_OK)
             return PK_REFUSED;
         if (is_affine(matrix))
@@ -150,22 +161,28 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
         job->sums = context->panels;
         return PK_OK;
     }
-    int64_t panels = (job->tokens + job->width - 1) / job->width;
-    if (pk_enlarge(&context->panels, &context->panels_size, panels * job->width * matrix->columns) != PK_OK)
+    const int64_t panels = (job->tokens + job->width - 1) / job->width;
+    const int64_t size =
+        job->int8 != NULL ? job->int8->panel_size(matrix->columns, job->width) : job->width * matrix->columns;
+    if (pk_enlarge(&context->panels, &context->panels_size, panels * size) != PK_OK)
         return PK_REFUSED;
     job->panels = context->panels;
-    pack_job packing = {context, x, stride, job->tokens, matrix->columns, job->width, context->panels};
+    pack_job packing = {job, x, stride, context->panels};
     pk_pool_run(context->pool, pack_panel, &packing, panels);
     return PK_OK;
 }
 
-/* Matrices of other formats in one set would need other sums of groups. */
-static int are_alike(const pk_products *products)
+/* Matrices of other formats in one set would need other sums of groups, and other bytes. */
+static int are_alike(const pk_context *context, const pk_products *products)
 {
-    for (int index = 1; index < products->count; index++)
-        if (products->matrices[index]->group != products->matrices[0]->group ||
-            is_affine(products->matrices[index]) != is_affine(products->matrices[0]))
+    const pk_matrix *first = products->matrices[0];
+    for (int index = 1; index < products->count; index++) {
+        const pk_matrix *other = products->matrices[index];
+        if (other->group != first->group || is_affine(other) != is_affine(first))
             return 0;
+        if (context->int8 != NULL && (other->bits != first->bits || other->format != first->format))
+            return 0;
+    }
     return 1;
 }
 
@@ -192,12 +209,14 @@ static int multiply_apart(pk_context *context, const pk_products *products, cons
 
 int pk_multiply(pk_context *context, const pk_products *products, const float *x, int64_t stride, int64_t tokens)
 {
-    if (!are_alike(products))
+    if (!are_alike(context, products))
         return multiply_apart(context, products, x, stride, tokens);
+    const pk_int8 *int8 = products->matrices[0]->format == PK_DENSE ? NULL : context->int8;
     product_job job = {.context = context,
                        .products = products,
+                       .int8 = int8,
                        .tokens = tokens,
-                       .width = context->isa->width(tokens)};
+                       .width = int8 != NULL ? int8->width(tokens) : context->isa->width(tokens)};
     if (prepare(context, &job, products, x, stride) != PK_OK)
         return PK_REFUSED;
     int shared = products->gate ? 1 : products->count;

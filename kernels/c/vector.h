@@ -1,5 +1,8 @@
 /* Vectors of LANES numbers, by the vector extensions of GCC and Clang. A file defines LANES before it includes this;
  * what they cannot say is written with intrinsics of the instruction set that the file is compiled for. */
+#ifndef PK_VECTOR_H
+#define PK_VECTOR_H
+
 #include <stdint.h>
 #include <string.h>
 #if defined(__AVX2__)
@@ -119,3 +122,5 @@ INLINE F exponential(F x)
 }
 
 INLINE F hyperbolic_tangent(F x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }
+
+#endif

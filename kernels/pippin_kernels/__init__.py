@@ -4,7 +4,7 @@ Weights are given as MLX stores them, as numpy arrays: packed words as uint32, s
 bfloat16, which numpy lacks, as its bits in uint16.
 """
 
-from pippin_kernels.binding import Kernels, instruction_sets, why_unavailable
+from pippin_kernels.binding import Kernels, instruction_sets, int8_sets, why_unavailable
 from pippin_kernels.decoder import Decoder, Layer, Rope, Shape
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import KV
@@ -20,5 +20,6 @@ __all__ = [
     "Rope",
     "Shape",
     "instruction_sets",
+    "int8_sets",
     "why_unavailable",
 ]

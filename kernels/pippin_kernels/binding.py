@@ -23,6 +23,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_abi": (I32,),
     "pk_refusal": (c.c_char_p,),
     "pk_instruction_set": (c.c_char_p, I32),
+    "pk_int8_set": (c.c_char_p, I32),
+    "pk_round_activations": (I32, P, c.c_char_p),
     "pk_open": (P, I32, c.c_char_p),
     "pk_close": (None, P),
     "pk_used": (c.c_char_p, P),
@@ -69,6 +71,14 @@ def instruction_sets() -> list[str]:
     return found
 
 
+def int8_sets() -> list[str]:
+    """The ways in which this machine can multiply int8, best first."""
+    found: list[str] = []
+    while (name := library().pk_int8_set(len(found))) is not None:
+        found.append(name.decode())
+    return found
+
+
 def check(result: Any) -> Any:
     """What a function gave, unless it refused. Raises `KernelError`."""
     if result is None or result == -1:
@@ -95,6 +105,13 @@ class Kernels:
     def instruction_set(self) -> str:
         name: bytes = self.library.pk_used(self.context)
         return name.decode()
+
+    def round_activations(self, int8_set: str | None = None) -> None:
+        """Round vectors that packed weights are multiplied with to int8 from here on, each 32 columns with a factor of
+        their own: quicker, and not exact. `int8_set` None takes the best. Raises `KernelError`."""
+        check(
+            self.library.pk_round_activations(self.context, None if int8_set is None else int8_set.encode())
+        )
 
     def close(self) -> None:
         """End the threads. Doing so twice is doing so once."""

@@ -140,6 +140,23 @@ def quantised(folder: Path, damage: Any = None) -> Path:
     return folder
 
 
+def test_activations_are_rounded_where_the_option_says_so(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
+    folder = quantised(tiny_model("llama", tmp_path / "model", vocab_size=320))
+    rounding = decide(find_facts(), ModelOptions(cpu_activations="int8"))
+    tokens = mx.array([[5, 17, 300, 2]])
+    exact, rounded = loaded(folder, on_a_cpu)(tokens), loaded(folder, rounding)(tokens)
+    size = float(mx.abs(exact).max())
+    assert 1e-5 * size < float(mx.abs(exact - rounded).max()) < 0.1 * size
+
+
+def test_the_log_tells_of_an_option_that_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = decide(find_facts(), ModelOptions(cpu_activations="int8", cpu_kernels="off"))
+    loaded(tiny_model("llama", tmp_path / "model"), plan)
+    assert "--cpu-activations int8 changes nothing without the kernels" in caplog.text
+
+
 def test_scales_that_are_not_numbers_are_refused(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
     folder = quantised(tiny_model("llama", tmp_path / "model"), lambda scales: scales * float("nan"))
     with pytest.raises(ServerError, match="not finite"):

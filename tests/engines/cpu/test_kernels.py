@@ -120,6 +120,89 @@ def fp4_numbers(words: np.ndarray, scales: np.ndarray, format: str) -> np.ndarra
     return np.array(found, np.float64)[:, : words.shape[1] * 8]
 
 
+def rounded(x: np.ndarray) -> np.ndarray:
+    """The vectors [tokens, columns] as int8 has them, each 32 columns with a factor of their own."""
+    out = np.empty(x.shape)
+    for start in range(0, x.shape[1], 32):
+        part = x[:, start : start + 32]
+        largest = np.abs(part).max(1, keepdims=True)
+        inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+        out[:, start : start + 32] = np.rint(part * inverse) * (largest / np.float32(127)).astype(np.float64)
+    return out
+
+
+int8_sets = pytest.mark.parametrize("int8", pk.int8_sets())
+
+
+@int8_sets
+@draws
+@given(
+    format=st.sampled_from([2, 3, 4, 5, 6, 8, "mxfp4", "nvfp4"]),
+    group=st.sampled_from([32, 64, 128]),
+    type=st.sampled_from(TYPES),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 10),
+    tokens=st.sampled_from([1, 2, 4, 5, 8, 9, 17, 40]),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_with_int8_are_those_with_the_rounded_vectors(
+    int8: str,
+    format: int | str,
+    group: int,
+    type: mx.Dtype,
+    rows: int,
+    groups: int,
+    tokens: int,
+    with_bias: bool,
+    seed: int,
+) -> None:
+    addend = normal(rows, seed=seed + 1) if with_bias else None
+    if isinstance(format, str):
+        size = {"mxfp4": 32, "nvfp4": 16}[format]
+        random = np.random.default_rng(seed)
+        words = random.integers(0, 2**32, (rows, groups * size // 8), np.uint32)
+        scales = random.integers(100, 126, (rows, groups)).astype(np.uint8)
+        matrix = pk.Matrix.float4(words, scales, format=format, addend=addend)
+        exact = fp4_numbers(words, scales, format)
+    else:
+        weights = mx.array(normal(rows, groups * group, seed=seed))
+        words, scales, biases = mx.quantize(weights, group, format)
+        scales, biases = scales.astype(type), biases.astype(type)
+        wide = scales.astype(mx.float32), biases.astype(mx.float32)
+        exact = np.array(mx.dequantize(words, *wide, group, format), np.float64)
+        matrix = pk.Matrix.packed(
+            np.array(words), stored(scales), stored(biases), bits=format, group=group, addend=addend
+        )
+    x = normal(tokens, matrix.columns, seed=seed + 2)
+    x[:, :16] = 0 if seed % 3 else x[:, :16] * 100
+    rounding = pk.Kernels(2)
+    rounding.round_activations(int8)
+    found = rounding.product(matrix, x)
+    expected = rounded(x) @ exact.T + (0 if addend is None else addend)
+    # Weights are dequantised in parts here, so the biases' share counts beside what is left of their sum.
+    parts = np.abs(rounded(x)) @ (np.abs(exact) + np.abs(exact).max(1, keepdims=True)).T
+    assert (np.abs(found - expected) <= 2e-6 * (parts + np.abs(expected) + 1)).all()
+
+
+@int8_sets
+def test_int8_of_extreme_vectors_is_defined(int8: str) -> None:
+    matrix, rounding = packed(), pk.Kernels(1)
+    rounding.round_activations(int8)
+    x = np.zeros((3, 64), np.float32)
+    x[1, 3], x[2, 40] = np.nan, 1e-42
+    found = rounding.product(matrix, x)
+    assert np.isnan(found[1]).all()
+    assert np.abs(found[[0, 2]]).max() < 1e-30
+
+
+def test_int8_of_dense_weights_stays_exact() -> None:
+    rounding, exact = pk.Kernels(1), kernels(pk.instruction_sets()[0])
+    rounding.round_activations()
+    matrix, x = pk.Matrix.dense(normal(30, 70)), normal(4, 70)
+    assert (rounding.product(matrix, x) == exact.product(matrix, x)).all()
+
+
 @instruction_sets
 @pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
 def test_every_scale_of_fp4_has_its_value(name: str, format: str) -> None:

@@ -48,15 +48,17 @@ class Opened:
 class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Takes tokens and caches, and gives logits, at once: nothing is left to be evaluated."""
 
-    def __init__(self, model: nn.Module, threads: int) -> None:
-        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. Raises `ValueError` for
-        weights that are damaged."""
+    def __init__(self, model: nn.Module, threads: int, *, rounds: bool = False) -> None:
+        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. With `rounds` vectors
+        are int8. Raises `ValueError` for weights that are damaged."""
         super().__init__()
         self.args = model.args
         self.model_type = model.model_type
         self._logits = architecture_of(model).logits  # type: ignore[union-attr] # `why_not` knew it
         shape, head = describe(model)
         kernels = Kernels(threads)
+        if rounds:
+            kernels.round_activations()
         self._decoder = Decoder(kernels, shape)
         self.lm_head = KernelHead(kernels, shape.embedding if head is None else head)
         self.weight_bytes = shape.nbytes + (0 if head is None else head.nbytes)

@@ -35,9 +35,9 @@ def why_not(model: nn.Module) -> str | None:
     return architectures.why_not(model)
 
 
-def on_kernels(model: nn.Module, threads: int) -> nn.Module:
-    """The model as the kernels compute it, where `why_not` had no objection. Takes its weights out of it. Raises
-    `ValueError` for weights that are damaged."""
+def on_kernels(model: nn.Module, threads: int, *, rounds: bool = False) -> nn.Module:
+    """The model as the kernels compute it, where `why_not` had no objection; `rounds` its vectors to int8. Takes its
+    weights out of it. Raises `ValueError` for weights that are damaged."""
     from pippin.engines.cpu.decoder import KernelDecoder
 
-    return KernelDecoder(model, threads)
+    return KernelDecoder(model, threads, rounds=rounds)

@@ -66,6 +66,8 @@ def load_weights(
         if reason is None:
             return _put_on_kernels(model, plan, progress, info, kernel_threads), config
         log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, reason)
+    if plan.rounds_activations:
+        log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
     _cast_weights(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
@@ -80,12 +82,13 @@ def _put_on_kernels(
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
     try:
-        found = kernels.on_kernels(model, threads)
+        found = kernels.on_kernels(model, threads, rounds=plan.rounds_activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
-    log.info("%s runs on the kernels for CPUs, with %s", info.id, found.instruction_set)
+    rounded = ", its activations rounded to int8" if plan.rounds_activations else ""
+    log.info("%s runs on the kernels for CPUs, with %s%s", info.id, found.instruction_set, rounded)
     return found
 
 
