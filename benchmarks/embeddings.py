@@ -1,8 +1,9 @@
-"""Throughput of embeddings on the CPU: Pippin's engine beside sentence-transformers on torch, the same weights.
+"""Throughput of embeddings on the CPU: Pippin's engine, with its kernels and without, beside sentence-transformers on
+torch, the same weights.
 
     python -m benchmarks.embeddings .cache/all-minilm-l6-v2 --oracle .venv-oracle/bin/python
 
-Rounds of both alternate, so that a busy machine slows both; the best round of each counts. Batches of
+Rounds of all alternate, so that a busy machine slows all; the best round of each counts. Batches of
 sentence-transformers are 32, its default, sorted by length as it does by itself.
 """
 
@@ -35,9 +36,9 @@ for line in sys.stdin:
 """
 
 
-def our_rounds(folder: Path, threads: int) -> tuple[int, int, Callable[[], float]]:
+def our_rounds(folder: Path, threads: int, options: ModelOptions) -> tuple[int, int, Callable[[], float]]:
     """Texts and tokens of a round, and a function that runs one and gives its seconds."""
-    accelerate_blas(ModelOptions(), threads)
+    accelerate_blas(options, threads)
     from tests.engines.driving import no_progress, run
     from tests.oracles.embedding_texts import texts
 
@@ -46,7 +47,7 @@ def our_rounds(folder: Path, threads: int) -> tuple[int, int, Callable[[], float
     from pippin.core.tasks import Embed
     from pippin.engines import embeddings
 
-    spec = WorkerSpec(info=read_info(folder), options=msgspec.to_builtins(ModelOptions()), threads=threads)
+    spec = WorkerSpec(info=read_info(folder), options=msgspec.to_builtins(options), threads=threads)
     preparer = embeddings.open_preparer(spec)
     engine = embeddings.open_engine(spec, preparer, no_progress)
     inputs = tuple(texts() * 2)
@@ -72,14 +73,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    texts, tokens, ours = our_rounds(options.folder, options.threads)
+    texts, tokens, ours = our_rounds(options.folder, options.threads, ModelOptions())
+    *_, without = our_rounds(options.folder, options.threads, ModelOptions(cpu_kernels="off"))
     command = [options.oracle, "-c", THEIRS, TEXTS, options.folder, str(options.threads)]
-    best = {"pippin": float("inf"), "sentence-transformers": float("inf")}
+    best = dict.fromkeys(("pippin", "pippin without kernels", "sentence-transformers"), float("inf"))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as theirs:
         assert theirs.stdin is not None
         assert theirs.stdout is not None
         for _ in range(options.rounds):
             best["pippin"] = min(best["pippin"], ours())
+            best["pippin without kernels"] = min(best["pippin without kernels"], without())
             theirs.stdin.write("go\n")
             theirs.stdin.flush()
             best["sentence-transformers"] = min(

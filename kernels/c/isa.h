@@ -38,6 +38,7 @@ typedef struct pk_attend {
     int64_t start;    /* position of token 0 */
     int64_t first, last;
     int64_t window;
+    int64_t seen; /* not 0: every query sees the positions before this one, whatever its own */
     int group, dim;
     float scale, softcap;
     const float *sinks; /* of the group's heads, or NULL */
@@ -57,6 +58,7 @@ typedef struct pk_isa {
     void (*multiply)(const pk_tile *tile, int64_t first, int64_t last, float *scratch);
     void (*rms_norm)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*layer_norm)(const float *x, const float *weight, const float *bias, float eps, int64_t size, float *out);
+    /* `up` NULL stands for ones. */
     void (*gated)(int activation, const float *gate, const float *up, int64_t count, float *out);
     void (*attend)(const pk_attend *attend, float *scratch);
 } pk_isa;

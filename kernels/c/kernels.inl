@@ -460,23 +460,48 @@ static void rms_norm(const float *x, const float *weight, float eps, int64_t siz
 
 static void layer_norm(const float *x, const float *weight, const float *bias, float eps, int64_t size, float *out)
 {
-    float total = 0.0f, squares = 0.0f;
-    for (int64_t index = 0; index < size; index++)
+    F sums = {0}, squares = {0};
+    int64_t index = 0;
+    for (; index + LANES <= size; index += LANES)
+        sums += load(x + index);
+    float total = sum_of(sums);
+    for (; index < size; index++)
         total += x[index];
     const float mean = total / (float)size;
-    for (int64_t index = 0; index < size; index++)
-        squares += (x[index] - mean) * (x[index] - mean);
-    const float factor = 1.0f / sqrtf(squares / (float)size + eps);
-    for (int64_t index = 0; index < size; index++) {
-        float normed = (x[index] - mean) * factor;
-        out[index] = normed * (weight == NULL ? 1.0f : weight[index]) + (bias == NULL ? 0.0f : bias[index]);
+    for (index = 0; index + LANES <= size; index += LANES)
+        squares += (load(x + index) - mean) * (load(x + index) - mean);
+    total = sum_of(squares);
+    for (; index < size; index++)
+        total += (x[index] - mean) * (x[index] - mean);
+    const float factor = 1.0f / sqrtf(total / (float)size + eps);
+    for (index = 0; index + LANES <= size; index += LANES) {
+        F normed = (load(x + index) - mean) * factor * (weight == NULL ? splat(1.0f) : load(weight + index));
+        store(out + index, bias == NULL ? normed : normed + load(bias + index));
     }
+    for (; index < size; index++) {
+        float normed = (x[index] - mean) * factor * (weight == NULL ? 1.0f : weight[index]);
+        out[index] = bias == NULL ? normed : normed + bias[index];
+    }
+}
+
+/* The error function, within 2e-7: Abramowitz and Stegun, 7.1.26. */
+INLINE F error_function(F x)
+{
+    const F size = larger(x, -x), t = 1.0f / (1.0f + 0.3275911f * size);
+    F sum = t * 1.061405429f - 1.453152027f;
+    sum = sum * t + 1.421413741f;
+    sum = sum * t - 0.284496736f;
+    sum = sum * t + 0.254829592f;
+    const F found = 1.0f - sum * t * exponential(-size * size);
+    return choose(x < 0.0f, -found, found);
 }
 
 INLINE F activated(const int activation, F x)
 {
     if (activation == PK_SILU)
         return x / (1.0f + exponential(-x));
+    if (activation == PK_GELU)
+        return 0.5f * x * (1.0f + error_function(x * 0.7071067811865476f));
     /* gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 */
     return 0.5f * x * (1.0f + hyperbolic_tangent(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
@@ -490,17 +515,24 @@ static float activated_one(int activation, float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-static void gated(int activation, const float *gate, const float *up, int64_t count, float *out)
+INLINE void gated_by(const int activation, const float *gate, const float *up, int64_t count, float *out)
 {
     int64_t index = 0;
-    if (activation == PK_SILU)
-        for (; index + LANES <= count; index += LANES)
-            store(out + index, activated(PK_SILU, load(gate + index)) * load(up + index));
-    if (activation == PK_GELU_TANH)
-        for (; index + LANES <= count; index += LANES)
-            store(out + index, activated(PK_GELU_TANH, load(gate + index)) * load(up + index));
+    for (; index + LANES <= count; index += LANES) {
+        const F found = activated(activation, load(gate + index));
+        store(out + index, up == NULL ? found : found * load(up + index));
+    }
     for (; index < count; index++)
-        out[index] = activated_one(activation, gate[index]) * up[index];
+        out[index] = activated_one(activation, gate[index]) * (up == NULL ? 1.0f : up[index]);
+}
+
+static void gated(int activation, const float *gate, const float *up, int64_t count, float *out)
+{
+    switch (activation) {
+    case PK_SILU: gated_by(PK_SILU, gate, up, count, out); break;
+    case PK_GELU_TANH: gated_by(PK_GELU_TANH, gate, up, count, out); break;
+    default: gated_by(PK_GELU, gate, up, count, out);
+    }
 }
 
 /* Attention: keys are looked at in pieces of PK_KEYS, and the sums of exponentials of a query are rescaled when a piece
@@ -517,7 +549,7 @@ INLINE int64_t sees_from(const pk_attend *a, int64_t token)
     return a->window > 0 && from > 0 ? from : 0;
 }
 
-INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->start + token + 1; }
+INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->seen > 0 ? a->seen : a->start + token + 1; }
 
 static float dot(const float *a, const float *b, int dim)
 {

@@ -151,6 +151,28 @@ PK_API void pk_decoder_close(pk_decoder *decoder);
 PK_API int pk_decoder_run(pk_decoder *decoder, const int32_t *tokens, int64_t slots, int64_t count,
                           const int64_t *starts, const pk_kv *kv, float *hidden);
 
+/* One layer of an encoder as BERT's: h = norm(x + attention(x)); y = norm(h + down activation(up h)). Norms have their
+ * mean subtracted; they are float32 [hidden], and a norm's bias may be NULL. */
+typedef struct pk_encoder_layer {
+    pk_matrix query, key, value, output, up, down;
+    const float *attention_norm, *attention_norm_bias, *mlp_norm, *mlp_norm_bias;
+} pk_encoder_layer;
+
+typedef struct pk_encoder_shape {
+    const pk_encoder_layer *layers;
+    int32_t layer_count, hidden, intermediate, heads, head_dim, activation;
+    float norm_eps, attention_scale;
+} pk_encoder_shape;
+
+typedef struct pk_encoder pk_encoder;
+
+/* The encoder keeps a copy of `shape` and its layers, not of the weights. */
+PK_API pk_encoder *pk_encoder_open(pk_context *context, const pk_encoder_shape *shape);
+PK_API void pk_encoder_close(pk_encoder *encoder);
+
+/* Run states [sum of lengths, hidden] of sequences that lie one behind the other through all layers, in place. */
+PK_API int pk_encoder_run(pk_encoder *encoder, float *states, int64_t sequences, const int64_t *lengths);
+
 #ifdef __cplusplus
 }
 #endif

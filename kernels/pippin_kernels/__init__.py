@@ -6,6 +6,7 @@ bfloat16, which numpy lacks, as its bits in uint16.
 
 from pippin_kernels.binding import Kernels, instruction_sets, int8_sets, why_unavailable
 from pippin_kernels.decoder import Decoder, Layer, Rope, Shape
+from pippin_kernels.encoder import Encoder, EncoderLayer
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import KV
 from pippin_kernels.matrix import Matrix
@@ -13,6 +14,8 @@ from pippin_kernels.matrix import Matrix
 __all__ = [
     "KV",
     "Decoder",
+    "Encoder",
+    "EncoderLayer",
     "KernelError",
     "Kernels",
     "Layer",

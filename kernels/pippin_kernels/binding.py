@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import KV
 from pippin_kernels.matrix import Array, Matrix, address
-from pippin_kernels.structures import ABI, CKV, CMatrix, CRope, CShape
+from pippin_kernels.structures import ABI, CKV, CEncoderShape, CMatrix, CRope, CShape
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu")
@@ -39,6 +39,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_decoder_open": (P, P, c.POINTER(CShape)),
     "pk_decoder_close": (None, P),
     "pk_decoder_run": (I32, P, P, I64, I64, P, P, P),
+    "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),
+    "pk_encoder_close": (None, P),
+    "pk_encoder_run": (I32, P, P, I64, P),
 }
 
 

@@ -58,6 +58,26 @@ class CShape(c.Structure):
     ]
 
 
+class CEncoderLayer(c.Structure):
+    _fields_ = [
+        *((name, CMatrix) for name in ("query", "key", "value", "output", "up", "down")),
+        *(
+            (name, c.c_void_p)
+            for name in ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias")
+        ),
+    ]
+
+
+class CEncoderShape(c.Structure):
+    _fields_ = [
+        ("layers", c.POINTER(CEncoderLayer)),
+        *((name, c.c_int32) for name in ("layer_count", "hidden", "intermediate")),
+        *((name, c.c_int32) for name in ("heads", "head_dim", "activation")),
+        ("norm_eps", c.c_float),
+        ("attention_scale", c.c_float),
+    ]
+
+
 class CKV(c.Structure):
     _fields_ = [
         ("keys", c.c_void_p),

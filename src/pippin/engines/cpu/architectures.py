@@ -16,11 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pippin_kernels import Layer, Matrix, Rope, Shape
 
-LINEARS = (nn.Linear, nn.QuantizedLinear)
-EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
-BITS = (2, 3, 4, 5, 6, 8)
-GROUPS = (32, 64, 128)
-FLOATS4 = {"mxfp4": 32, "nvfp4": 16}  # columns of a group
+from pippin.engines.cpu.matrices import floats, matrix_of, why_no_matrix
+
 LARGEST_HEAD = 512
 NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
 
@@ -100,7 +97,7 @@ def why_not(model: nn.Module) -> str | None:
             return reason
     modules = [module for layer in layers for module in _projections(architecture, layer)]
     for module in [*modules, model.model.embed_tokens, *_head_of(model)]:
-        if (reason := _why_no_matrix(module)) is not None:
+        if (reason := why_no_matrix(module)) is not None:
             return reason
     return None
 
@@ -120,18 +117,6 @@ def _head_of(model: nn.Module) -> Iterator[nn.Module]:
         yield model.lm_head
 
 
-def _why_no_matrix(module: nn.Module) -> str | None:
-    if type(module) not in (*LINEARS, *EMBEDDINGS):
-        return f"it holds a layer of the class {type(module).__name__}"
-    if type(module) in (nn.Linear, nn.Embedding):
-        return None
-    if module.mode in FLOATS4 and module.group_size == FLOATS4[module.mode]:
-        return None
-    if module.mode != "affine" or module.bits not in BITS or module.group_size not in GROUPS:
-        return f"its weights are quantised as {module.mode} of {module.bits} bits in groups of {module.group_size}"
-    return None
-
-
 def _why_no_rope(rope: Any) -> str | None:
     try:
         _rope(rope)
@@ -149,7 +134,7 @@ def _rope(rope: Any) -> Rope | None:
         half = rope.dims // 2
         frequencies = mx.exp(mx.arange(half, dtype=mx.float32) * (-log(rope.base) / half))
         return Rope(
-            inverse_frequencies=_floats(frequencies),
+            inverse_frequencies=floats(frequencies),
             interleaved=bool(rope.traditional),
             scale=float(rope.scale),
         )
@@ -158,7 +143,7 @@ def _rope(rope: Any) -> Rope | None:
         raise TypeError(f"its rotary positions are of the class {name}")
     stretch = stretches[name]
     return Rope(
-        inverse_frequencies=_floats(1 / rope._freqs),
+        inverse_frequencies=floats(1 / rope._freqs),
         interleaved=bool(getattr(rope, "traditional", False)),
         stretch=1.0 if stretch is None else float(getattr(rope, stretch)),
     )
@@ -187,9 +172,9 @@ def describe(model: nn.Module) -> tuple[Shape, Matrix | None]:
     for index, layer in enumerate(inner.layers):
         layers.append(_layer(architecture, layer, head_dim, ropes))
         inner.layers[index] = nn.Identity()
-    heads = [_matrix(head) for head in _head_of(model)]
+    heads = [matrix_of(head) for head in _head_of(model)]
     shape = Shape(
-        embedding=_matrix(inner.embed_tokens),
+        embedding=matrix_of(inner.embed_tokens),
         final_norm=_norm(architecture, inner.norm),
         layers=tuple(layers),
         ropes=tuple(ropes),
@@ -226,48 +211,25 @@ def _layer(architecture: Architecture, layer: Any, head_dim: int, ropes: list[Ro
 
 def _matrices(architecture: Architecture, layer: Any, head_dim: int) -> dict[str, Matrix]:
     attention, mlp = layer.self_attn, layer.mlp
-    found = {"output": _matrix(attention.o_proj), "down": _matrix(mlp.down_proj)}
+    found = {"output": matrix_of(attention.o_proj), "down": matrix_of(mlp.down_proj)}
     if not architecture.fused:
         names = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-        found |= {name: _matrix(attention[mine]) for name, mine in names.items()}
-        return found | {"gate": _matrix(mlp.gate_proj), "up": _matrix(mlp.up_proj)}
+        found |= {name: matrix_of(attention[mine]) for name, mine in names.items()}
+        return found | {"gate": matrix_of(mlp.gate_proj), "up": matrix_of(mlp.up_proj)}
     queries, keys = attention.n_heads * head_dim, attention.n_kv_heads * head_dim
     projection, both = attention.qkv_proj, mlp.gate_up_proj
     half = both.weight.shape[0] // 2
     return found | {
-        "query": _matrix(projection, 0, queries),
-        "key": _matrix(projection, queries, queries + keys),
-        "value": _matrix(projection, queries + keys, queries + 2 * keys),
-        "gate": _matrix(both, 0, half),
-        "up": _matrix(both, half, 2 * half),
+        "query": matrix_of(projection, 0, queries),
+        "key": matrix_of(projection, queries, queries + keys),
+        "value": matrix_of(projection, queries + keys, queries + 2 * keys),
+        "gate": matrix_of(both, 0, half),
+        "up": matrix_of(both, half, 2 * half),
     }
 
 
-def _matrix(module: Any, start: int = 0, stop: int | None = None) -> Matrix:
-    """Rows from `start` to `stop` of a projection or an embedding."""
-    rows = slice(start, stop)
-    addend = _floats(module.bias[rows]) if "bias" in module else None
-    weight = _stored(module.weight[rows])
-    if type(module) in (nn.Linear, nn.Embedding):
-        return Matrix.dense(weight, addend=addend)
-    scales = _stored(module.scales[rows])
-    if module.mode in FLOATS4:
-        return Matrix.float4(weight, scales, format=module.mode, addend=addend)
-    biases = _stored(module.biases[rows])
-    return Matrix.packed(weight, scales, biases, bits=module.bits, group=module.group_size, addend=addend)
-
-
-def _stored(array: mx.array) -> NDArray[Any]:
-    """The numbers as they are; numpy has no bfloat16, whose bits it is given."""
-    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
-
-
-def _floats(array: mx.array) -> NDArray[np.float32]:
-    return np.array(array.astype(mx.float32))
-
-
 def _norm(architecture: Architecture, norm: Any) -> NDArray[np.float32]:
-    weight = _floats(norm.weight)
+    weight = floats(norm.weight)
     return weight + np.float32(1) if architecture.norms_less_one else weight
 
 
