@@ -29,15 +29,18 @@ from sentence_transformers import SentenceTransformer
 torch.set_num_threads(int(sys.argv[3]))
 model = SentenceTransformer(sys.argv[2], device="cpu")
 model.encode(texts()[:8])
+clock = time.process_time if sys.argv[4] == "cpu" else time.perf_counter
 for line in sys.stdin:
-    start = time.perf_counter()
-    model.encode(texts() * 2, batch_size=32)
-    print(json.dumps(time.perf_counter() - start), flush=True)
+    start = clock()
+    model.encode((texts() * 2)[: int(sys.argv[5])], batch_size=32)
+    print(json.dumps(clock() - start), flush=True)
 """
 
 
-def our_rounds(folder: Path, threads: int, options: ModelOptions) -> tuple[int, int, Callable[[], float]]:
-    """Texts and tokens of a round, and a function that runs one and gives its seconds."""
+def our_rounds(
+    folder: Path, threads: int, options: ModelOptions, most: int, clock: Callable[[], float]
+) -> tuple[int, int, Callable[[], float]]:
+    """Texts, `most` at most, and tokens of a round, and a function that runs one and gives its seconds."""
     accelerate_blas(options, threads)
     from tests.engines.driving import no_progress, run
     from tests.oracles.embedding_texts import texts
@@ -50,14 +53,14 @@ def our_rounds(folder: Path, threads: int, options: ModelOptions) -> tuple[int, 
     spec = WorkerSpec(info=read_info(folder), options=msgspec.to_builtins(options), threads=threads)
     preparer = embeddings.open_preparer(spec)
     engine = embeddings.open_engine(spec, preparer, no_progress)
-    inputs = tuple(texts() * 2)
+    inputs = tuple((texts() * 2)[:most])
 
     def round_() -> float:
-        start = time.perf_counter()
+        start = clock()
         job = preparer.prepare("one", Embed(inputs=inputs, overflow="truncate"))
         assert not isinstance(job, tuple)
         run(engine, job)
-        return time.perf_counter() - start
+        return clock() - start
 
     job = preparer.prepare("tokens", Embed(inputs=inputs, overflow="truncate"))
     assert not isinstance(job, tuple)
@@ -72,10 +75,15 @@ def main() -> None:
     parser.add_argument("--oracle", type=Path, required=True, help="Python that has sentence-transformers")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", type=int, default=400, help="the most texts of a round")
+    parser.add_argument("--cpu-time", action="store_true", help="count seconds of CPU, for a busy machine")
     options = parser.parse_args()
-    texts, tokens, ours = our_rounds(options.folder, options.threads, ModelOptions())
-    *_, without = our_rounds(options.folder, options.threads, ModelOptions(cpu_kernels="off"))
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    shared = options.texts, clock
+    texts, tokens, ours = our_rounds(options.folder, options.threads, ModelOptions(), *shared)
+    *_, without = our_rounds(options.folder, options.threads, ModelOptions(cpu_kernels="off"), *shared)
     command = [options.oracle, "-c", THEIRS, TEXTS, options.folder, str(options.threads)]
+    command += ["cpu" if options.cpu_time else "wall", str(options.texts)]
     best = dict.fromkeys(("pippin", "pippin without kernels", "sentence-transformers"), float("inf"))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as theirs:
         assert theirs.stdin is not None

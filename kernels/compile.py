@@ -59,8 +59,8 @@ def find_compiler() -> list[str]:
 
 def is_for_x86(compiler: list[str]) -> bool:
     """Whether it compiles for x86-64, on whatever machine it runs."""
-    asked = subprocess.run([*compiler, "-dumpmachine"], capture_output=True, text=True, check=True)
-    return asked.stdout.startswith("x86_64")
+    asked = [*compiler, "-dM", "-E", "-x", "c", os.devnull]
+    return "#define __x86_64__ " in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
 
 def knows(compiler: list[str], flags: list[str]) -> bool:

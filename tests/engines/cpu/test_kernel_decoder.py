@@ -123,6 +123,18 @@ def test_weights_stay_as_they_are_stored(tmp_path: Path, on_a_cpu: DevicePlan) -
     assert weight_bytes(model) < 1.1 * stored
 
 
+@pytest.mark.parametrize("type", [mx.bfloat16, mx.float16])
+def test_dense_weights_of_16_bits_are_not_widened(
+    tmp_path: Path, on_a_cpu: DevicePlan, type: mx.Dtype
+) -> None:
+    folder = tiny_model("llama", tmp_path / "model", vocab_size=320)
+    weights = {name: array.astype(type) for name, array in mx.load(str(folder / "model.safetensors")).items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    model = loaded(folder, on_a_cpu)
+    assert runs_on_kernels(model)
+    assert weight_bytes(model) <= 1.02 * sum(array.nbytes for array in weights.values())
+
+
 def quantised(folder: Path, damage: Any = None) -> Path:
     """The checkpoint with 4-bit weights; `damage` may change one of its arrays."""
     config = json.loads((folder / "config.json").read_text())

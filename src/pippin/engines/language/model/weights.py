@@ -21,6 +21,9 @@ from pippin.engines.language.vision import checkpoint
 
 log = logging.getLogger(__name__)
 
+KERNELS_ALLOCATOR_CACHE = 64 * 2**20
+"""Bytes of freed buffers that MLX keeps where the kernels compute a model: their own memory is not MLX's."""
+
 
 def load_weights(
     info: ModelInfo,
