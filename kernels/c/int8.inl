@@ -113,36 +113,46 @@ static panel panel_at(const float *memory, int64_t columns, int width)
     return (panel){(uint32_t *)dwords, factors, factors + (columns + 31) / 32 * width};
 }
 
-/* Numbers from -127 to 127 of at most 32 columns, and their factor. What is not finite gives a factor that is not. */
+/* Numbers from -127 to 127 of 16 or 32 columns, and their factor. What is not finite gives a factor that is not. */
 static float quantise(const float *x, int count, int32_t *numbers)
 {
-    float largest = 0.0f;
-    int finite = 1;
-    for (int index = 0; index < count; index++) {
-        largest = fmaxf(largest, fabsf(x[index]));
-        finite &= fabsf(x[index]) <= FLT_MAX;
+    const float rounding = 0x1.8p23f; /* leaves the nearest integer in the lowest bits */
+    F most = {0}, wrong = {0};
+    for (int index = 0; index < count; index += LANES) {
+        const F v = load(x + index);
+        most = larger(most, larger(v, -v));
+        wrong += v - v;
     }
-    const float inverse = finite && largest > FLT_MIN * 127.0f ? 127.0f / largest : 0.0f;
-    for (int index = 0; index < PK_QUANTISED; index++)
-        numbers[index] = index < count && inverse > 0.0f ? (int32_t)lrintf(x[index] * inverse) : 0;
-    return finite ? largest / 127.0f : NAN;
+    const float largest = largest_of(most);
+    const int finite = sum_of(wrong) == 0.0f;
+    memset(numbers, 0, PK_QUANTISED * sizeof *numbers);
+    if (!finite || largest <= FLT_MIN * 127.0f)
+        return finite ? 0.0f : NAN;
+    for (int index = 0; index < count; index += LANES) {
+        const F shifted = load(x + index) * (127.0f / largest) + rounding;
+        const U found = (U)shifted - 0x4b400000;
+        memcpy(numbers + index, &found, sizeof found);
+    }
+    return largest / 127.0f;
 }
 
-static void pack_vector(const pk_matrix *matrix, const float *x, int width, panel at)
+/* `order` tells which column each byte of a group is. */
+static void pack_vector(const pk_matrix *matrix, const float *x, int width, const uint8_t *order, panel at)
 {
-    const int bits = matrix->bits, run = run_of(matrix->format);
+    const int run = run_of(matrix->format);
     for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
         const int64_t left = matrix->columns - column;
         const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
         int32_t numbers[PK_QUANTISED];
+        uint32_t dwords[PK_QUANTISED / 4];
+        uint8_t bytes[PK_QUANTISED] = {0};
         const float factor = quantise(x + column, count, numbers);
         at.factors[column / PK_QUANTISED * width] = factor;
-        for (int place = 0; place < count / 4; place++) {
-            uint32_t dword = 0;
-            for (int byte = 0; byte < 4; byte++)
-                dword |= (uint32_t)(uint8_t)numbers[column_of(bits, place, byte)] << (8 * byte);
-            at.dwords[(column / 4 + place) * width] = dword;
-        }
+        for (int index = 0; index < count; index++)
+            bytes[index] = (uint8_t)numbers[order[index]];
+        memcpy(dwords, bytes, sizeof dwords);
+        for (int place = 0; place < count / 4; place++)
+            at.dwords[(column / 4 + place) * width] = dwords[place];
         for (int start = 0; start < count; start += run) {
             int32_t total = 0;
             for (int index = 0; index < run; index++)
@@ -156,8 +166,11 @@ static void pack(const pk_matrix *matrix, const float *x, int64_t stride, int64_
 {
     memset(memory, 0, (size_t)panel_size(matrix->columns, width) * sizeof *memory);
     const panel first = panel_at(memory, matrix->columns, width);
+    uint8_t order[PK_QUANTISED];
+    for (int index = 0; index < PK_QUANTISED; index++)
+        order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
     for (int64_t token = 0; token < tokens; token++)
-        pack_vector(matrix, x + token * stride, width,
+        pack_vector(matrix, x + token * stride, width, order,
                     (panel){first.dwords + token, first.factors + token, first.sums + token});
 }
 
