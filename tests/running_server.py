@@ -14,11 +14,11 @@ SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 
 @contextlib.contextmanager
-def running_server(home: Path, *words: str, source: Path = ROOT / "src") -> Iterator[str]:
+def running_server(home: Path, *words: str, source: Path = ROOT / "src", kill: bool = False) -> Iterator[str]:
     """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready.
 
     Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one
-    thread, so that tests can share a machine.
+    thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as in a crash.
     """
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(source)}
     environment["OPENBLAS_NUM_THREADS"] = "1"
@@ -32,7 +32,7 @@ def running_server(home: Path, *words: str, source: Path = ROOT / "src") -> Iter
         assert found is not None
         yield found[1]
     finally:
-        process.terminate()
+        process.kill() if kill else process.terminate()
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:

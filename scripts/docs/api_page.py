@@ -20,10 +20,39 @@ MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
 
-Pippin speaks OpenAI's Chat Completions, Completions and Responses, and Anthropic's Messages. Every address works with
-`/v1` and without. A field of a contract is honoured, or refused by name with status 400; a few that only keep books
-are accepted and change nothing. A field that no contract knows is ignored, and named once in the log; so are unknown
-keys of the objects that fields hold, by their path.
+Pippin speaks OpenAI's Chat Completions, Completions and Responses, Anthropic's Messages, and Ollama's API. Every
+address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or refused
+by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
+ignored, and named once in the log; so are unknown keys of the objects that fields hold, by their path.
+
+## Ollama
+
+| Address | What it does |
+|---|---|
+| `POST /api/chat`, `POST /api/generate` | answers, as lines of JSON unless `stream` is false |
+| `POST /api/embed`, `POST /api/embeddings` | vectors of texts |
+| `GET /api/tags`, `GET /api/ps`, `POST /api/show` | the models that are here, those in memory, and one of them |
+| `POST /api/pull`, `DELETE /api/delete` | downloads a model, deletes one; for administrators |
+| `POST /api/copy` | gives a model a second name, until the server ends; for administrators |
+| `GET /api/version` | the version of Ollama whose API this is |
+
+- **An empty prompt**, or no messages, loads the model; with `keep_alive: 0` it unloads it.
+- **Names** have the tag `:latest` in lists, and may be asked for with or without it.
+- **`options.num_ctx`** bounds prompt and answer together: the oldest turns of a longer conversation are dropped, or the
+  request is refused where `truncate` is false. `num_keep` and what tells Ollama's runner how to load a model
+  (`num_gpu`, `num_thread`, ...) change nothing; `mirostat`, `template` and `context` are refused by name.
+- `POST /api/create` and `/api/push` are refused: models are imported by `pippin import`, and not uploaded.
+
+## LM Studio
+
+| Address | What it does |
+|---|---|
+| `GET /api/v0/models`, `GET /api/v0/models/{id}` | the models that are here, with kind, state and context |
+| `POST /api/v0/chat/completions`, `/api/v0/completions`, `/api/v0/embeddings` | as OpenAI's of these names |
+| `GET /api/v1/models` | the same in the newer form |
+| `POST /api/v1/models/load`, `POST /api/v1/models/unload` | for administrators |
+
+`/api/v1/chat` is refused: `/v1/responses` keeps conversations.
 
 ## Responses
 
@@ -61,6 +90,21 @@ keys of the objects that fields hold, by their path.
 - **`context_management`** of type `compaction` lets the model summarise the oldest turns when the conversation does
   not fit its window, whatever the threshold. `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
+
+## Files and batches
+
+| Address | What it does |
+|---|---|
+| `POST`, `GET /v1/files`; `GET`, `DELETE /v1/files/{id}`; `GET /v1/files/{id}/content` | files |
+| `POST`, `GET /v1/batches`; `GET /v1/batches/{id}`; `POST /v1/batches/{id}/cancel` | OpenAI's batches |
+| `POST`, `GET /v1/messages/batches`; below it `/{id}`, `/{id}/cancel`, `/{id}/results` | Anthropic's |
+
+- **Files** have the purpose `batch`; others are refused. `expires_after` is honoured, and `files_mb` bounds the files
+  of one key.
+- **Batches** of Chat Completions, Completions, Responses and Embeddings, of at most 50,000 lines, and of 100,000
+  messages. A file with a line that is no request fails as a whole, and the batch says which lines. Streams are refused.
+- A batch waits for every other request ([operating.md](operating.md#batches)), goes on after a restart, and answers
+  each line once. A line that the server could not answer is tried again; other errors are its answer.
 
 ## Chat Completions and Completions
 

@@ -9,7 +9,7 @@ from scripts.docs.api_page import api_page, contracts_of_dialects, descriptions,
 
 from pippin.api.dialects.shared.body_types import objects_of
 from pippin.api.dialects.shared.fields import Contract
-from pippin.api.dialects.shared.openai_fields import OpenAIFields
+from pippin.api.dialects.shared.openai import OpenAIFields
 
 CONTRACTS = contracts_of_dialects()
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"

@@ -63,7 +63,7 @@ def test_every_dialect_shows_its_body(document: dict[str, Any]) -> None:
 
 def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
     routes = routes_of(application(FakeService()))
-    routed = {route.path.replace(":path", "") for route in routes if route.path.startswith("/v1/")}
+    routed = {route.path.replace(":path", "") for route in routes if route.path.startswith(("/v1/", "/api/"))}
     assert routed - {"/v1/openapi.json"} == set(document["paths"])
 
 

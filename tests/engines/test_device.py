@@ -144,6 +144,6 @@ def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
 def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
     plan = msgspec.structs.replace(decide(LINUX, ModelOptions()), memory_limit=10 * GIB)
     shares = share_memory(plan, ModelOptions(), 2 * GIB)
-    assert shares.rows + shares.prefixes == 8 * GIB
+    assert shares.sequences + shares.prefixes == 8 * GIB
     assert share_memory(plan, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
     assert share_memory(plan, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20

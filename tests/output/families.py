@@ -14,7 +14,7 @@ from pippin.core.conversation import Message, Part, Text, Tool
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.template.traits import probe
-from pippin.engines.language.text.literals import Literals
+from pippin.engines.language.text.tokenizer import Literals
 from pippin.output.formats import reasoning_format, tool_format
 from pippin.output.tool_format import History
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pippin.output.notations.arguments import ArgumentsWriter, convert, types_of
 from pippin.output.notations.literals import PYTHON, read_literal
-from pippin.output.source import Malformed, Source
+from pippin.output.stream import Malformed, Source
 
 ROOT: dict[str, Any] = {"$defs": {"size": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}}
 

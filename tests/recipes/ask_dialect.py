@@ -82,6 +82,7 @@ class AskDialect:
         accepted={"mood": "Answers have none."},
         refused={"answer": "it is what the server gives."},
     )
+    media = "text/event-stream; charset=utf-8"
     answer = Reply
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[None]:

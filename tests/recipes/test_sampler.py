@@ -43,7 +43,7 @@ from pippin.core.models import ModelInfo
 from pippin.core.requests import Sampling
 from pippin.engines.language.prompt.preparer import check_numbers
 from pippin.engines.language.sampling.sampler import BatchSampler
-from pippin.service.defaults import merge_sampling
+from pippin.service.service import merge_sampling
 
 def decoded(gap):
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "best_gap": gap}

@@ -20,7 +20,7 @@ from pippin.core.events import Event, Failed, PartDelta
 from pippin.core.models import WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Speak
-from pippin.runtime.workers import link, memory
+from pippin.runtime.workers import link, supervisor
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.service import Run, Service
 from tests.runtime import processes
@@ -122,8 +122,8 @@ def test_a_worker_that_takes_memory_without_end_is_ended_at_its_limit(
     tmp_path: Path, device: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's limit on a CPU; elsewhere the watch over its resident memory."""
-    monkeypatch.setattr(memory, "accelerator", lambda: device)
-    monkeypatch.setattr(memory, "limit_of", lambda plan, total: 200 << 20)
+    monkeypatch.setattr(supervisor, "accelerator", lambda: device)
+    monkeypatch.setattr(supervisor, "limit_of", lambda plan, total: 200 << 20)
 
     async def scene() -> None:
         script = write_script(

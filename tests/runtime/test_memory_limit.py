@@ -7,8 +7,8 @@ import sys
 import psutil
 import pytest
 
-from pippin.runtime.workers import memory
-from pippin.runtime.workers.memory import Excess, MemoryWatch, limit_of
+from pippin.runtime.workers import supervisor
+from pippin.runtime.workers.supervisor import Excess, MemoryWatch, limit_of
 
 GIB = 1 << 30
 
@@ -22,17 +22,17 @@ def test_a_limit_stands_above_the_plan_and_below_the_machine() -> None:
 @pytest.mark.parametrize("system", ["linux", "darwin"])
 def test_a_process_above_its_limit_is_told_of(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(memory, "accelerator", lambda: "metal")
-    monkeypatch.setattr(memory, "limit_of", lambda plan, total: 1 << 20)
+    monkeypatch.setattr(supervisor, "accelerator", lambda: "metal")
+    monkeypatch.setattr(supervisor, "limit_of", lambda plan, total: 1 << 20)
     excess = asyncio.run(MemoryWatch(os.getpid(), 0).excess())
     assert isinstance(excess, Excess)
     assert excess.resident > excess.limit == 1 << 20
 
 
 def test_a_lower_limit_begins_once_the_process_has_come_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "accelerator", lambda: "metal")
-    monkeypatch.setattr(memory, "limit_of", lambda plan, total: plan)
-    monkeypatch.setattr(memory, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(supervisor, "accelerator", lambda: "metal")
+    monkeypatch.setattr(supervisor, "limit_of", lambda plan, total: plan)
+    monkeypatch.setattr(supervisor, "LOOK_AT_MEMORY_EVERY", 0.01)
     resident = psutil.Process().memory_info().rss
 
     async def scene() -> None:

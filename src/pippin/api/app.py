@@ -2,25 +2,22 @@
 
 import importlib
 import pkgutil
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
-from pippin.api.access.errors import Errors, LastCatcher
-from pippin.api.access.exchange import CLIENT_GONE, Exchange, ExchangeFrame, exchange_of
-from pippin.api.access.guards import Guard, policy_of
-from pippin.api.access.keys import Allowance, load_keyring
+from pippin.api.access.errors import Errors
+from pippin.api.access.exchange import ExchangeFrame, caller_of
+from pippin.api.access.guards import Guard, LastCatcher, policy_of
+from pippin.api.access.keys import Allowance, Keyring, load_keyring
 from pippin.api.access.limits import REPORTED, Limits
 from pippin.api.answers.media import MediaResolver
-from pippin.api.context import VERSION, Api, Endpoint, both
-from pippin.api.dialects.base import AnyDialect
+from pippin.api.batches.batches import Batches
+from pippin.api.context import VERSION, Api, both
 from pippin.api.dialects.registry import find_dialects
 from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
@@ -42,8 +39,9 @@ def create_app(
     settings: Settings,
     live: LiveSettings | None = None,
     tool_servers: ToolServers | None = None,
+    batches: Batches | None = None,
 ) -> ASGIApp:
-    """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers`.
+    """The whole server as one ASGI application; whoever starts it starts and closes `tool_servers` and `batches`.
 
     Raises `ServerError` for options that can't be used.
     """
@@ -60,6 +58,8 @@ def create_app(
     live.follow(tools.adopt)
     handler = Handler(service, options, observer, limits, media, tools)
     live.follow(handler.adopt)
+    batches = batches or Batches(options)
+    live.follow(batches.adopt)
     api = Api(
         service=service,
         settings=live,
@@ -70,6 +70,7 @@ def create_app(
         store=open_store(options),
         media=media,
         tool_servers=tools.servers,
+        batches=batches,
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
@@ -79,8 +80,16 @@ def create_app(
             Exception: errors.unexpected,
         },
     )
+    batches.connect(app, handler.answers)
+    app = _guarded(app, live, keyring, errors)
+    return ExchangeFrame(app, observer.http)
+
+
+def _guarded(app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors) -> ASGIApp:
+    """The application behind what bounds bodies, judges callers and catches the rest."""
+    options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
-    app = BodyMemory(app, largest, lambda scope: exchange_of(scope).caller)
+    app = BodyMemory(app, largest, caller_of)
     app = guard = Guard(app, policy_of(options, keyring), errors)
     live.follow(guard.adopt)
     if options.allowed_origins:
@@ -92,8 +101,7 @@ def create_app(
             expose_headers=["x-request-id", "request-id", "retry-after", *REPORTED],
             allow_credentials=False,
         )
-    app = LastCatcher(app, errors)
-    return ExchangeFrame(app, partial(_observe, observer))
+    return LastCatcher(app, errors)
 
 
 def _observer_of(options: ServerOptions) -> Observer:
@@ -114,19 +122,7 @@ def find_routes(api: Api) -> list[BaseRoute]:
         found += importlib.import_module(f"{routes.__name__}.{module.name}").routes(api)
     for path, dialect in api.dialects.items():
         found += both(
-            path, _generation(api, dialect), "POST", body=dialect.contract.body, answer=dialect.answer
+            path, api.handler.endpoint(dialect), "POST", body=dialect.contract.body, answer=dialect.answer
         )
     found.sort(key=lambda route: route.path.removeprefix(VERSION) not in api.dialects)
     return [*found, *schema_routes(found, api.dialects)]
-
-
-def _generation(api: Api, dialect: AnyDialect) -> Endpoint:
-    async def generate(request: Request) -> Response:
-        return await api.handler.answer(request, dialect)
-
-    return generate
-
-
-def _observe(observer: Observer, method: str, exchange: Exchange) -> None:
-    status = CLIENT_GONE if exchange.gone else exchange.status or 500
-    observer.http(method, exchange.route, status, exchange.elapsed)

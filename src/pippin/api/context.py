@@ -1,20 +1,20 @@
 """What routes are made from, and the form in which they are made."""
 
-import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import exchange_of
+from pippin.api.access.exchange import Endpoint as Endpoint
+from pippin.api.access.exchange import routed
 from pippin.api.answers.media import MediaResolver
+from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
@@ -25,7 +25,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+UNVERSIONED: Final = "/api/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Api:
     store: ResponseStore
     media: MediaResolver
     tool_servers: ToolServers
+    batches: Batches
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property
@@ -78,17 +79,15 @@ def both(
     answer: type[msgspec.Struct] | None = None,
     form: bool = False,
 ) -> list[Route]:
-    """Routes for an address with the version and without it."""
+    """Routes for an address with the version and without it.
+
+    Addresses under `/api` have no version, as the servers whose APIs they are have none.
+    """
     names = list(methods) or ["GET"]
+    prefixes = ("",) if path.startswith(UNVERSIONED) else (VERSION, "")
 
-    @functools.wraps(endpoint)
-    async def routed(request: Request) -> Response:
-        exchange_of(request.scope).route = VERSION + path
-        return await endpoint(request)
-
-    return [
-        DocumentedRoute(prefix + path, routed, names, body, answer, form=form) for prefix in (VERSION, "")
-    ]
+    told = routed(prefixes[0] + path, endpoint)
+    return [DocumentedRoute(prefix + path, told, names, body, answer, form=form) for prefix in prefixes]
 
 
 def json_reply(content: Any, status: int = 200) -> Response:

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pippin.api.access.exchange import Exchange, exchange_of
+from pippin.api.access.exchange import Endpoint, Exchange, exchange_of
 from pippin.api.access.keys import Allowance
 from pippin.api.access.limits import Limits
 from pippin.api.answers.answer import Answer, RunningAnswers, load_comment, run_info
@@ -26,19 +26,27 @@ from pippin.api.dialects.base import (
     RunInfo,
     StreamEncoder,
 )
-from pippin.api.http.body import read_json_body
+from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.body import (
+    LARGE,
+    EventStream,
+    LargeWork,
+    Presence,
+    each_after,
+    following,
+    read_json_body,
+)
 from pippin.api.http.forms import Form, read_form
-from pippin.api.http.large_work import LARGE, LargeWork
-from pippin.api.http.reply import EVENTS, EventStream, Presence, each_after, following
 from pippin.api.telemetry.observer import Observer
 from pippin.config.errors import nearest
 from pippin.config.options.server import ServerOptions
+from pippin.core.conversation import Reasoning, Text, ToolCall
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
-from pippin.service.run import Starter
+from pippin.service.service import Starter
 from pippin.service.tools.offers import Equipped, ToolOffers
 
 log = logging.getLogger(__name__)
@@ -47,6 +55,9 @@ Read = TypeVar("Read")
 
 MCP_SERVERS: Final = "x-mcp-servers"
 """Header with names of MCP servers, separated by commas, or `*`: for dialects and clients without a field for them."""
+
+BACKGROUND: Final = -(2**31)
+"""The priority of lines of batches, below all that a client can ask for."""
 
 REMEMBERED: Final = 256  # unknown fields
 FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
@@ -81,6 +92,7 @@ class Prepared:
     operation: str  # for metrics and traces
     encoder: Any  # of the dialect's own type
     starter: Starter
+    media: str = EVENTS  # of a stream
 
 
 class Handler:
@@ -115,32 +127,60 @@ class Handler:
         """Count a request against its caller's limits. Raises `ServerError`."""
         self._limits.admit(exchange)
 
+    def endpoint(self, dialect: AnyDialect) -> Endpoint:
+        """What answers the requests to a dialect's address."""
+
+        async def generate(request: Request) -> Response:
+            return await self.answer(request, dialect)
+
+        return generate
+
     async def answer(
-        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
     ) -> Response:
-        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code."""
-        return await self.respond(request, await self.prepare(request, dialect, history=history))
+        """Read a body, decode it, run it, and reply. Raises `ServerError` for all that deserves a status code.
+
+        `body` is that of a request which was counted and read before.
+        """
+        return await self.respond(request, await self.prepare(request, dialect, history=history, body=body))
 
     async def prepare(
-        self, request: Request, dialect: AnyDialect, *, history: History | None = None
+        self,
+        request: Request,
+        dialect: AnyDialect,
+        *,
+        history: History | None = None,
+        body: bytes | None = None,
     ) -> Prepared:
         """Read and decode a body; nothing runs yet. Raises `ServerError`."""
         exchange = exchange_of(request.scope)
-        self._limits.admit(exchange)
-        body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
+        if body is None:
+            self._limits.admit(exchange)
+            body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
         equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
-        tasks = [
-            Generate(await self._media.resolve(self._salted(wanted.request, request))) for wanted in equipped
-        ]
+        tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
         run = await self._run_info(decoded.requests[0].model, exchange)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
-        starter = self._tools.starter(self._service, equipped)
+        starter: Starter = self._service
+        if any(each.offered for each in equipped):
+            starter = self._tools.starter(self._service, equipped)
         return Prepared(
-            decoded=decoded, tasks=tasks, run=run, operation=dialect.name, encoder=encoder, starter=starter
+            decoded=decoded,
+            tasks=tasks,
+            run=run,
+            operation=dialect.name,
+            encoder=encoder,
+            starter=starter,
+            media=dialect.media,
         )
 
     async def respond(
@@ -164,7 +204,8 @@ class Handler:
             await answer.close()
             raise
         pieces = self._pieces(answer, encoder)
-        return EventStream(pieces if save is None else each_after(save, pieces), answer.close)
+        pieces = pieces if save is None else each_after(save, pieces)
+        return EventStream(pieces, answer.close, media=prepared.media)
 
     def open(self, request: Request, prepared: Prepared, presence: Presence) -> Answer:
         """Begin to run what was prepared. Whoever opens an answer closes it."""
@@ -184,7 +225,7 @@ class Handler:
         body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         [wanted] = (await self.decode(request, dialect, body, history)).requests
         equipped = await self._equipped(wanted, request)
-        task = CountTokens(await self._media.resolve(self._salted(equipped.request, request)))
+        task = CountTokens(await self._resolved(equipped.request, request))
         [*_, counted] = await self.perform(
             request, task, model=wanted.model, operation=f"{dialect.name}_count"
         )
@@ -303,8 +344,21 @@ class Handler:
         return run
 
     async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:
+        named = mcp_servers_of(request)
+        if not (named or wanted.toolsets or self._tools.unasked):
+            return Equipped(wanted)
         allowed = exchange_of(request.scope).may_use_tools
-        return await self._tools.equip(wanted, mcp_servers_of(request), allowed=allowed)
+        return await self._tools.equip(wanted, named, allowed=allowed)
+
+    async def _resolved(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
+        """The request that is run: salted, with its media as bytes, and behind all others where it is of a batch."""
+        salted = self._salted(wanted, request)
+        if exchange_of(request.scope).background:
+            salted = msgspec.structs.replace(salted, priority=BACKGROUND)
+        parts = (part for message in salted.messages or () for part in message.parts)
+        if all(isinstance(part, Text | Reasoning | ToolCall) for part in parts):
+            return salted
+        return await self._media.resolve(salted)
 
     def _salted(self, wanted: GenerationRequest, request: Request) -> GenerationRequest:
         """The request with a salt that gives its tenant, and its key among several, a prefix cache of its own."""

@@ -13,9 +13,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from pippin import __version__
-from pippin.api.context import VERSION, DocumentedRoute
+from pippin.api.context import UNVERSIONED, VERSION, DocumentedRoute
 from pippin.api.dialects.base import AnyDialect
-from pippin.api.dialects.shared.openai_answers import ErrorBody
+from pippin.api.dialects.ollama.encode import LINES
+from pippin.api.dialects.shared.openai import ErrorBody
 from pippin.api.http.forms import FORM
 
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -60,7 +61,9 @@ def schema_routes(routes: Sequence[BaseRoute], dialects: Mapping[str, AnyDialect
 def openapi(routes: Iterable[BaseRoute], dialects: Mapping[str, AnyDialect]) -> dict[str, Any]:
     """An OpenAPI 3.1 document. Addresses without the version are the same ones, and are left out."""
     documented = [
-        route for route in routes if isinstance(route, DocumentedRoute) and route.path.startswith(VERSION)
+        route
+        for route in routes
+        if isinstance(route, DocumentedRoute) and route.path.startswith((VERSION, UNVERSIONED))
     ]
     structs: list[Any] = [ErrorBody]
     structs += [struct for route in documented for struct in (route.body, route.answer) if struct is not None]
@@ -103,10 +106,11 @@ def _operation(
     method: str,
     reference_of: dict[Any, Any],
 ) -> dict[str, Any]:
-    words = [word for word in re.split(r"[^A-Za-z]+", address.removeprefix(VERSION)) if word]
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", address.removeprefix(VERSION)) if word]
     replies: dict[str, Any] = {JSON: {"schema": reference_of.get(route.answer, {"type": "object"})}}
     if body is not None and "stream" in {field.encode_name for field in msgspec.structs.fields(body)}:
-        replies[EVENTS] = {"schema": {"type": "string"}}
+        streams = LINES if address.startswith(UNVERSIONED) else EVENTS
+        replies[streams] = {"schema": {"type": "string"}}
     operation: dict[str, Any] = {
         "operationId": "_".join([method.lower(), *words]),
         "summary": route.help.partition("\n")[0] or " ".join(words).capitalize(),

@@ -17,6 +17,7 @@ import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
+from pippin.api.batches.batches import Batches
 from pippin.api.http.protocol import BoundedConnection, InTurn, Turns, accept_queue
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
@@ -98,9 +99,10 @@ class Server:
         self._listener = listener
         self._stops = 0
         self._tool_servers = open_tool_servers(options)
+        self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
-        app = create_app(service, settings, self._live, self._tool_servers)
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
@@ -135,6 +137,7 @@ class Server:
         preparing = asyncio.create_task(prepare())
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
+        self._batches.runner.start()
         on_ready()
         try:
             await serving
@@ -143,6 +146,7 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await preparing
             await self._tool_servers.close()
+            await self._batches.runner.close()
             await self._service.close(0.0)
 
     def stop(self) -> None:

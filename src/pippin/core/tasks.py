@@ -1,11 +1,10 @@
 """What a client asks of models other than generation, and of tokenizers."""
 
-from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from pippin.core.conversation import Image, Part, Reasoning, Text, ToolCall, ToolResult
+from pippin.core.conversation import Image, Text
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 
@@ -151,35 +150,3 @@ Task = (
     | ListVoices
     | GenerateImages
 )
-
-
-def text_length(task: Task) -> int:
-    """Characters of text in a task that a tokenizer will read."""
-    match task:
-        case Generate(request) | CountTokens(request) | RenderTemplate(request):
-            given = request.prompt if isinstance(request.prompt, str) else ""
-            parts = (part for message in request.messages or () for part in message.parts)
-            return len(given) + len(request.suffix or "") + _length(parts)
-        case Tokenize(text) | Speak(text=text):
-            return len(text)
-        case Embed(inputs=inputs, content=content):
-            texts = sum(len(each) for each in inputs if isinstance(each, str))
-            return texts + sum(_length(parts) for parts in content)
-        case Rerank(query=query, documents=documents):
-            read_with_each = len(query) * len(documents)
-            return read_with_each + sum(_length(document.parts) for document in documents)
-        case _:
-            return 0
-
-
-def _length(parts: Iterable[Part]) -> int:
-    length = 0
-    for part in parts:
-        match part:
-            case Text(text) | Reasoning(text):
-                length += len(text)
-            case ToolCall(arguments=arguments):
-                length += len(arguments)
-            case ToolResult(parts=inner):
-                length += _length(inner)
-    return length

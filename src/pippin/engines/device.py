@@ -139,7 +139,7 @@ def _wants_kernels(options: ModelOptions) -> bool:
 class MemoryShares(Struct, frozen=True, kw_only=True):
     """How the memory beside the weights is divided, in bytes: KV caches of sequences, and the prefix cache."""
 
-    rows: int
+    sequences: int
     prefixes: int
 
 
@@ -153,7 +153,7 @@ def share_memory(plan: DevicePlan, options: ModelOptions, weight_bytes: int) -> 
         wanted = options.cache_memory_mb
         prefixes = int(free * options.cache_memory_percent) if wanted is None else wanted * 2**20
         prefixes = min(prefixes, free // 2) if wanted is None else min(prefixes, free)
-    return MemoryShares(rows=max(free - prefixes, free // 8), prefixes=prefixes)
+    return MemoryShares(sequences=max(free - prefixes, free // 8), prefixes=prefixes)
 
 
 def weights_too_large(weight_bytes: int, memory_limit: int, model: str | None = None) -> ServerError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pippin.core.conversation import Tool
-from pippin.output.notations.arguments import types_of
+from pippin.output.schemas import types_of
 from pippin.output.tool_format import SpecialToken
 
 ANY = "/(?s:.*)/"

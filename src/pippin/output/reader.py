@@ -12,12 +12,11 @@ from typing import Literal
 
 from pippin.core.conversation import Tool, ToolChoice
 from pippin.core.events import Event, Token
-from pippin.output.notations.channels import Channels
+from pippin.output.channels import Channels
 from pippin.output.notations.json_calls import read_message_call
 from pippin.output.reasoning_format import ReasoningFormat
-from pippin.output.source import Malformed, Markers, Reading, Source
+from pippin.output.stream import Malformed, Markers, Reading, Source, Writer
 from pippin.output.tool_format import Calls, ToolFormat
-from pippin.output.writer import Writer
 
 REREAD_LIMIT = 256
 """Characters after a marker that began no call, which are looked through for others: bounds the work."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from pippin.output.channels import Channels
 from pippin.output.grammars import Grammar
-from pippin.output.notations.channels import Channels
 
 
 @dataclass(frozen=True, kw_only=True)

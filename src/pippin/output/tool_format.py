@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pippin.core.conversation import Tool
-from pippin.output.notations.channels import Channels
-from pippin.output.source import Malformed, Reading, Source
-from pippin.output.writer import Writer
+from pippin.output.channels import Channels
+from pippin.output.stream import Malformed, Reading, Source, Writer
 
 SpecialToken = Callable[[str], "int | bool | None"]
 """The id of a string that is one special token of the model's tokenizer; None or False for other strings."""

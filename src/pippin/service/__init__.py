@@ -10,7 +10,6 @@ a status code is raised before the first byte. A handler that must send bytes so
 loads) runs it as a task and asks `pool.states()` how far the load is; cancelling that task gives everything back.
 """
 
-from pippin.service.run import Run
-from pippin.service.service import Service, open_service
+from pippin.service.service import Run, Service, open_service
 
 __all__ = ["Run", "Service", "open_service"]

@@ -24,7 +24,7 @@ class Awake:
     Nothing is ever raised: without such a program, or where it may do nothing, the machine sleeps as it pleases.
     """
 
-    def __init__(self, command: tuple[str, ...] | None, grace: float = GRACE) -> None:
+    def __init__(self, command: tuple[str, ...], grace: float = GRACE) -> None:
         self._command = command
         self._grace = grace
         self._holding: asyncio.Task[None] | None = None
@@ -37,7 +37,7 @@ class Awake:
             self._timer.cancel()
             self._timer = None
         self._release.clear()
-        if self._command is not None and self._holding is None:
+        if self._holding is None:
             self._holding = asyncio.create_task(self._hold(self._command), name="keep awake")
 
     def resting(self) -> None:
@@ -75,9 +75,7 @@ class Awake:
 
     def _give_up(self, reason: str) -> None:
         """The task stays, done, so that no other one is begun."""
-        log.info(
-            "The machine may go to sleep while requests run: %s, %s.", (self._command or ("",))[0], reason
-        )
+        log.info("The machine may go to sleep while requests run: %s, %s.", self._command[0], reason)
 
 
 async def _end(process: Process) -> None:
@@ -93,7 +91,7 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-def keeping_awake(*, wanted: bool, system: str = sys.platform) -> Awake:
+def keeping_awake(*, wanted: bool, system: str = sys.platform) -> Awake | None:
     """What keeps this machine awake, if that is wanted and there is a program for it."""
     command = {"darwin": MACOS, "linux": LINUX}.get(system) if wanted else None
-    return Awake(command if command is not None and shutil.which(command[0]) else None)
+    return Awake(command) if command is not None and shutil.which(command[0]) else None

@@ -3,24 +3,9 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 from pippin.core.models import WorkerSpec
-
-request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The request that this thread works on."""
-
-
-@contextmanager
-def request_log(id: str) -> Iterator[None]:
-    """Log lines inside carry the request's id."""
-    token = request_id.set(id)
-    try:
-        yield
-    finally:
-        request_id.reset(token)
+from pippin.worker.loop import request_id
 
 
 class WorkerFormatter(logging.Formatter):

@@ -17,12 +17,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 import msgspec
 
+from pippin.core.conversation import Part, Reasoning, Text, ToolCall, ToolResult
 from pippin.core.decoding import from_message, message_decoder
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event, Failed, Rendered, Tokenized, merged
@@ -43,14 +46,25 @@ from pippin.core.link import (
     frame,
 )
 from pippin.core.models import WorkerSpec
-from pippin.core.tasks import text_length
+from pippin.core.tasks import CountTokens, Embed, Generate, RenderTemplate, Rerank, Speak, Task, Tokenize
 from pippin.core.traces import trace_of
 from pippin.engines.base import Emission, Engine, Job, Preparer
-from pippin.worker.logs import request_log
 
 READ_SIZE: Final = 1 << 18  # bytes
 WAITING_EVENTS: Final = 50_000  # events held for a slow server before senders wait
 RECHECK: Final = 1.0  # seconds between looks at a socket that has no room
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The request that this thread works on, which its log lines name."""
+
+
+@contextmanager
+def working_on(id: str) -> Iterator[None]:
+    token = request_id.set(id)
+    try:
+        yield
+    finally:
+        request_id.reset(token)
 
 
 class LinkLost(Exception):
@@ -258,7 +272,7 @@ class Preparation:
 
     def _prepare(self, order: Submit) -> None:
         preparer, done = self._ready.result()
-        with request_log(order.id):
+        with working_on(order.id):
             answer = _prepared(preparer, order)
         try:
             done(order.id, answer)
@@ -415,7 +429,7 @@ class StepLoop:
                 self._submit(engine, job)
 
     def _submit(self, engine: Engine, job: Job) -> None:
-        with request_log(job.id):
+        with working_on(job.id):
             try:
                 engine.submit(job)
             except ServerError as error:
@@ -429,3 +443,35 @@ class StepLoop:
                 engine.reconfigure({name: value})
             except ServerError as error:
                 log.info("Not changed while running: %s", error.report.message)
+
+
+def text_length(task: Task) -> int:
+    """Characters of text in a task that a tokenizer will read."""
+    match task:
+        case Generate(request) | CountTokens(request) | RenderTemplate(request):
+            given = request.prompt if isinstance(request.prompt, str) else ""
+            parts = (part for message in request.messages or () for part in message.parts)
+            return len(given) + len(request.suffix or "") + _length_of(parts)
+        case Tokenize(text) | Speak(text=text):
+            return len(text)
+        case Embed(inputs=inputs, content=content):
+            texts = sum(len(each) for each in inputs if isinstance(each, str))
+            return texts + sum(_length_of(parts) for parts in content)
+        case Rerank(query=query, documents=documents):
+            read_with_each = len(query) * len(documents)
+            return read_with_each + sum(_length_of(document.parts) for document in documents)
+        case _:
+            return 0
+
+
+def _length_of(parts: Iterable[Part]) -> int:
+    length = 0
+    for part in parts:
+        match part:
+            case Text(text) | Reasoning(text):
+                length += len(text)
+            case ToolCall(arguments=arguments):
+                length += len(arguments)
+            case ToolResult(parts=inner):
+                length += _length_of(inner)
+    return length

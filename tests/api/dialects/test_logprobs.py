@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pippin.api.dialects.shared.openai_answers import LOWEST
+from pippin.api.dialects.shared.openai import LOWEST
 from pippin.core.events import Event, PartDelta, PartEnded, PartStarted, Token, TopToken
 from tests.api.dialects import golden, openai_golden
 from tests.api.golden_events import accepted, end

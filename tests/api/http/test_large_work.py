@@ -5,6 +5,8 @@ import base64
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,12 +17,14 @@ from hypothesis import strategies as st
 
 from pippin.api.dialects.chat import encode as chat_encoder
 from pippin.api.dialects.completions import encode as completions_encoder
+from pippin.api.dialects.shared import fields
 from pippin.api.dialects.shared import media as media_source
 from pippin.api.dialects.shared.fields import names_of
 from pippin.api.dialects.shared.media import decoded_base64
-from pippin.api.http.large_work import LARGE, LargeWork
+from pippin.api.http.body import LARGE, LargeWork
 from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest, draw
 from pippin.api.storage.response_store import ResponseStore
+from pippin.core.decoding import known
 from pippin.core.events import (
     Accepted,
     Embedded,
@@ -68,6 +72,10 @@ class Watch:
 def reading(monkeypatch: pytest.MonkeyPatch) -> Watch:
     watch = Watch(msgspec.json.decode, lambda given, _: len(given))
     monkeypatch.setattr(msgspec.json, "decode", watch)
+    # Bodies are read by decoders that are kept: here each reads by the function that is watched.
+    monkeypatch.setattr(
+        fields, "_decoder", lambda body: SimpleNamespace(decode=partial(watch, type=known(body)))
+    )
     return watch
 
 

@@ -86,13 +86,13 @@ def test_a_request_is_one_span_with_figures_and_without_words() -> None:
 
 
 def line_of(elapsed: float, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
-    frame = ExchangeFrame(None, lambda method, exchange: None)  # type: ignore[arg-type]
+    frame = ExchangeFrame(None, lambda *told: None)  # type: ignore[arg-type]
     finished = Exchange(id="abc", path="/v1/chat/completions", status=200)
     finished.started = time.perf_counter() - elapsed
     finished.caller = "alice"
     finished.facts = {"model": "m\n12:00:00 ERROR forged", "start": 3, "queue": 1, "prefill": 2, "decode": 4}
     with caplog.at_level(logging.INFO, logger=exchange.__name__):
-        frame._write_line({"method": "POST"}, finished)
+        frame._write_line({"method": "POST"}, finished, 200)
     return caplog.records[-1]
 
 

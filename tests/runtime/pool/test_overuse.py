@@ -8,7 +8,7 @@ import pytest
 from pippin.core.models import EngineStats
 from pippin.runtime.pool import overuse
 from pippin.runtime.pool.overuse import LOOK_EVERY, SECONDS_BETWEEN, soft_limit
-from pippin.runtime.pool.slot import Slot
+from pippin.runtime.pool.state import Slot
 from tests.runtime.doubles import FakeWorker, Stage, settle
 
 GIB = 1 << 30

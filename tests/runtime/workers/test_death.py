@@ -3,8 +3,7 @@
 import pytest
 
 from pippin.core.errors import ErrorKind
-from pippin.runtime.workers.death import Death, MemoryAtStart, death_report
-from pippin.runtime.workers.memory import Excess
+from pippin.runtime.workers.death import Death, Excess, MemoryAtStart, death_report
 
 GIB = 1 << 30
 BIRTH = MemoryAtStart(free=3 * GIB, starved=0)

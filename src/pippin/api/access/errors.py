@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import dialect_of_path
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -87,33 +86,3 @@ def not_found() -> ErrorReport:
     return ErrorReport(
         kind="not_found", message="There is nothing at this address; /docs lists what there is."
     )
-
-
-class LastCatcher:
-    """Ends every error that nobody expected: with a line in the log, and a reply that tells nothing of it."""
-
-    def __init__(self, app: ASGIApp, errors: Errors) -> None:
-        self._app = app
-        self._errors = errors
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        reply = "none"
-
-        async def send_watched(message: Message) -> None:
-            nonlocal reply
-            whole = message["type"] == "http.response.body" and not message.get("more_body")
-            reply = "whole" if whole else "begun"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_watched)
-        except Exception as error:
-            log.error("Request %s failed.\n%s", exchange_of(scope).id, trace_of(error))
-            log.debug("Request %s failed.", exchange_of(scope).id, exc_info=True)
-            if reply == "begun":
-                raise  # the server closes the connection, which is all that can still be said
-            if reply == "none":
-                await self._errors.reply(INTERNAL, scope)(scope, receive, send)

@@ -1,19 +1,24 @@
 """What is known of one HTTP exchange beside its bytes: its id, its caller, how it ended."""
 
+import functools
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pippin import __version__
 from pippin.api.access.keys import Key
 
 log = logging.getLogger(__name__)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CLIENT_GONE = 499
@@ -36,6 +41,7 @@ class Exchange:
     cache_salt: str = (
         ""  # keeps the caller's prefix cache apart from those of others; empty where it is shared
     )
+    background: bool = False  # a line of a batch: it waits for all others, and is not counted against limits
     anonymous: bool = False  # keys are asked for, and none was shown: tell the least
     status: int | None = None
     gone: bool = False  # the client hung up before the answer was complete
@@ -70,6 +76,22 @@ def exchange_of(scope: Scope) -> Exchange:
     return exchange
 
 
+def caller_of(scope: Scope) -> str:
+    """The name of the key that was shown, or the address that the request came from."""
+    return exchange_of(scope).caller
+
+
+def routed(route: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a route, which tells the exchange that the request went there."""
+
+    @functools.wraps(endpoint)
+    async def answer(request: Request) -> Response:
+        exchange_of(request.scope).route = route
+        return await endpoint(request)
+
+    return answer
+
+
 def open_exchange(scope: Scope) -> Exchange:
     """Put a new exchange into the scope; the client's own request id is taken where it is plain.
 
@@ -87,8 +109,8 @@ def open_exchange(scope: Scope) -> Exchange:
 class ExchangeFrame:
     """The outermost layer: gives each exchange its id and headers, and one line in the log."""
 
-    def __init__(self, app: ASGIApp, finished: Callable[[str, Exchange], None]) -> None:
-        """`finished` is told the method and the exchange of each request."""
+    def __init__(self, app: ASGIApp, finished: Callable[[str, str, int, float], None]) -> None:
+        """`finished` is told of each request: the method, the route, the status, and the seconds that it took."""
         self._app = app
         self._finished = finished
 
@@ -115,11 +137,11 @@ class ExchangeFrame:
         try:
             await self._app(scope, receive, send_framed)
         finally:
-            self._write_line(scope, exchange)
-            self._finished(scope["method"], exchange)
+            status = CLIENT_GONE if exchange.gone else exchange.status or 500
+            self._write_line(scope, exchange, status)
+            self._finished(scope["method"], exchange.route, status, exchange.elapsed)
 
-    def _write_line(self, scope: Scope, exchange: Exchange) -> None:
-        status = CLIENT_GONE if exchange.gone else exchange.status or 500
+    def _write_line(self, scope: Scope, exchange: Exchange, status: int) -> None:
         slow = exchange.elapsed > SLOW_SECONDS
         level = logging.DEBUG if exchange.path in ("/health", "/metrics") and status < 400 else logging.INFO
         if slow:

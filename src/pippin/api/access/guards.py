@@ -1,6 +1,6 @@
-"""Who may come in, by host, origin, key, and what is asked for.
+"""What stands in front of all routes: who may come in, by host, origin, key, and what is asked for.
 
-What is not open is closed.
+What is not open is closed; an error that nobody expected goes out as a refusal that tells nothing of it.
 """
 
 import ipaddress
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pippin.api.access.errors import Errors
+from pippin.api.access.errors import INTERNAL, Errors
 from pippin.api.access.exchange import Exchange, exchange_of
 from pippin.api.access.keys import Key, Keyring, load_keyring, salts_by_owner
 from pippin.api.http.body import check_json
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
+from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,11 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
 TOOLS: Final = "/mcp"
 EXECUTE_TOOL: Final = "/mcp/execute"
-MANAGED: Final = ("/unload", "/load", "/models", "/cache", "/settings", TOOLS)
+MANAGED: Final = (
+    *("/unload", "/load", "/models", "/cache", "/settings", TOOLS),
+    *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
+    *("/api/v1/models",),
+)
 """Paths under which everything that changes something is management."""
 NO_KEY: Final = (
     "Managing the server needs an API key here; the operator sets one with --api-key, "
@@ -133,8 +138,8 @@ class Guard:
         path, method = scope["path"], scope["method"]
         if not self._is_harmless(path):
             self._check_origin(headers)
-        exchange.anonymous = bool(self._policy.keyring)
-        if self._policy.keyring:
+        exchange.anonymous = bool(self._policy.keyring.keys)
+        if exchange.anonymous:
             self._check_key(headers, exchange, is_open=self._is_open(path, method))
         self._note_rights(exchange)
         if is_management(path, method):
@@ -216,7 +221,7 @@ class Guard:
         if origin is not None and origin not in self._policy.origins:
             raise ServerError("permission", "Web pages of this origin may not manage the server.")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            check_json(headers)
+            check_json(headers, path)
 
 
 def _check_endpoint(key: Key, path: str) -> None:
@@ -256,3 +261,33 @@ def shown_keys(headers: Headers) -> Iterable[bytes]:
         yield credentials.strip().encode("latin-1")
     if key := headers.get("x-api-key"):
         yield key.strip().encode("latin-1")
+
+
+class LastCatcher:
+    """Ends every error that nobody expected: with a line in the log, and a reply that tells nothing of it."""
+
+    def __init__(self, app: ASGIApp, errors: Errors) -> None:
+        self._app = app
+        self._errors = errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        reply = "none"
+
+        async def send_watched(message: Message) -> None:
+            nonlocal reply
+            whole = message["type"] == "http.response.body" and not message.get("more_body")
+            reply = "whole" if whole else "begun"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_watched)
+        except Exception as error:
+            log.error("Request %s failed.\n%s", exchange_of(scope).id, trace_of(error))
+            log.debug("Request %s failed.", exchange_of(scope).id, exc_info=True)
+            if reply == "begun":
+                raise  # the server closes the connection, which is all that can still be said
+            if reply == "none":
+                await self._errors.reply(INTERNAL, scope)(scope, receive, send)

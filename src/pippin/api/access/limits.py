@@ -72,6 +72,8 @@ class Limits:
         A request beyond what may run at once is refused here, before its body is read.
         """
         self._check_place()
+        if exchange.background:
+            return
         allowance = self._allowance_of(exchange)
         now = self._clock()
         if allowance.requests:
@@ -103,6 +105,8 @@ class Limits:
     def leave(self, exchange: Exchange, tokens: int) -> None:
         """Take a request that has ended out of those that run, and charge its caller for its tokens."""
         self.running -= 1
+        if exchange.background:
+            return
         allowance = self._allowance_of(exchange)
         if allowance.tokens:
             _bucket(self._tokens, exchange.account, allowance.tokens, self._clock()).level -= tokens

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -18,8 +19,7 @@ from pippin import __version__
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.limits import Limits
 from pippin.api.dialects.base import RunInfo, StreamEncoder
-from pippin.api.http.large_work import LargeWork, drawn_bytes
-from pippin.api.http.reply import Presence
+from pippin.api.http.body import LargeWork, Presence, drawn_bytes
 from pippin.api.telemetry.observer import Observer, RequestObserver
 from pippin.config.options.server import ServerOptions
 from pippin.core.completion import Completion, collect
@@ -36,7 +36,7 @@ from pippin.core.events import (
 from pippin.core.models import ModelInfo, ModelState
 from pippin.core.tasks import Generate, Task
 from pippin.service import Service
-from pippin.service.run import AnyRun, Starter
+from pippin.service.service import AnyRun, Starter
 
 
 def load_comment(states: list[ModelState], model: str) -> bytes:
@@ -161,6 +161,20 @@ async def start_runs(
         raise
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """By what an answer is known, and whose it is. `ids` are those of the runs; `id` is the answer's, `exchange_id` the
+    request's, which a client may choose. `model` as the client names it, `served` as it is called here."""
+
+    id: str
+    exchange_id: str
+    ids: Sequence[str]
+    model: str
+    served: str
+    owner: str
+    client: str | None
+
+
 class Answer:
     """One body being answered. Whoever makes one closes it, which cancels what still runs."""
 
@@ -168,26 +182,18 @@ class Answer:
         self,
         service: Starter,
         tasks: Sequence[Task],
+        identity: Identity,
         *,
-        id: str,
-        exchange_id: str,
-        ids: Sequence[str],
-        model: str,
-        served: str,
-        owner: str,
-        client: str | None,
         presence: Presence,
         observer: RequestObserver,
         timeout: float | None,
         on_close: "Callable[[Answer], None]",
     ) -> None:
-        """`ids` are those of the runs; `id` is the answer's, `exchange_id` the request's, which a client may choose.
-        `model` as the client names it, `served` as it is called here. `timeout`: seconds from now until the request
-        is ended with an error."""
-        self.id, self.exchange_id = id, exchange_id
-        self.ids = ids
-        self.owner = owner
-        self.served = served
+        """`timeout`: seconds from now until the request is ended with an error."""
+        self.id, self.exchange_id = identity.id, identity.exchange_id
+        self.ids = identity.ids
+        self.owner = identity.owner
+        self.served = identity.served
         self.cached_tokens = 0
         self._generates = isinstance(tasks[0], Generate)
         self._prompts: dict[int, int] = {}  # tokens, of each request
@@ -202,7 +208,8 @@ class Answer:
         self._opened = asyncio.get_running_loop().time()
         self._closed = False
         self._starting = asyncio.create_task(
-            start_runs(service, tasks, model=model, ids=ids, client=client), name=f"start {ids[0]}"
+            start_runs(service, tasks, model=identity.model, ids=identity.ids, client=identity.client),
+            name=f"start {identity.ids[0]}",
         )
         presence.on_gone(lambda: self.end(GONE))
         self._timer: asyncio.TimerHandle | None = None
@@ -386,6 +393,7 @@ class RunningAnswers:
         self._observer = observer
         self._limits = limits
         self._active: dict[str, Answer] = {}
+        self.live = 0  # that are being answered, without lines of batches
         self.answered = 0
         self.prompt_tokens = self.completion_tokens = 0  # of those that were answered
 
@@ -411,9 +419,7 @@ class RunningAnswers:
         ids = [stem] if len(tasks) == 1 else [f"{stem}-{number}" for number in range(len(tasks))]
         limit = min(filter(None, (timeout, self._options.timeout)), default=None)
         model = tasks[0].request.model if isinstance(tasks[0], Generate) else run.model
-        answer = Answer(
-            starter,
-            tasks,
+        identity = Identity(
             id=run.id,
             exchange_id=exchange.id,
             ids=ids,
@@ -421,16 +427,24 @@ class RunningAnswers:
             served=run.model,
             owner=exchange.owner,
             client=exchange.caller or None,
+        )
+        answer = Answer(
+            starter,
+            tasks,
+            identity,
             presence=presence,
             observer=self._observer.request(operation, run.model if run.known else UNKNOWN, stream=stream),
             timeout=limit,
             on_close=partial(self._forget, exchange, run),
         )
         self._active[run.id] = answer
+        self.live += not exchange.background
         return answer
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
+        self.live -= not exchange.background
+        self.live -= not exchange.background
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)

@@ -17,8 +17,7 @@ import msgspec
 
 from pippin.api.answers import addresses
 from pippin.api.dialects.shared.media import decoded_base64
-from pippin.api.http.body import joined
-from pippin.api.http.large_work import LARGE
+from pippin.api.http.body import LARGE, joined
 from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Audio, Image, Inline, Message, Part, ToolResult, Url, Video
 from pippin.core.errors import ServerError

@@ -107,8 +107,8 @@ class Encoder(StreamEncoder, Protocol):
 class Dialect(Protocol[Shape]):
     """An API that clients speak.
 
-    Each is one package of this folder, whose module `dialect` holds an instance under the name `dialect`. It is found,
-    routed and documented because it is there.
+    Each is one package of this folder, whose module `dialect` holds an instance under the name `dialect`, or several
+    under the name `dialects`. They are found, routed and documented because they are there.
     """
 
     @property
@@ -118,7 +118,12 @@ class Dialect(Protocol[Shape]):
 
     @property
     def path(self) -> str:
-        """Where bodies are posted, without the version: `/chat/completions`."""
+        """Where bodies are posted, without the version: `/chat/completions`. Paths under `/api` have no version."""
+        ...
+
+    @property
+    def media(self) -> str:
+        """The media type of a stream."""
         ...
 
     @property

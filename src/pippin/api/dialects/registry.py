@@ -1,9 +1,10 @@
-"""Finds the dialects: every package of this folder that has a module `dialect`."""
+"""Finds the dialects: those of every package of this folder that has a module `dialect`."""
 
 import importlib
 import importlib.util
+import itertools
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pippin.api import dialects
 from pippin.api.dialects.base import AnyDialect
@@ -14,11 +15,12 @@ VERSION = "/v1"
 def find_dialects() -> Mapping[str, AnyDialect]:
     """The dialects by their paths, which are without the version."""
     found: dict[str, AnyDialect] = {}
-    for module in pkgutil.iter_modules(dialects.__path__):
-        name = f"{dialects.__name__}.{module.name}.dialect"
-        if module.ispkg and importlib.util.find_spec(name) is not None:
-            dialect: AnyDialect = importlib.import_module(name).dialect
-            found[dialect.path] = dialect
+    for package in pkgutil.iter_modules(dialects.__path__):
+        name = f"{dialects.__name__}.{package.name}.dialect"
+        if package.ispkg and importlib.util.find_spec(name) is not None:
+            module = importlib.import_module(name)
+            own: Iterable[AnyDialect] = getattr(module, "dialects", None) or (module.dialect,)
+            found |= {dialect.path: dialect for dialect in own}
     return found
 
 
@@ -31,9 +33,16 @@ def run_id_of(dialects: Mapping[str, AnyDialect], name: str) -> str:
 
 
 def dialect_of_path(dialects: Mapping[str, AnyDialect], path: str) -> AnyDialect:
-    """The dialect in which errors at a path are drawn: the one that is served there, else Chat Completions."""
-    bare = path.removeprefix(VERSION)
-    for own, dialect in dialects.items():
-        if bare == own or bare.startswith(own + "/"):
-            return dialect
-    return dialects["/chat/completions"]
+    """The dialect in which errors at a path are drawn: the one whose path begins alike, else Chat Completions.
+
+    What has a version under `/api` is LM Studio's, whose answers are in OpenAI's form.
+    """
+    parts = path.removeprefix(VERSION).split("/")
+
+    def alike(own: str) -> int:
+        pairs = zip(own.split("/"), parts, strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    nearest = max(dialects, key=alike)
+    openai = alike(nearest) < 2 or path.startswith(("/api/v0/", "/api/v1/"))
+    return dialects["/chat/completions" if openai else nearest]

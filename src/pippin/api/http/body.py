@@ -1,40 +1,97 @@
-"""Request bodies within limits: the media type, size and speed of each, and the memory of all together."""
+"""Bodies on their way. Those of requests come within limits: the media type, size and speed of each, and the memory of
+all together. Those of replies go piece by piece, one write for each wake-up of the event loop, while the client is
+there. Reading or drawing a large one does not hold up the event loop.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar, TypeVarTuple
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pippin.api.http.large_work import LARGE
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.errors import ServerError
+from pippin.core.events import Event, PartDelta
+
+LARGE: Final = 64 << 10  # bytes; reading or drawing so many takes some milliseconds at worst
+TOKEN_BYTES: Final = 200  # of a token with its log probability, once it is drawn
+ITEM_BYTES: Final = 50  # of an item of a list, beside its own text
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+
+class LargeWork:
+    """Runs large work on a thread, one piece after the other.
+
+    Two pieces at once would be no faster, and the event loop would wait for the interpreter's lock behind both.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def do(self, size: int, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """The result of `work`, done on the calling thread where `size` (bytes) is at most `LARGE`."""
+        if size <= LARGE:
+            return work(*arguments)
+        async with self._turn:
+            return await asyncio.to_thread(work, *arguments)
+
+
+def drawn_bytes(events: Iterable[Event]) -> int:
+    """About how many bytes it takes to draw these events."""
+    size = 0
+    for event in events:
+        if isinstance(event, PartDelta):
+            size += len(event.text) + TOKEN_BYTES * len(event.tokens)
+        else:
+            size += _bytes_of(event)
+    return size
+
+
+def _bytes_of(value: Any) -> int:
+    match value:
+        case str() | bytes():
+            return len(value)
+        case tuple():
+            return sum(ITEM_BYTES + _bytes_of(item) for item in value)
+        case Struct():
+            return sum(_bytes_of(getattr(value, name)) for name in value.__struct_fields__)
+        case _:
+            return 0
+
 
 MIB: Final = 1 << 20
 LEAST_MEMORY: Final = 1 << 30  # bytes for the bodies of all requests
 LARGEST_BODIES: Final = 4  # bodies of the largest size that are held at once, where that is more
+FORM: Final = "application/x-www-form-urlencoded"
 SLOWEST: Final = 4 << 10
 """Bytes a second, from which a slow client differs from one that means to hold a place."""
 
 
 async def read_json_body(request: Request, limit_mb: float, idle_seconds: float) -> bytes:
     """The bytes of a JSON body. Raises `ServerError` before more than the limit is held."""
-    check_json(request.headers)
+    check_json(request.headers, request.scope["path"])
     return await read_body(request, limit_mb, idle_seconds)
 
 
-def check_json(headers: Headers) -> None:
+def check_json(headers: Headers, path: str = "") -> None:
     """Refuse a body that is not announced as JSON. Raises `ServerError`.
 
-    A page of another site can make a browser send text and forms without asking first; JSON it can't.
+    A page of another site can make a browser send text and forms without asking first; JSON it can't. Ollama's own
+    examples send JSON under the name of a form, as curl does by itself; a browser would tell where a form comes from.
     """
     given = headers.get("content-type", "")
     media = given.partition(";")[0].strip().lower()
     if media == "application/json" or media.endswith("+json"):
         return
-    if not media and "origin" not in headers:
+    told = "origin" in headers or "sec-fetch-site" in headers
+    if not told and (not media or (media == FORM and path.startswith("/api/"))):
         return
     raise ServerError(
         "unsupported_media_type", "Send the body as JSON, with the header `Content-Type: application/json`."
@@ -148,3 +205,94 @@ class BodyMemory:
                 self._of_callers[caller] = left
             else:
                 self._of_callers.pop(caller, None)
+
+
+class EventStream(Response):
+    """Sends pieces as they come. `leave` runs at the end, however it came about.
+
+    `cut` is asked at the end: if true, the reply is left without an end, so that the client sees it broken. Server-
+    sent events need no such thing, because they can say that they failed.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncIterator[bytes],
+        leave: Callable[[], Awaitable[None]],
+        *,
+        media: str = EVENTS,
+        cut: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(status_code=200)
+        self.init_headers({"content-type": media, "cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._pieces = pieces
+        self._leave = leave
+        self._cut = cut if media != EVENTS else lambda: False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+            async for piece in self._pieces:
+                if piece:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if not self._cut():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await asyncio.shield(self._leave())
+
+
+async def each_after(
+    act: Callable[[], Awaitable[None]], pieces: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """The pieces, each of them after `act` is done, which may not come later."""
+    async for piece in pieces:
+        await act()
+        yield piece
+
+
+async def following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A stream whose first piece was taken already: that piece, then the others."""
+    yield first
+    async for piece in others:
+        yield piece
+
+
+class Presence:
+    """Whether the client is still there: watches a connection whose body was read, and calls back once when it ends."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._on_gone: Callable[[], object] | None = None
+        self._watch = asyncio.create_task(self._wait(receive))
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        """Call `call` once when the client hangs up, in place of what was to be called before."""
+        self._on_gone = call
+        if self.gone:
+            call()
+
+    def stop(self) -> None:
+        self._on_gone = None
+        self._watch.cancel()
+
+    async def _wait(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._on_gone is not None:
+            self._on_gone()
+
+
+class NobodyWaits(Presence):
+    """The presence of a client that need not stay: for runs that go on without it."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def on_gone(self, call: Callable[[], object]) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pippin.api.dialects.shared.frames import COMMENT, event_frame
-from pippin.api.dialects.shared.openai_answers import error_body
+from pippin.api.dialects.shared.openai import error_body
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted
 

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid, unsupported
-from pippin.api.dialects.shared.openai_answers import error_body
+from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.forms import Upload
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport

@@ -11,8 +11,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import convert, decode_json
-from pippin.api.http.body import MIB, read_body
-from pippin.api.http.large_work import LARGE
+from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.health import worker_body
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
@@ -27,6 +26,7 @@ PATHS = frozenset(
         "cache_dir",
         "chat_template_file",
         "draft_model_path",
+        "files_dir",
         "log_file",
         "lora_paths",
         "mcp_config",

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.shared.frames import EVENTS
+from pippin.api.http.body import drawn_bytes
 from pippin.api.http.forms import Form
-from pippin.api.http.large_work import drawn_bytes
-from pippin.api.http.reply import EVENTS
 from pippin.api.kinds import speech, transcription
 from pippin.core.errors import ServerError
 from pippin.core.events import Voices

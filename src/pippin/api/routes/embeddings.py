@@ -4,12 +4,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both
+from pippin.api.context import Api, Endpoint, both
 from pippin.api.kinds import embeddings
 from pippin.core.events import Embedded
 
 
-def routes(api: Api) -> list[BaseRoute]:
+def embedding(api: Api) -> Endpoint:
+    """The endpoint that answers OpenAI's embedding requests."""
+
     async def embed(request: Request) -> Response:
         """Vectors of texts"""
         fields, unknown = await api.handler.json_of(request, embeddings.CONTRACT.decode)
@@ -23,8 +25,9 @@ def routes(api: Api) -> list[BaseRoute]:
         drawn = await api.handler.large.do(len(found.vectors), embeddings.draw, fields, name, found)
         return Response(drawn, media_type="application/json")
 
-    return [
-        *both(
-            "/embeddings", embed, "POST", body=embeddings.EmbeddingRequest, answer=embeddings.EmbeddingReply
-        )
-    ]
+    return embed
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    asked, answered = embeddings.EmbeddingRequest, embeddings.EmbeddingReply
+    return [*both("/embeddings", embedding(api), "POST", body=asked, answer=answered)]

@@ -15,7 +15,7 @@ from pippin.api.dialects.responses.compaction import CompactionDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.responses.encode import ResponsesEncoder, response_id
 from pippin.api.handler import Prepared
-from pippin.api.http.reply import EventStream, NobodyWaits
+from pippin.api.http.body import EventStream, NobodyWaits
 from pippin.api.storage.background import TERMINAL, BackgroundResponse, BackgroundResponses
 from pippin.api.storage.response_store import OwnedHistory, page_of
 from pippin.api.storage.saving import SavingDialect, SavingEncoder, saver

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.chat import dialect as openai_chat
-from pippin.api.dialects.shared import openai_fields
+from pippin.api.dialects.shared import openai
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, decode_json, invalid
 from pippin.core.events import Detokenized, Event, Rendered, Tokenized
@@ -43,7 +43,7 @@ class DetokenizeRequest(Struct, kw_only=True):
 
 TEMPLATE = Contract(
     openai_chat.ChatRequest,
-    openai_fields.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
+    openai.ACCEPTED | dict.fromkeys(TokenizeRequest.__struct_fields__, "Of /tokenize."),
     {name: why for name, why in openai_chat.REFUSED.items() if name != "add_special_tokens"},
 )
 

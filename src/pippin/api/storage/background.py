@@ -9,7 +9,7 @@ from pippin.api.answers.answer import Answer
 from pippin.api.dialects.responses.answer import ResponseAnswer
 from pippin.api.dialects.responses.encode import ResponsesEncoder
 from pippin.api.dialects.shared.frames import COMMENT, DONE
-from pippin.api.http.large_work import LargeWork
+from pippin.api.http.body import LargeWork
 from pippin.core.errors import ErrorReport
 
 FINISHED_KEPT: Final = 64

@@ -41,6 +41,10 @@ class SavingDialect:
         return self._dialect.id_prefix
 
     @property
+    def media(self) -> str:
+        return self._dialect.media
+
+    @property
     def contract(self) -> Contract[ResponsesBody]:
         return self._dialect.contract
 

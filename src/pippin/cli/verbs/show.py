@@ -79,7 +79,7 @@ def _packed_layers(folder: Path) -> str:
 
 def _sampling(settings: "Settings", catalog: "Catalog", info: "ModelInfo") -> str:
     """The defaults that a request gets, each with who gave it."""
-    from pippin.service.defaults import explain_sampling
+    from pippin.service.service import explain_sampling
 
     defaults = explain_sampling(Sampling(), catalog.options_for(info), settings.server.model_defaults, info)
     return ", ".join(f"{setting.name} {setting.value} ({setting.origin})" for setting in defaults)

@@ -172,6 +172,20 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     response_store_hours: Annotated[
         float, Meta(gt=0, description="Hours that stored responses are kept.")
     ] = 720.0
+    files_dir: Annotated[
+        str | None, Meta(description="Folder of uploaded files and batches; not set is one of Pippin's own.")
+    ] = None
+    files_mb: Annotated[
+        float, Meta(gt=0, description="Most disk for the uploaded files of one key, in MiB.")
+    ] = 1024.0
+    batch_concurrency: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Lines of batches that run at once while nobody else is being answered.",
+        ),
+    ] = 8
     cache_salt_per_key: Annotated[
         bool | None,
         Meta(

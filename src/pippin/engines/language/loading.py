@@ -83,12 +83,14 @@ def build_engine(
     shares = share_memory(plan, options, size)
     # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
     batching = choose_batching(model, options, steady if plan.slow_functions else unmarked)
-    if len(adapters) and batching.shape is None:
-        message = "Adapters cannot be used with this model: its rows run one at a time. Start without them."
+    if adapters.names and batching.shape is None:
+        message = (
+            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
+        )
         raise ServerError("load_failed", message, "adapters")
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
-        # With a start of quantisation, short rows must find what they left.
+        # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     proposer = _open_proposer(options, plan, tokenizer, batching, progress)
@@ -107,7 +109,7 @@ def build_engine(
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, proposer, shares.rows),
+        limits=_limits(options, plan, batching, proposer, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
         prefixes=prefixes,
@@ -126,7 +128,7 @@ def _limits(
         max_sequences=options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
-        longest_chunk=plan.longest_chunk,
+        longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),

@@ -76,10 +76,11 @@ class ScriptedPreparer:
         rule = find_rule(self.script, request) or Rule()
         if rule.error is not None:
             raise ServerError.of(rule.error)
-        request, dropped = self._fitted(request)
+        window = min(self.window, request.context_limit or self.window)
+        request, dropped = self._fitted(request, window)
         prompt = render(request)
         used = len(tokenizer.pieces(prompt))
-        room = self.window - used
+        room = window - used
         limit = room if request.max_tokens is None else min(request.max_tokens, room)
         choices = tuple(
             perform(request, rule, limit, choice, self.tool_format, self.reasoning_format)
@@ -87,16 +88,16 @@ class ScriptedPreparer:
         )
         return ScriptedJob(id, Accepted(used, dropped), request, rule, prompt, choices)
 
-    def _fitted(self, request: GenerationRequest) -> tuple[GenerationRequest, int]:
+    def _fitted(self, request: GenerationRequest, window: int) -> tuple[GenerationRequest, int]:
         """The request with what the overflow policy leaves of it, and how many messages that took."""
         dropped = 0
-        while (used := len(tokenizer.pieces(render(request)))) >= self.window:
+        while (used := len(tokenizer.pieces(render(request)))) >= window:
             oldest = _oldest(request.messages or ()) if request.overflow == "truncate" else None
             if oldest is None:
                 raise ServerError(
                     "context_length_exceeded",
                     f"The prompt has {used} tokens, but the context window of {self.info.id!r} holds "
-                    f"{self.window}. Shorten the messages.",
+                    f"{window}. Shorten the messages.",
                     "messages" if request.messages is not None else "prompt",
                 )
             messages = request.messages or ()

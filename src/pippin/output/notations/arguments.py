@@ -4,66 +4,14 @@ import json
 from typing import Any, Final, Literal
 
 from pippin.output.notations.literals import PYTHON, read_literal
-from pippin.output.source import Malformed, Put, Source
+from pippin.output.schemas import property_schema, type_of, types_of
+from pippin.output.stream import Malformed, Put, Source
 
 Untyped = Literal["string", "json"]
 """What a value is whose type the schema does not say: a string, or JSON if it reads as such."""
 
 _NAMES: Final = {"true": "true", "false": "false", "null": "null", "none": "null"}
-_KINDS: Final = {"integer", "number", "boolean", "null", "object", "array", "string"}
 LITERAL_LIMIT: Final = 1 << 16  # characters of a value that is read as a Python literal
-
-
-def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
-    """JSON types that a schema admits; empty where it does not say."""
-    if not isinstance(schema, dict) or depth > 8:
-        return frozenset()
-    if isinstance(schema.get("$ref"), str):
-        return types_of(_resolve(schema["$ref"], root), root, depth + 1)
-    kind = schema.get("type")
-    if isinstance(kind, str | list):
-        return frozenset(name for name in ([kind] if isinstance(kind, str) else kind) if name in _KINDS)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list):
-            found = [types_of(option, root, depth + 1) for option in schema[key]]
-            return frozenset().union(*found) if all(found) or key == "allOf" else frozenset()
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return frozenset(_type_of(value) for value in values) if isinstance(values, list) else frozenset()
-
-
-def _resolve(reference: str, root: dict[str, Any]) -> Any:
-    found: Any = root
-    for step in reference.removeprefix("#/").split("/"):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
-
-
-def property_schema(schema: dict[str, Any] | None, key: str) -> Any:
-    """The schema of one property of a parameters schema."""
-    if not isinstance(schema, dict):
-        return None
-    properties = schema.get("properties")
-    if isinstance(properties, dict) and key in properties:
-        return properties[key]
-    return schema.get("additionalProperties")
-
-
-def _type_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
 
 
 def quoted(text: str) -> str:
@@ -76,7 +24,7 @@ def _parse(text: str) -> tuple[str, str] | None:
         value = json.loads(text, parse_constant=_refuse, parse_int=len)
     except (ValueError, RecursionError):
         return None
-    kind = _type_of(value)
+    kind = type_of(value)
     return ("integer" if isinstance(value, float) and value.is_integer() else kind), text
 
 

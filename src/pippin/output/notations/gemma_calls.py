@@ -17,7 +17,7 @@ from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import PYTHON, Notation, read_key, read_literal, read_string_rest
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.python_calls import read_python_arguments
-from pippin.output.source import Malformed, Reading
+from pippin.output.stream import Malformed, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 _NAME_END = re.compile(r"[{(\s]")

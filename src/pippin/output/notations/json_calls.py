@@ -10,7 +10,7 @@ from pippin.output.notations.json_text import (
     read_string_body,
     read_value,
 )
-from pippin.output.source import Malformed, Markers, Reading
+from pippin.output.stream import Malformed, Markers, Reading
 from pippin.output.tool_format import Calls
 
 NAMES = ("name", "tool_name", "function", "function_name")

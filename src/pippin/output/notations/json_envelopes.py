@@ -6,7 +6,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, json_calls, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_call, read_calls
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from pippin.output.source import Malformed, Put, Reading, Source
+from pippin.output.stream import Malformed, Put, Reading, Source
 
 _STRUCTURE = re.compile(r'["{}\[\]<]')
 _STRING = re.compile(r'["\\]')

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pippin.output.notations.json_text import StringDecoder
-from pippin.output.source import Malformed, Markers, Put, Reading, Source
+from pippin.output.stream import Malformed, Markers, Put, Reading, Source
 
 MAX_DEPTH: Final = 64
 _WORD_END = re.compile(r"[,:=()\[\]{}\s\"'<]")

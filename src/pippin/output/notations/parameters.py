@@ -6,7 +6,7 @@ from typing import Literal
 
 from pippin.output.notations.arguments import ArgumentsWriter, Untyped
 from pippin.output.notations.json_text import read_value
-from pippin.output.source import Malformed, Markers, Put, Reading, Source
+from pippin.output.stream import Malformed, Markers, Put, Reading, Source
 from pippin.output.tool_format import Calls
 
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|\'([^\']*)\'|([^\s"\'>]+))')

@@ -7,7 +7,7 @@ from typing import Any
 
 from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.literals import Notation, read_literal, word_value
-from pippin.output.source import Malformed, Reading
+from pippin.output.stream import Malformed, Reading
 from pippin.output.tool_format import Calls
 
 _NAME_END = re.compile(r"[^\w.\-]")

@@ -12,7 +12,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import MAYBE_LINE, Grammar, elements, json_call, string
 from pippin.output.notations.json_calls import read_array, read_call
 from pippin.output.notations.parameters import Tags, read_function, read_parameters, tool_name
-from pippin.output.source import Markers, Reading
+from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 FUNCTION = "<function"

@@ -1,7 +1,7 @@
 """The analysis channel of gpt-oss: `<|channel|>analysis<|message|>` reasoning `<|end|>`."""
 
+from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar
-from pippin.output.notations.channels import Channels, Route
 from pippin.output.reasoning_format import ReasoningFormat
 
 

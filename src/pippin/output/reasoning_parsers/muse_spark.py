@@ -1,7 +1,7 @@
 """Messages of Muse Spark: `to=self<|message|>` reasoning `<|eom|>`, `to=user<|message|>` answer."""
 
+from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar
-from pippin.output.notations.channels import Channels, Route
 from pippin.output.reasoning_format import ReasoningFormat
 
 

@@ -6,11 +6,11 @@ The prompt has begun the first header: it ends in `<|recipient|>`.
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.notations.channels import Channels, Route
 from pippin.output.notations.parameters import read_function
 from pippin.output.notations.tagged_calls import FUNCTION_TAGS
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 

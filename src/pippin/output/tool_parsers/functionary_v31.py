@@ -6,7 +6,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.parameters import read_function
 from pippin.output.notations.tagged_calls import FUNCTION_TAGS
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pippin.core.conversation import Tool
+from pippin.output.channels import Channels, Route
 from pippin.output.grammars import Grammar, named_calls, string
-from pippin.output.notations.channels import Channels, Route
 from pippin.output.tool_format import HeaderCalls, History, SpecialToken
 
 OPENER = ">>>"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.output.notations.gemma_calls import GemmaCalls
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls
 from pippin.output.tool_parsers.gemma3 import FENCE, read_fence
 

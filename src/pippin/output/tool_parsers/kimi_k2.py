@@ -7,7 +7,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
-from pippin.output.source import Markers, Reading
+from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

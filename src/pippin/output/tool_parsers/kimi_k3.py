@@ -5,10 +5,11 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import ANY, Grammar, parameters_of, string, text_value, with_definitions
-from pippin.output.notations.arguments import quoted, types_of
+from pippin.output.notations.arguments import quoted
 from pippin.output.notations.invoke_calls import InvokeCalls
 from pippin.output.notations.parameters import Tags
 from pippin.output.reasoning_parsers.kimi_k3 import ENVELOPE
+from pippin.output.schemas import types_of
 from pippin.output.tool_format import SpecialToken
 
 OPEN, CLOSE, SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"

@@ -7,7 +7,7 @@ from pippin.output.grammars import Grammar, json_call
 from pippin.output.notations.json_calls import read_call
 from pippin.output.notations.parameters import read_function
 from pippin.output.notations.tagged_calls import FUNCTION_TAGS
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 TAG = "<|python_tag|>"

@@ -6,9 +6,10 @@ from typing import Any
 
 from pippin.core.conversation import Tool
 from pippin.output.grammars import MAYBE_LINE, Grammar, elements, string
-from pippin.output.notations.arguments import ArgumentsWriter, property_schema, types_of
+from pippin.output.notations.arguments import ArgumentsWriter
 from pippin.output.notations.parameters import head_name, tool_name
-from pippin.output.source import SPACE, Malformed, Markers, Put, Reading, Source
+from pippin.output.schemas import property_schema, types_of
+from pippin.output.stream import SPACE, Malformed, Markers, Put, Reading, Source
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 TOKEN = "]<]minimax[>["

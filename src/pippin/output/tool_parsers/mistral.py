@@ -7,7 +7,7 @@ from pippin.output.grammars import Grammar, json_calls, named_calls, string
 from pippin.output.notations.arguments import quoted
 from pippin.output.notations.json_calls import read_arguments, read_array
 from pippin.output.notations.parameters import tool_name
-from pippin.output.source import Markers, Reading
+from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"

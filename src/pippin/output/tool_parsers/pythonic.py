@@ -7,7 +7,7 @@ from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, python_arguments, string
 from pippin.output.notations.literals import PYTHON
 from pippin.output.notations.python_calls import read_python_call, write_python_call
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls, History, SpecialToken, ToolFormat
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.notations.tagged_calls import TaggedCalls
-from pippin.output.source import Markers, Reading
+from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import Calls, History, write_json_tags
 
 BRACKET = "[Calling tool:"

@@ -7,7 +7,7 @@ from pippin.output.grammars import Grammar, named_calls, string
 from pippin.output.notations.json_calls import read_arguments
 from pippin.output.notations.parameters import tool_name
 from pippin.output.reasoning_parsers.solar_open import ENVELOPE
-from pippin.output.source import Markers, Reading
+from pippin.output.stream import Markers, Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 SECTION, SECTION_END = "<|tool_calls|>", "<|calls|>"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pippin.core.conversation import Tool
 from pippin.output.grammars import Grammar, json_calls
 from pippin.output.notations.json_calls import read_array
-from pippin.output.source import Reading
+from pippin.output.stream import Reading
 from pippin.output.tool_format import Calls, SpecialToken, ToolFormat
 
 

@@ -1,6 +1,6 @@
 """What becomes of a model that takes more memory than its plan: it sheds its caches, then it is started anew.
 
-This is the soft limit. `workers/memory.py` holds the hard one, at which a worker is killed.
+This is the soft limit. `MemoryWatch` of `workers/supervisor.py` holds the hard one, at which a worker is killed.
 """
 
 import asyncio
@@ -11,8 +11,7 @@ from typing import Any, Final
 import psutil
 
 from pippin.core.errors import ServerError
-from pippin.runtime.pool.clock import Changes, Clock
-from pippin.runtime.pool.slot import Slot
+from pippin.runtime.pool.state import Changes, Clock, Slot
 from pippin.runtime.workers.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, ModelState
-from pippin.runtime.pool.clock import Changes, Clock, SystemClock
 from pippin.runtime.pool.residency import CALLED_OFF, Residency
-from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate, ModelSource
+from pippin.runtime.pool.state import Changes, Clock, Slot, SystemClock
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
 

@@ -17,11 +17,10 @@ from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import ErrorKind, ErrorReport, ServerError
 from pippin.core.models import LoadState, WorkerSpec
 from pippin.core.traces import without_folders
-from pippin.runtime.pool.clock import Changes, Clock
 from pippin.runtime.pool.eviction import Resident, Shortage, shortage, victims
 from pippin.runtime.pool.overuse import Overuse
-from pippin.runtime.pool.slot import Slot
 from pippin.runtime.pool.source import Estimate
+from pippin.runtime.pool.state import Changes, Clock, Slot
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)

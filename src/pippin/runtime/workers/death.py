@@ -9,10 +9,16 @@ from msgspec import Struct
 
 from pippin.core.errors import ErrorReport
 from pippin.core.link import STEP_FAILED
-from pippin.runtime.workers.memory import Excess
 
 GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
+
+
+class Excess(Struct, frozen=True):
+    """A worker that took more than it may. Bytes."""
+
+    resident: int
+    limit: int
 
 
 class MemoryAtStart(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,9 @@ from collections.abc import Collection
 from typing import Final, TypeVar
 
 import msgspec
+import psutil
 
+from pippin.config.accelerator import accelerator
 from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
@@ -37,10 +39,69 @@ from pippin.core.link import (
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
-from pippin.runtime.workers.death import MemoryAtStart, death_report, died
+from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
 from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, Mailbox, request_id
 from pippin.runtime.workers.log import forward_log
-from pippin.runtime.workers.memory import Excess, MemoryWatch
+
+LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
+MEMORY_FACTOR: Final = 1.5  # of the plan: activations, and pages that the allocator has not given back
+MEMORY_MARGIN: Final = 2 << 30  # bytes for Python, libraries, media and texts in preparation
+OF_THE_MACHINE: Final = 0.95  # the most that a limit may be, whatever the plan
+
+
+def limit_of(plan: int, total: int) -> int:
+    """The most bytes that a worker with this plan may take, on a machine of `total` bytes."""
+    return min(int(plan * MEMORY_FACTOR) + MEMORY_MARGIN, max(plan, int(total * OF_THE_MACHINE)))
+
+
+class MemoryWatch:
+    """Holds one process to a limit that follows its plan: the hard limit, beyond which it is ended.
+
+    A worker plans its own memory (weights, KV cache and prefix cache together). The limit stands well above that plan:
+    nothing that works as it should meets it, and a fault that takes memory without end costs one worker, not the
+    machine. On Linux, where arrays lie in the host's memory, the kernel holds it (`RLIMIT_DATA`: an allocation
+    beyond it fails). Everywhere the resident memory is looked at several times a second, because Metal and CUDA
+    reserve address space that no limit of the kernel tells from memory; a worker above its limit is killed.
+    """
+
+    def __init__(self, pid: int, plan: int) -> None:
+        self._pid = pid
+        self._total = int(psutil.virtual_memory().total)
+        self.limit = 0
+        self._wanted = 0
+        self.plan(plan)
+
+    def plan(self, size: int) -> None:
+        """Take a new plan, in bytes. A lower limit begins once the process has come below it."""
+        self._wanted = limit_of(size, self._total)
+        if self._wanted > self.limit:
+            self._set(self._wanted)
+
+    async def excess(self) -> Excess | None:
+        """Wait until the process takes more than it may; None if it ends first."""
+        while True:
+            try:
+                process = psutil.Process(self._pid)
+                resident = int(process.memory_info().rss)
+            except psutil.Error:
+                return None
+            if resident > self.limit:
+                return Excess(resident, self.limit)
+            if self._wanted < self.limit and resident < self._wanted:
+                self._set(self._wanted)
+            await asyncio.sleep(LOOK_AT_MEMORY_EVERY)
+
+    def _set(self, limit: int) -> None:
+        self.limit = limit
+        if sys.platform == "linux" and accelerator() == "cpu":
+            import resource
+
+            # A process that has just ended, or a kernel that forbids it: the resident memory is still looked at.
+            with contextlib.suppress(OSError):
+                _, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
+                allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+                resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed, hard))
+
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
 from pippin.mcp.tools import OfferedTool, ToolServers
 from pippin.service import Service
-from pippin.service.run import AnyRun
+from pippin.service.service import AnyRun
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate, Task
 from pippin.mcp.tools import EVERY, OfferedTool, ToolServers
 from pippin.service import Service
-from pippin.service.run import AnyRun, Starter
+from pippin.service.service import AnyRun, Starter
 from pippin.service.tools.loop import ToolLoop
 
 NOT_ALLOWED: Final = (
@@ -58,11 +58,15 @@ class ToolOffers:
 
     def __init__(self, servers: ToolServers, offer: McpOffer) -> None:
         self.servers = servers
-        self._offer = offer
+        self.unasked = False  # whether requests that ask for no tools are given some
+        self._hold_to(offer)
 
     def adopt(self, options: ServerOptions) -> None:
         """Hold new requests to changed options."""
-        self._offer = options.mcp_offer
+        self._hold_to(options.mcp_offer)
+
+    def _hold_to(self, offer: McpOffer) -> None:
+        self.unasked = offer != "asked" and bool(self.servers)
 
     async def equip(
         self, request: GenerationRequest, named: Sequence[str] = (), *, allowed: bool
@@ -95,7 +99,7 @@ class ToolOffers:
         if request.messages is None:
             return ()
         wanted = request.toolsets + tuple(map(Toolset, named))
-        if wanted or self._offer == "asked" or not self.servers:
+        if wanted or not self.unasked:
             return wanted
         plain = request.n == 1 and (request.best_of or 1) == 1 and request.tool_choice.mode != "none"
         return (Toolset(EVERY),) if plain else ()

@@ -236,7 +236,7 @@ def test_rolling_back_forgets_tokens(compiler, tokenizer):
     assert (row == before).all()
 
 
-def test_rows_of_one_grammar_do_not_see_each_other(compiler, tokenizer):
+def test_sequences_of_one_grammar_do_not_see_each_other(compiler, tokenizer):
     grammar = compiler.compile(Choice(("aa", "bb")))
     one, other = grammar.matcher(), grammar.matcher()
     assert one.accept(tokenizer.encode("a")[0])

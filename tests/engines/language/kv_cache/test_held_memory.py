@@ -87,7 +87,7 @@ def test_a_chunk_copies_only_itself(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_hit_is_copied_where_its_row_will_lie(bench: Bench, in_place: bool) -> None:
+def test_a_hit_is_copied_where_its_sequence_will_lie(bench: Bench, in_place: bool) -> None:
     """Every copy needs memory for what it writes, which tells how many there are."""
     engine = bench.engine = bench.new_engine(msgspec.structs.replace(bench.plan, writes_in_place=in_place))
     run_all(bench, {"a": (LONG, 1)})
@@ -123,7 +123,7 @@ def test_a_hit_is_copied_where_its_row_will_lie(bench: Bench, in_place: bool) ->
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_hit_beside_a_running_row_is_copied_into_its_slot(bench: Bench, in_place: bool) -> None:
+def test_a_hit_beside_a_running_sequence_is_copied_into_its_slot(bench: Bench, in_place: bool) -> None:
     engine = bench.engine = bench.new_engine(msgspec.structs.replace(bench.plan, writes_in_place=in_place))
     run_all(bench, {"a": (LONG, 1)})
     size = prefix_bytes(bench)
@@ -140,7 +140,7 @@ def test_a_hit_beside_a_running_row_is_copied_into_its_slot(bench: Bench, in_pla
     assert active() - held < 0.1 * size, "and the slot that was there"
 
 
-def test_a_row_that_joins_where_another_left_copies_nobody_elses_cache(bench: Bench) -> None:
+def test_a_sequence_that_joins_where_another_left_copies_nobody_elses_cache(bench: Bench) -> None:
     run_all(bench, {"a": (LONG[:900], 1)})
     engine, own = bench.engine, prefix_bytes(bench)
     for row in range(12):
@@ -158,7 +158,7 @@ def test_a_row_that_joins_where_another_left_copies_nobody_elses_cache(bench: Be
 
 @pytest.mark.parametrize("overlaps", [True, False])
 @pytest.mark.parametrize("known_to_end", [True, False])
-def test_a_row_that_leaves_copies_its_new_text_alone(
+def test_a_sequence_that_leaves_copies_its_new_text_alone(
     folder: Path, overlaps: bool, known_to_end: bool
 ) -> None:
     """Twice, for a moment: all layers' side by side, and cut into blocks. Of its neighbours nothing is copied.
@@ -192,7 +192,7 @@ def test_a_row_that_leaves_copies_its_new_text_alone(
 
 
 @pytest.mark.parametrize(("choices", "expected"), [(1, 768), (2, 520)])
-def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_row_or_for_its_tokens_alone(
+def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_sequence_or_for_its_tokens_alone(
     bench: Bench, choices: int, expected: int
 ) -> None:
     """Two rows cannot both lie where it was computed."""
@@ -214,7 +214,7 @@ def test_a_prompt_that_goes_on_from_a_hit_takes_the_places_of_its_row_or_for_its
     assert set(places) == {expected}
 
 
-def test_sixteen_rows_of_one_prefix_hold_it_once_in_the_tree(bench: Bench) -> None:
+def test_sixteen_sequences_of_one_prefix_hold_it_once_in_the_tree(bench: Bench) -> None:
     run_all(bench, {"a": (LONG[:900], 1)})
     size = prefix_bytes(bench)
     per_token = size / (900 // 16 * 16)

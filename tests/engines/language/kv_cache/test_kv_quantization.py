@@ -69,7 +69,7 @@ def test_a_hit_in_eight_bits_stays_close(folders: dict[str, Path], architecture:
     bench.judge(prompt, answers["b", 0], tie=0.3)
 
 
-def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path]) -> None:
+def test_a_sequence_is_quantised_from_the_start_that_is_set(folders: dict[str, Path]) -> None:
     bench = Bench(folders["llama"], options(4, quantized_kv_start=40))
     prompt, other = PROMPTS["r0"][0], PROMPTS["r4"][0]
     engine = bench.engine
@@ -91,7 +91,7 @@ def test_a_row_is_quantised_from_the_start_that_is_set(folders: dict[str, Path])
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text"])
-def test_a_row_that_outgrows_its_neighbours_is_not_quantised_again(
+def test_a_sequence_that_outgrows_its_neighbours_is_not_quantised_again(
     folders: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was in few bits once is not the same after it was unpacked and packed again."""

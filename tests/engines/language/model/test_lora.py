@@ -59,7 +59,7 @@ def judge(base: Path, folder: str | None, answer: list[int]) -> None:
         logits = model(mx.array([[token]]), cache=cache)[0, -1]
 
 
-def test_rows_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[str, str]) -> None:
+def test_sequences_of_different_adapters_run_in_one_batch(base: Path, adapters: dict[str, str]) -> None:
     bench = Bench(base, ModelOptions(adapters=adapters, cache_block_tokens=8))
     engine = bench.engine
     names = {"r0": None, "r1": "one", "r2": "two", "r3": "one"}

@@ -226,7 +226,7 @@ SAMPLINGS = st.builds(
 
 @settings(max_examples=25, deadline=None)
 @given(rows=st.lists(SAMPLINGS, min_size=2, max_size=5), seed=st.integers(0, 2**32), data=st.data())
-def test_a_row_draws_the_same_tokens_alone_and_in_any_company(rows, seed, data):
+def test_a_sequence_draws_the_same_tokens_alone_and_in_any_company(rows, seed, data):
     logits = np.stack([logits_of(seed + step, len(rows), scale=1.5) for step in range(5)])
     seeds = [seed + row for row in range(len(rows))]
     together = run(rows, seeds, logits, 5)
@@ -239,7 +239,7 @@ def test_a_row_draws_the_same_tokens_alone_and_in_any_company(rows, seed, data):
 
 @settings(max_examples=15, deadline=None)
 @given(rows=st.lists(SAMPLINGS, min_size=3, max_size=3), seed=st.integers(0, 1000))
-def test_a_row_goes_on_unmoved_when_others_join_and_leave(rows, seed):
+def test_a_sequence_goes_on_unmoved_when_others_join_and_leave(rows, seed):
     logits = np.stack([logits_of(seed + step, 3) for step in range(6)])
     together = run(rows, [1, 2, 3], logits, 6)
     sampler = BatchSampler(Words())
@@ -255,7 +255,7 @@ def test_a_row_goes_on_unmoved_when_others_join_and_leave(rows, seed):
         assert tokens[1] == together[step, 1]
 
 
-def test_a_row_resumes_after_preemption_where_it_stopped():
+def test_a_sequence_resumes_after_preemption_where_it_stopped():
     sampling = Sampling(temperature=1.0, presence_penalty=0.5, repetition_penalty=1.2)
     logits = np.stack([logits_of(step, 1) for step in range(8)])
     whole = run([sampling], [11], logits, 8)[:, 0]
@@ -333,7 +333,7 @@ def test_penalties_are_those_of_the_definition(prompts, outputs, samplings):
         np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_greedy_rows_take_the_best_and_bias_moves_it():
+def test_greedy_sequences_take_the_best_and_bias_moves_it():
     logits = logits_of(0, 3)
     best = logits.argmax(axis=1)
     assert (run([Sampling()] * 3, [0] * 3, logits[None])[0] == best).all()
@@ -366,7 +366,7 @@ def test_the_callers_logits_are_left_alone():
     assert (np.array(logits) == before).all()
 
 
-def test_logprobs_are_the_models_own_and_only_of_rows_that_ask():
+def test_logprobs_are_the_models_own_and_only_of_sequences_that_ask():
     logits = logits_of(0, 4)
     sampler = BatchSampler(Words())
     for row, asked in enumerate((None, 0, 3, 5)):
@@ -382,7 +382,7 @@ def test_logprobs_are_the_models_own_and_only_of_rows_that_ask():
         assert all(math.isclose(top.logprob, wanted[top.id], abs_tol=1e-4) for top in choices[row].top)
 
 
-def test_all_greedy_rows_cost_one_argmax():
+def test_all_greedy_sequences_cost_one_argmax():
     sampler = BatchSampler(Words())
     for _ in range(3):
         sampler.join(Sampling(temperature=0.0, top_p=0.5), seed=0, prompt=[1], logprobs=None)

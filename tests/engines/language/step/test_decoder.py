@@ -286,7 +286,7 @@ def test_logprobs_go_with_the_text_they_belong_to():
     assert all(token.logprob == -0.5 for token in tokens)
 
 
-def test_why_a_row_ended_is_known_with_its_last_token():
+def test_why_a_sequence_ended_is_known_with_its_last_token():
     decoder = SequenceDecoder(
         job(asking(tools=(TOOL,)), tools=(TOOL,), tool_format=tool_format("json_tools")), 0, TOKENIZER
     )
@@ -297,7 +297,7 @@ def test_why_a_row_ended_is_known_with_its_last_token():
     assert decoder.close("stop") == []
 
 
-def test_closing_a_cancelled_row_ends_its_parts():
+def test_closing_a_cancelled_sequence_ends_its_parts():
     decoder = SequenceDecoder(replace(job()), 0, TOKENIZER)
     decoder.accept(TOKENIZER.encode("Hello")[0])
     assert decoder.close("cancelled")

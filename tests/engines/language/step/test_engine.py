@@ -179,7 +179,7 @@ def test_an_empty_prompt_is_refused(bench: Bench) -> None:
     assert not bench.engine.busy
 
 
-def test_rows_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: Path) -> None:
+def test_sequences_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
     engine.scheduler.limits.memory = 2 * engine.scheduler.limits.sequence_bytes(768)
@@ -193,7 +193,7 @@ def test_rows_that_outgrow_the_memory_are_preempted_and_resumed_unseen(folder: P
     assert engine.stats().prompt_tokens < 2 * 200 + 64, "what was computed is kept"
 
 
-def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
+def test_a_preempted_sequence_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
     sampling = Sampling(temperature=1.0, seed=3, repetition_penalty=1.2)
     alone, _ = run_all(bench, {"a": (PROMPT, 20)}, sampling=sampling)
     engine = bench.engine
@@ -209,7 +209,7 @@ def test_a_preempted_row_draws_on_as_if_nothing_had_been(bench: Bench) -> None:
     assert watched["a", 0] == alone["a", 0]
 
 
-def test_a_lone_row_that_outgrows_the_memory_ends_for_length(folder: Path) -> None:
+def test_a_lone_sequence_that_outgrows_the_memory_ends_for_length(folder: Path) -> None:
     bench = Bench(folder, ModelOptions(cache_block_tokens=8))
     engine = bench.engine
     engine.scheduler.limits.memory = engine.scheduler.limits.sequence_bytes(768)
@@ -256,7 +256,7 @@ def test_short_prompts_that_come_together_are_computed_in_one_pass(
         bench.judge(prompt, answers[name, 0])
 
 
-def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
+def test_prompts_of_a_model_whose_sequences_run_alone_are_computed_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CacheLayout, "batches", False)
@@ -270,7 +270,7 @@ def test_prompts_of_a_model_whose_rows_run_alone_are_computed_alone(
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
-def test_rows_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: bool) -> None:
+def test_sequences_come_and_go_wherever_a_step_is_started(folder: Path, overlaps: bool) -> None:
     bench = Bench(folder, ModelOptions(), msgspec.structs.replace(PLAN, overlaps=overlaps))
     given = {f"r{n}": (PROMPT[: 9 + 5 * n], 1 + 3 * n) for n in range(6)}
     for _ in range(2):  # the second time from the cache
@@ -288,7 +288,7 @@ def alone(model: nn.Module) -> tuple[SoloGroup, Slot]:
     return group, slot
 
 
-def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
+def test_a_sequence_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: Path) -> None:
     model = Bench(folder, ModelOptions()).model
     group, slot = alone(model)
     group.forward(mx.array([[3]]))
@@ -300,7 +300,7 @@ def test_a_row_with_caches_of_its_own_is_seen_as_of_an_earlier_position(folder: 
             assert mx.allclose(held[:, :, :5], expected[:, :, :5], atol=1e-5)
 
 
-def test_a_row_whose_window_has_moved_on_is_not_seen_as_of_an_earlier_position(tmp_path: Path) -> None:
+def test_a_sequence_whose_window_has_moved_on_is_not_seen_as_of_an_earlier_position(tmp_path: Path) -> None:
     model = Bench(tiny_model("gemma3_text", tmp_path / "gemma3"), ModelOptions()).model
     group, slot = alone(model)
     assert slot.looks_back
@@ -349,7 +349,7 @@ def test_a_gpu_computes_the_next_step_while_a_draw_is_read(
         assert order == ["forward", "async_eval", "sample", "async_eval", "read"]
 
 
-def test_joining_and_leaving_write_no_other_row(bench: Bench) -> None:
+def test_joining_and_leaving_write_no_other_sequence(bench: Bench) -> None:
     engine = bench.engine
     for place in range(4):
         engine.submit(bench.job(f"r{place}", PROMPT[: 20 + place], 200))

@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model("llama", tmp_path_factory.mktemp("models") / "llama")
 
 
-def test_a_running_row_has_a_token_in_every_step_and_no_step_computes_more_than_its_chunk(
+def test_a_running_sequence_has_a_token_in_every_step_and_no_step_computes_more_than_its_chunk(
     folder: Path,
 ) -> None:
     bench = Bench(folder, ModelOptions())

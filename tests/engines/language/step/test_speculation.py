@@ -87,7 +87,7 @@ def test_a_draft_model_gives_the_models_own_answer(
         assert bench.engine.stats().steps < 30
 
 
-def test_a_row_that_is_preempted_between_proposals_goes_on_as_without(folders: dict[str, Path]) -> None:
+def test_a_sequence_that_is_preempted_between_proposals_goes_on_as_without(folders: dict[str, Path]) -> None:
     sampling = Sampling(temperature=1.0, seed=5)
     expected, _ = run_all(Bench(folders["llama"], options()), {"a": (PHRASE, 30)}, sampling=sampling)
     bench = Bench(folders["llama"], options(draft_model_path=str(folders["llama"])))
@@ -169,7 +169,7 @@ def test_it_rests_when_it_does_not_pay(monkeypatch: pytest.MonkeyPatch, folders:
 
 
 @pytest.mark.parametrize("step", range(1, 7))
-def test_a_row_that_leaves_amid_proposals_changes_nothing_for_the_others(
+def test_a_sequence_that_leaves_amid_proposals_changes_nothing_for_the_others(
     folders: dict[str, Path], step: int
 ) -> None:
     bench = Bench(folders["llama"], options(draft_model_path=str(folders["llama"])))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pippin.engines.language.step.scheduler import Step, StepCost
+from pippin.engines.language.step.cost import Step, StepCost
 
 SECONDS = st.floats(0.001, 5)
 
@@ -58,7 +58,7 @@ def test_all_parts_are_found() -> None:
     assert cost.affordable(0.07 + 0.0025 * 50, 0) == pytest.approx(50, abs=1)
 
 
-def test_what_rows_take_is_learned_while_each_step_computes_prompts() -> None:
+def test_what_sequences_take_is_learned_while_each_step_computes_prompts() -> None:
     cost = measured([(1, 0), *((rows, 20 + rows % 3 * 8) for rows in range(4, 30))])
     assert cost.decoding(30) == pytest.approx(0.19, abs=0.01)
     assert cost.affordable(0.145, 0) == pytest.approx(30, abs=3)

@@ -9,7 +9,7 @@ from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate
 from pippin.engines.language.template.traits import probe
-from pippin.engines.language.text.literals import Literals
+from pippin.engines.language.text.tokenizer import Literals
 from pippin.output.formats import tool_format
 from pippin.output.tool_format import History
 

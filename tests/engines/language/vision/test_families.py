@@ -23,7 +23,7 @@ def test_answers_depend_on_the_picture(bench: VisionBench) -> None:
     assert len({tuple(bench.alone(bench.job("a", shown, QUESTION))) for shown in (WIDE, TALL, SMALL)}) > 1
 
 
-def test_rows_of_pictures_and_of_text_answer_together_as_alone(bench: VisionBench) -> None:
+def test_sequences_of_pictures_and_of_text_answer_together_as_alone(bench: VisionBench) -> None:
     jobs = {
         "wide": bench.job("wide", WIDE, QUESTION, tokens=20),
         "text": bench.job("text", "No picture here, only a text of some length.", tokens=9),

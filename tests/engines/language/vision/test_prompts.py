@@ -92,7 +92,7 @@ def test_the_cache_of_features_is_bounded_and_may_be_off(folder: Path) -> None:
         assert answers[1] == answers[2] == bench.alone(bench.job("a", TALL, "?"))
 
 
-def test_rows_with_pictures_share_one_batch_with_others(bench: VisionBench) -> None:
+def test_sequences_with_pictures_share_one_batch_with_others(bench: VisionBench) -> None:
     engine = bench.new_engine()
     engine.submit(bench.job("a", WIDE, "?", tokens=30))
     engine.submit(bench.job("b", "Only text", tokens=30))
@@ -236,7 +236,7 @@ def test_choices_and_structure_go_with_pictures(bench: VisionBench) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "gemma4"])
-def test_a_preempted_row_goes_on_as_it_would_have(family: str, tmp_path: Path) -> None:
+def test_a_preempted_sequence_goes_on_as_it_would_have(family: str, tmp_path: Path) -> None:
     bench = VisionBench(tiny_vision_model(family, tmp_path / family))
     engine = bench.new_engine()
     job = bench.job("a", WIDE, "?", tokens=20)

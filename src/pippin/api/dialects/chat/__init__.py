@@ -1,5 +1,5 @@
 """OpenAI's Chat Completions: how a body becomes a request, and events become chunks and answers.
 
-Begin with `dialect.py`, the body and the request made of it. `messages.py` and `tools.py` read the two large fields of
-a body; `encode.py` draws.
+Begin with `dialect.py`, the body, its messages, and the request made of them. `tools.py` reads the tools of a body;
+`encode.py` draws.
 """

@@ -1,16 +1,16 @@
-"""The dialect of OpenAI's Chat Completions."""
+"""The dialect of OpenAI's Chat Completions: the body and its messages as clients send them, and what they mean."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from pippin.api.dialects.base import DecodeContext, Decoded, RunInfo
 from pippin.api.dialects.chat.encode import ID_PREFIX, ChatCompletion, ChatEncoder, ChatShape
-from pippin.api.dialects.chat.messages import ChatMessage, is_prefill, messages_of
 from pippin.api.dialects.chat.tools import GivenChoice, GivenTool, tool_choice_of, tools_of, toolsets_of
 from pippin.api.dialects.shared import engine_fields as engine
-from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
     ResponseFormat,
     Verbosity,
@@ -19,8 +19,317 @@ from pippin.api.dialects.shared.engine_fields import (
     with_media_options,
 )
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
-from pippin.api.dialects.shared.openai_answers import OpenAIErrors
+from pippin.api.dialects.shared.media import GivenDetail, image_of, source_of_base64, source_of_url
+from pippin.api.dialects.shared.openai import OpenAIErrors
+from pippin.core.conversation import (
+    Audio,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Video,
+)
 from pippin.core.requests import GenerationRequest
+
+MAX_MESSAGES = 16_384
+
+
+class Marked(Struct, kw_only=True):
+    """A content part; both markers ask the cache to keep the prompt up to here."""
+
+    prompt_cache_breakpoint: Any = None
+    cache_control: Any = None
+
+
+class TextPart(Marked, tag_field="type", tag="text"):
+    text: str
+
+
+class InputTextPart(TextPart, tag="input_text"):
+    pass
+
+
+class OutputTextPart(TextPart, tag="output_text"):
+    pass
+
+
+class RefusalPart(Marked, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ThinkingPart(Marked, tag_field="type", tag="thinking", kw_only=True):
+    thinking: str
+    signature: str | None = None
+
+
+class ReasoningPart(Marked, tag_field="type", tag="reasoning"):
+    text: str
+
+
+class ImageUrl(Struct, kw_only=True):
+    url: str
+    detail: GivenDetail | None = None
+
+
+class ImagePart(Marked, tag_field="type", tag="image_url", kw_only=True):
+    image_url: ImageUrl | str
+    detail: GivenDetail | None = None
+
+
+class InputImagePart(Marked, tag_field="type", tag="input_image", kw_only=True):
+    image_url: ImageUrl | str | None = None
+    file_id: str | None = None
+    detail: GivenDetail | None = None
+
+
+class AudioData(Struct, kw_only=True):
+    data: str
+    format: Annotated[str, Meta(min_length=1, max_length=16)] | None = None
+
+
+class InputAudioPart(Marked, tag_field="type", tag="input_audio", kw_only=True):
+    input_audio: AudioData
+
+
+class MediaUrl(Struct, kw_only=True):
+    url: str
+
+
+class AudioUrlPart(Marked, tag_field="type", tag="audio_url", kw_only=True):
+    audio_url: MediaUrl | str
+
+
+class VideoUrlPart(Marked, tag_field="type", tag="video_url", kw_only=True):
+    video_url: MediaUrl | str
+    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
+    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
+
+
+class VideoPart(Marked, tag_field="type", tag="video", kw_only=True):
+    video: str
+    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
+    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
+
+
+class InputVideoPart(Marked, tag_field="type", tag="input_video", kw_only=True):
+    video_url: MediaUrl | str
+    fps: Annotated[float, Meta(gt=0, le=120)] | None = None
+    max_frames: Annotated[int, Meta(ge=1, le=4096)] | None = None
+
+
+class FilePart(Marked, tag_field="type", tag="file", kw_only=True):
+    file: Any = None
+
+
+class InputFilePart(Marked, tag_field="type", tag="input_file", kw_only=True):
+    file_id: Any = None
+
+
+ContentPart = (
+    TextPart
+    | InputTextPart
+    | OutputTextPart
+    | RefusalPart
+    | ThinkingPart
+    | ReasoningPart
+    | ImagePart
+    | InputImagePart
+    | InputAudioPart
+    | AudioUrlPart
+    | VideoUrlPart
+    | VideoPart
+    | InputVideoPart
+    | FilePart
+    | InputFilePart
+)
+Content = str | tuple[ContentPart, ...] | None
+
+
+class CalledFunction(Struct, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class GivenCall(Struct, kw_only=True):
+    id: str | None = None
+    type: str | None = None
+    function: CalledFunction | None = None
+    custom: Any = None
+
+
+class SystemMessage(Struct, tag_field="role", tag="system", kw_only=True):
+    content: Content
+    name: str | None = None
+
+
+class DeveloperMessage(SystemMessage, tag="developer"):
+    pass
+
+
+class UserMessage(Struct, tag_field="role", tag="user", kw_only=True):
+    content: Content
+    name: str | None = None
+
+
+class AssistantMessage(Struct, tag_field="role", tag="assistant", kw_only=True):
+    content: Content = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[GivenCall, ...] | None = None
+    function_call: CalledFunction | None = None
+    audio: Any = None
+    name: str | None = None
+    partial: bool | None = None  # a prefill, as mlx-openai-server marks it
+    prefix: bool | None = None  # the same, as Mistral and DeepSeek do
+
+
+class ToolMessage(Struct, tag_field="role", tag="tool", kw_only=True):
+    content: Content
+    tool_call_id: str
+    name: str | None = None
+
+
+class FunctionMessage(Struct, tag_field="role", tag="function", kw_only=True):
+    content: Content
+    name: str
+
+
+ChatMessage = (
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+)
+
+
+def is_prefill(messages: tuple[ChatMessage, ...]) -> bool:
+    last = messages[-1] if messages else None
+    return isinstance(last, AssistantMessage) and bool(last.partial or last.prefix)
+
+
+def messages_of(messages: tuple[ChatMessage, ...]) -> tuple[Message, ...]:
+    if not messages:
+        raise invalid("messages", "must hold at least one message.")
+    if len(messages) > MAX_MESSAGES:
+        raise invalid("messages", f"must not hold more than {MAX_MESSAGES} messages.")
+    return tuple(_message_of(message, f"messages[{place}]") for place, message in enumerate(messages))
+
+
+def _message_of(message: ChatMessage, at: str) -> Message:
+    pin = isinstance(message.content, tuple) and any(_is_marked(part) for part in message.content)
+    parts = _parts_of(message.content, f"{at}.content")
+    match message:
+        case DeveloperMessage():
+            return Message("developer", parts, message.name, pin)
+        case SystemMessage():
+            return Message("system", parts, message.name, pin)
+        case UserMessage():
+            if message.content is None:
+                raise invalid(f"{at}.content", "must be a string or a list of parts.")
+            return Message("user", parts, message.name, pin)
+        case AssistantMessage():
+            return Message("assistant", _assistant_parts(message, parts, at), message.name, pin)
+        case ToolMessage():
+            result = ToolResult(message.tool_call_id, _result_parts(parts, at), message.name)
+            return Message("tool", (result,), pin=pin)
+        case FunctionMessage():
+            return Message(
+                "tool", (ToolResult(message.name, _result_parts(parts, at), message.name),), pin=pin
+            )
+
+
+def _is_marked(part: ContentPart) -> bool:
+    return part.prompt_cache_breakpoint is not None or part.cache_control is not None
+
+
+def _assistant_parts(message: AssistantMessage, said: tuple[Part, ...], at: str) -> tuple[Part, ...]:
+    if message.audio is not None:
+        raise unsupported(f"{at}.audio", "give what was said as text in `content`.")
+    parts: list[Part] = []
+    thought = message.reasoning_content or message.reasoning
+    if thought and not any(isinstance(part, Reasoning) for part in said):
+        parts.append(Reasoning(thought))
+    parts += said
+    if message.refusal:
+        parts.append(Text(message.refusal))
+    for place, call in enumerate(message.tool_calls or ()):
+        parts.append(_call_of(call, f"{at}.tool_calls[{place}]"))
+    if message.function_call is not None:
+        called = message.function_call
+        parts.append(ToolCall(called.name, called.name, _arguments_of(called.arguments)))
+    if not parts and message.content is None:
+        raise invalid(f"{at}.content", "is required unless `tool_calls` is given.")
+    return tuple(parts)
+
+
+def _call_of(call: GivenCall, at: str) -> ToolCall:
+    if call.function is None:
+        if call.custom is not None or call.type == "custom":
+            raise unsupported(f"{at}.custom", "only calls of functions are supported.")
+        raise invalid(f"{at}.function", "is required.")
+    name = call.function.name
+    return ToolCall(call.id or name, name, _arguments_of(call.function.arguments))
+
+
+def _arguments_of(arguments: str | dict[str, Any] | None) -> str:
+    if isinstance(arguments, dict):  # some clients send what they parsed
+        return msgspec.json.encode(arguments).decode()
+    return arguments or "{}"
+
+
+def _result_parts(parts: tuple[Part, ...], at: str) -> tuple[Text | Image, ...]:
+    fit = tuple(part for part in parts if isinstance(part, (Text, Image)))
+    if len(fit) != len(parts):
+        raise unsupported(f"{at}.content", "a tool's result may hold text and images.")
+    return fit
+
+
+def _parts_of(content: Content, at: str) -> tuple[Part, ...]:
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    return tuple(_part_of(part, f"{at}[{place}]") for place, part in enumerate(content))
+
+
+def _part_of(part: ContentPart, at: str) -> Part:
+    match part:
+        case TextPart(text=text):
+            return Text(text)
+        case RefusalPart(refusal=text):
+            return Text(text)
+        case ThinkingPart(thinking=text, signature=signature):
+            return Reasoning(text, signature)
+        case ReasoningPart(text=text):
+            return Reasoning(text)
+        case ImagePart(image_url=address, detail=detail):
+            return _image_of(address, detail, f"{at}.image_url")
+        case InputImagePart(image_url=address, detail=detail):
+            if address is None:
+                raise unsupported(f"{at}.file_id", "give the image as `image_url`, by address or as `data:`.")
+            return _image_of(address, detail, f"{at}.image_url")
+        case InputAudioPart(input_audio=audio):
+            if audio.data[:5].lower() in ("data:", "http:", "https"):
+                return Audio(source_of_url(audio.data, f"{at}.input_audio.data"), audio.format)
+            return Audio(source_of_base64(audio.data, f"{at}.input_audio.data"), audio.format)
+        case AudioUrlPart(audio_url=address):
+            return Audio(source_of_url(_url_of(address), f"{at}.audio_url"))
+        case VideoPart(video=address) | VideoUrlPart(video_url=address) | InputVideoPart(video_url=address):
+            source = source_of_url(_url_of(address), at)
+            return Video(source, part.fps, part.max_frames)
+        case FilePart() | InputFilePart():
+            raise unsupported(f"{at}.file", "give the file's text as a `text` part, or its pages as images.")
+
+
+def _url_of(address: MediaUrl | ImageUrl | str) -> str:
+    return address if isinstance(address, str) else address.url
+
+
+def _image_of(address: ImageUrl | str, detail: GivenDetail | None, at: str) -> Image:
+    if isinstance(address, ImageUrl):
+        detail = address.detail or detail
+    return image_of(_url_of(address), detail, at)
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):

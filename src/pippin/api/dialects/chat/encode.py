@@ -7,18 +7,18 @@ import msgspec
 from msgspec import Struct, field
 
 from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.shared.openai_answers import (
+from pippin.api.dialects.shared.openai import (
     STOPPED,
     ChunkEncoder,
     ChunkHead,
     LogprobsBody,
+    StreamShape,
     TimingsBody,
     UsageBody,
     logprobs_of,
     timings_body,
     usage_body,
 )
-from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Accepted, Event, Finished, PartDelta, PartKind, PartStarted, Progress, Token
 

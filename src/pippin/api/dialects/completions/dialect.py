@@ -12,10 +12,10 @@ from pippin.api.dialects.completions.encode import (
     TextCompletion,
 )
 from pippin.api.dialects.shared import engine_fields as engine
-from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import ResponseFormat, output_format_of, sampling_of
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
-from pippin.api.dialects.shared.openai_answers import OpenAIErrors
+from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.requests import GenerationRequest
 
 MAX_PROMPTS = 512

@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Struct, field
 
 from pippin.api.dialects.base import RunInfo
-from pippin.api.dialects.shared.openai_answers import (
+from pippin.api.dialects.shared.openai import (
     STOPPED,
     ChunkEncoder,
     ChunkHead,
+    StreamShape,
     TimingsBody,
     UsageBody,
     finite,
@@ -19,7 +20,6 @@ from pippin.api.dialects.shared.openai_answers import (
     timings_body,
     usage_body,
 )
-from pippin.api.dialects.shared.openai_fields import StreamShape
 from pippin.core.completion import CompletedChoice, Completion
 from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
 

@@ -18,7 +18,7 @@ from pippin.api.dialects.messages.encode import (
     error_of,
 )
 from pippin.api.dialects.messages.tools import ChoiceSpec, GivenTool, tool_choice_of, tools_of, toolsets_of
-from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
     EngineFields,
     ResponseFormat,
@@ -44,6 +44,7 @@ from pippin.api.dialects.shared.fields import (
     invalid,
     loggable,
 )
+from pippin.api.dialects.shared.frames import EVENTS
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import GenerationRequest, OutputFormat, Thinking
@@ -140,6 +141,7 @@ class MessagesDialect:
     path = "/messages"
     id_prefix = ID_PREFIX
     answer = MessageAnswer
+    media = EVENTS
     contract: Final = Contract(MessagesBody, ACCEPTED, REFUSED)
 
     def __init__(self, *, counting: bool = False) -> None:

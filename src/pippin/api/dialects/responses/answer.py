@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from pippin.api.dialects.responses.body import SchemaFormat
 from pippin.api.dialects.shared.engine_fields import JsonObjectFormat, TextFormat, Verbosity
 from pippin.api.dialects.shared.frames import Closed
-from pippin.api.dialects.shared.openai_answers import TokenLogprob
+from pippin.api.dialects.shared.openai import TokenLogprob
 from pippin.core.errors import ServerError
 from pippin.core.events import Usage
 

@@ -14,7 +14,7 @@ from pippin.api.dialects.responses.encode import ID_PREFIX, ResponseShape, respo
 from pippin.api.dialects.responses.items import Item
 from pippin.api.dialects.shared.fields import decode_json, invalid, unsupported
 from pippin.api.dialects.shared.frames import COMMENT
-from pippin.api.dialects.shared.openai_answers import OpenAIErrors
+from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.completion import Completion
 from pippin.core.errors import ErrorReport

@@ -24,7 +24,7 @@ from pippin.api.dialects.responses.body import (
 from pippin.api.dialects.responses.encode import ID_PREFIX, ReasoningShown, ResponsesEncoder, ResponseShape
 from pippin.api.dialects.responses.items import Item, ItemsReader
 from pippin.api.dialects.responses.tools import Toolbox, tool_choice_of, toolbox_of
-from pippin.api.dialects.shared import openai_fields as shared
+from pippin.api.dialects.shared import openai as shared
 from pippin.api.dialects.shared.engine_fields import (
     JsonObjectFormat,
     TextFormat,
@@ -41,7 +41,7 @@ from pippin.api.dialects.shared.engine_fields import (
     with_media_options,
 )
 from pippin.api.dialects.shared.fields import Contract, invalid
-from pippin.api.dialects.shared.openai_answers import OpenAIErrors
+from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
 from pippin.core.requests import GenerationRequest, JsonObject, OutputFormat, OverflowPolicy

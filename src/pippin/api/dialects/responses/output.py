@@ -35,7 +35,7 @@ from pippin.api.dialects.responses.answer import (
     TextGrew,
 )
 from pippin.api.dialects.responses.tools import ToolOrigin, custom_input
-from pippin.api.dialects.shared.openai_answers import TokenLogprob, logprobs_of
+from pippin.api.dialects.shared.openai import TokenLogprob, logprobs_of
 from pippin.api.dialects.shared.sealed_text import seal
 from pippin.core.conversation import Tool
 from pippin.core.decoding import from_json

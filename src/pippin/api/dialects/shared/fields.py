@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, inspect
@@ -177,9 +177,15 @@ def check_values(data: bytes) -> None:
             )
 
 
+@functools.cache
+def _decoder(type: Any) -> decoding.JsonDecoder[Any]:
+    """One decoder is kept for each type of body."""
+    return decoding.json_decoder(type)
+
+
 def _decode(data: bytes, type: type[Decodable]) -> Decodable:
     try:
-        return from_json(data, type)
+        return cast(Decodable, _decoder(cast(Any, type)).decode(data))
     except msgspec.ValidationError as error:
         raise validation_error(str(error), type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Writes named server-sent events."""
+"""Server-sent events: their media type, and how named ones are written."""
 
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ class Closed(Struct, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
+EVENTS: Final = "text/event-stream; charset=utf-8"
 COMMENT: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 

@@ -6,8 +6,7 @@ what its mask allowed: a schema with the constant "<think>" would end in an erro
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from pippin.engines.language.text.literals import NAME, encode_text, with_renamed_tokens
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import NAME, Tokenizer, encode_text, with_renamed_tokens
 
 
 def special_id(tokenizer: Tokenizer, text: str) -> int | None:

@@ -76,7 +76,7 @@ def choose_batching(
         if options.kv_bits is not None:
             raise _no_quantization("its caches are of a kind of their own")
         log.warning(
-            "rows of this model run one at a time and prompts are not cached: its caches cannot be batched"
+            "sequences of this model run one at a time and prompts are not cached: its caches cannot be batched"
         )
         return Batching(
             new_group=lambda _: SoloGroup(model, layout),
@@ -171,7 +171,7 @@ def _agree(
         together = group.forward(mx.array([[1]] * len(prompts)))
         mx.eval(together)
     except FAILURES as error:
-        log.info("a batch of two rows fails: %s", error)
+        log.info("a batch of two sequences fails: %s", error)
         return False
     difference = mx.abs(together - alone).max() / mx.maximum(mx.abs(alone).max(), 1e-6)
     return float(difference) < tolerance

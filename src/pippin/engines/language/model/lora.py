@@ -23,26 +23,21 @@ class Adapters:
     """The adapters of a model, and the one that each sequence of the next forward pass has."""
 
     def __init__(self, names: tuple[str, ...] = (), default: int = 0) -> None:
-        self._names = names
-        self._default = default
+        self.names = names
+        self.default = default  # the index for requests that name none
         self.uniform: int | None = 0  # the index that all sequences share, if they do
         self.rows = mx.array([0])
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def index(self, name: str | None) -> int:
+    def index(self, name: str) -> int:
         """The index of an adapter. Raises `ServerError` for a name that this model does not have."""
-        if name is None:
-            return self._default
-        if name not in self._names or name == OWN:
-            there = ", ".join(each for each in self._names if each != OWN) or "none"
+        if name not in self.names or name == OWN:
+            there = ", ".join(each for each in self.names if each != OWN) or "none"
             raise ServerError(
                 "invalid_request",
                 f"There is no adapter {name!r} for this model (there are: {there}).",
                 "adapter_path",
             )
-        return self._names.index(name) + 1
+        return self.names.index(name) + 1
 
     def choose(self, rows: list[int]) -> None:
         """Set the index of each sequence's adapter for the next forward pass."""

@@ -25,8 +25,7 @@ from pippin.engines.language.constraints.grammar import CompiledGrammar, Grammar
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
-from pippin.engines.language.text.length import TooLong
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
 from pippin.engines.language.vision.checkpoint import load_processor
 from pippin.engines.language.vision.media import Medium
 from pippin.output import formats
@@ -148,11 +147,12 @@ class LanguagePreparer:
         check_numbers(request, self.tokenizer)
         offered = self._offered(request)
         asked = request.max_tokens
-        reserve = min(1 if asked is None else asked, max(self.context_window // ANSWER_DIVISOR, 1))
-        prompt = fit_prompt(self._renderer, request, offered, self.context_window, reserve)
-        free = self.context_window - len(prompt.tokens)
+        window = min(self.context_window, request.context_limit or self.context_window)
+        reserve = min(1 if asked is None else asked, max(window // ANSWER_DIVISOR, 1))
+        prompt = fit_prompt(self._renderer, request, offered, window, reserve)
+        free = window - len(prompt.tokens)
         if free < 1 and asked != 0:
-            raise too_long(f"{len(prompt.tokens)} tokens", self.context_window, request)
+            raise too_long(f"{len(prompt.tokens)} tokens", window, request)
         tool_format = self._tool_format(request) if not prompt.raw else None
         reasoning = plan_reasoning(self._reasoning, prompt, request, self.tokenizer)
         ends = self.tokenizer.eos | (self._infill_ends if request.suffix is not None else frozenset())

@@ -13,9 +13,7 @@ from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
-from pippin.engines.language.text.length import TooLong, check_length
-from pippin.engines.language.text.literals import plain
-from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
 from pippin.engines.language.vision.media import Medium, PromptMedia
 from pippin.engines.language.vision.placeholders import expand_placeholders, media_parts, style_of
 from pippin.output.tool_format import History

@@ -115,7 +115,7 @@ class Batch:
         return self.groups.fit(limit, count)
 
     def _choose_adapters(self, group: SlotGroup, slots: dict[int, Running]) -> None:
-        if len(self._adapters):
+        if self._adapters.names:
             numbers = range(group.low, group.high)
             self._adapters.choose(
                 [slots[slot].sequence.request.adapter if slot in slots else 0 for slot in numbers]

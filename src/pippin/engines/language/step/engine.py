@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import msgspec
@@ -11,104 +10,19 @@ import msgspec
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
-from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
-from pippin.engines.language.step.sequences import Prefilling, Request
 from pippin.engines.language.step.speculation.verification import Speculation
-from pippin.engines.language.vision.encoder import VisionEncoder
-
-SMOOTHING = 0.2
-
-
-@dataclass
-class Counters:
-    """Since the load. Rates are smoothed."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    weight_bytes: int = 0
-    generation_tps: float = 0.0
-    prompt_tps: float = 0.0
-    _completed_before: int = 0
-
-    def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
-        """`completion_tokens` counts since the load."""
-        drawn = completion_tokens - self._completed_before
-        self._completed_before = completion_tokens
-        if seconds <= 0:
-            return
-        if decoded:
-            self.generation_tps += SMOOTHING * (drawn / seconds - self.generation_tps)
-        elif prompt_tokens:
-            self.prompt_tps += SMOOTHING * (prompt_tokens / seconds - self.prompt_tps)
-
-
-def engine_stats(
-    counters: Counters,
-    scheduler: Scheduler,
-    lifecycle: Lifecycle,
-    batch: Batch,
-    cache: CacheStats,
-    vision: VisionEncoder | None,
-) -> EngineStats:
-    now = time.monotonic()
-    return EngineStats(
-        running=len(scheduler.running) + len(scheduler.prefilling),
-        waiting=len(scheduler.waiting),
-        steps=counters.steps,
-        prompt_tokens=counters.prompt_tokens,
-        completion_tokens=lifecycle.completion_tokens,
-        preemptions=lifecycle.preemptions,
-        batch_size=len(batch.running),
-        kv_bytes=batch.groups.bytes,
-        kv_limit_bytes=scheduler.limits.memory,
-        weight_bytes=counters.weight_bytes,
-        active_bytes=mx.get_active_memory(),
-        peak_bytes=mx.get_peak_memory(),
-        cached_bytes=mx.get_cache_memory(),
-        draft_tokens=counters.draft_tokens,
-        accepted_tokens=counters.accepted_tokens,
-        media_encoded=0 if vision is None else vision.encoded,
-        media_reused=0 if vision is None else vision.reused,
-        generation_tps=counters.generation_tps,
-        prompt_tps=counters.prompt_tps,
-        cache=cache,
-        requests=tuple(_status(request, now) for request in lifecycle.live),
-    )
-
-
-def _status(request: Request, now: float) -> RequestStatus:
-    job = request.job
-    generated = sum(each.decoder.completion_tokens for each in request.sequences)
-    first = request.first_token
-    phase: Literal["queued", "prefill", "generation"] = "queued"
-    if request.admitted is not None:
-        phase = "prefill" if request.prefilled is None else "generation"
-    stages = [each.stage for each in request.sequences]
-    computed = max((stage.computed for stage in stages if isinstance(stage, Prefilling)), default=0)
-    return RequestStatus(
-        id=job.id,
-        phase=phase,
-        prompt_tokens=len(job.prompt),
-        cached_tokens=request.cached_tokens,
-        prefilled_tokens=computed if request.prefilled is None else len(job.prompt),
-        generated_tokens=generated,
-        max_tokens=job.max_tokens,
-        elapsed=now - job.created,
-        time_to_first_token=None if first is None else first - job.created,
-        tokens_per_second=0.0 if first is None or now <= first else generated / (now - first),
-    )
-
+from pippin.engines.language.step.statistics import engine_stats
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 
@@ -286,7 +200,7 @@ class LanguageEngine:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
             shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
-            self.lifecycle.resize(shares.rows)
+            self.lifecycle.resize(shares.sequences)
             if self.prefixes is not None:
                 self.prefixes.tree.resize(shares.prefixes)
         self._options = merged

@@ -77,7 +77,8 @@ class Lifecycle:
         """Take a request into the queue. Raises `ServerError` where it can never run, or the queue is full."""
         if not job.prompt:
             raise ServerError("invalid_request", "The prompt is empty: send at least one token.", "messages")
-        adapter = self._model.adapters.index(job.request.adapter)
+        adapters, named = self._model.adapters, job.request.adapter
+        adapter = adapters.default if named is None else adapters.index(named)
         request = Request(job=job, adapter=adapter, media=self._open_media(job))
         for choice in range(job.request.n):
             decoder = SequenceDecoder(job, choice, self._model.tokenizer)

@@ -59,7 +59,8 @@ class Prefill:
                 media.encode(medium, wait=wait)
                 return max(len(medium.placeholders), 1), []
         prompts, counts = self._together(prompt, count, most)
-        self._model.adapters.choose([each.request.adapter for each in prompts])
+        if self._model.adapters.names:
+            self._model.adapters.choose([each.request.adapter for each in prompts])
         if _is_scored(prompt):
             self._compute_scored(prompt, count)
         else:
@@ -139,7 +140,8 @@ class Prefill:
     def _count(self, prompt: Prefilling, most: int) -> int:
         """Tokens of the prompt's next chunk."""
         computed = prompt.computed
-        most = min(most, self._scheduler.limits.longest_chunk(computed))
+        if (longest := self._scheduler.limits.longest_chunk) is not None:
+            most = min(most, longest(computed))
         ahead = [end - computed for end in prompt.chunk_ends if end > computed]
         remaining = min([prompt.remaining, *ahead])
         # What little would be left costs a whole pass, too.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pippin.output.source import Malformed, Markers, Reading, Source
+from pippin.output.stream import Malformed, Markers, Reading, Source
 
 _HEADER_LIMIT = 256
 

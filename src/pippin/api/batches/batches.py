@@ -1,0 +1,75 @@
+"""The batches of a server: its store, the runner, and how a line is asked of the server itself."""
+
+from pathlib import Path
+from typing import Final
+
+from starlette.types import ASGIApp
+
+from pippin.api.access.keys import Key, load_keyring, salts_by_owner
+from pippin.api.answers.answer import RunningAnswers
+from pippin.api.batches import anthropic, openai
+from pippin.api.batches.inside import Inside, Reply
+from pippin.api.batches.runner import Answers, BatchRunner
+from pippin.api.batches.store import Batch, BatchStore
+from pippin.api.dialects.shared.openai import encode_error
+from pippin.config.environment import home
+from pippin.config.options.server import ServerOptions
+from pippin.core.errors import ErrorReport, ServerError
+
+WITHDRAWN: Final = ErrorReport(
+    kind="permission", message="The API key to which this batch belongs is not known any more."
+)
+
+
+class Batches:
+    """Made before the application whose routes it asks; `connect` brings the two together."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._keyring = load_keyring(options)
+        self._salted = salts_by_owner(options, self._keyring)
+        self._inside = Inside()
+        self._running: RunningAnswers | None = None
+        self.store = BatchStore(folder_of(options), megabytes=options.files_mb)
+        self.runner = BatchRunner(
+            self.store, self._ask, self._others, self._answers, options.batch_concurrency
+        )
+
+    def connect(self, app: ASGIApp, running: RunningAnswers) -> None:
+        """`app` answers the lines; `running` tells who else is being answered."""
+        self._inside.app = app
+        self._running = running
+
+    def adopt(self, options: ServerOptions) -> None:
+        """Hold batches to changed options."""
+        try:
+            self._keyring = load_keyring(options)
+        except ServerError:
+            return  # said by the guard, which keeps its keys too
+        self._salted = salts_by_owner(options, self._keyring)
+
+    def _others(self) -> int:
+        return self._running.live if self._running is not None else 0
+
+    async def _ask(self, batch: Batch, text: bytes) -> Reply:
+        key = self._key_of(batch.owner)
+        if batch.owner and key is None:
+            reply = Reply(batch.id)
+            reply.status, reply.body = WITHDRAWN.status, encode_error(WITHDRAWN)
+            return reply
+        path, body = (openai if batch.api == "openai" else anthropic).request_of(text)
+        return await self._inside.post(path, body, key=key, owner=batch.owner, salted=self._salted)
+
+    def _key_of(self, owner: str) -> Key | None:
+        return next((key for key in self._keyring.keys if key.owner == owner), None) if owner else None
+
+    def _answers(self, batch: Batch) -> Answers:
+        if batch.api == "openai":
+            return openai.OpenAIResults()
+        return anthropic.AnthropicResults("canceled" if "cancelling" in batch.times else "expired")
+
+
+def folder_of(options: ServerOptions) -> Path:
+    """Where files and batches are kept: the option's folder, else one beside Pippin's other data."""
+    if options.files_dir is not None:
+        return Path(options.files_dir).expanduser()
+    return home() / "files"

@@ -1,0 +1,130 @@
+"""The lines of a batch in OpenAI's form: what a request is, and how its answer stands in the files of results.
+
+Forms are those of https://platform.openai.com/docs/api-reference/batch.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pippin.api.batches.runner import spans
+from pippin.api.batches.store import Line, Problem
+from pippin.core.decoding import from_json
+
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
+MOST_LINES: Final = 50_000
+"""OpenAI's."""
+MOST_PROBLEMS: Final = 100
+
+
+class RequestLine(Struct, kw_only=True):
+    """One line of an input file."""
+
+    custom_id: Annotated[str, Meta(min_length=1, max_length=512)]
+    method: Literal["POST"]
+    url: str
+    body: msgspec.Raw
+
+
+class ResultBody(Struct, kw_only=True):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class ResultError(Struct, kw_only=True):
+    code: str
+    message: str
+
+
+class ResultLine(Struct, kw_only=True):
+    """One line of a file of results."""
+
+    id: str
+    custom_id: str
+    response: ResultBody | None
+    error: ResultError | None
+
+
+def read_lines(path: Path, endpoint: str) -> tuple[list[Line], list[Problem]]:
+    """The requests of an input file, and what is wrong with it: then there is no request."""
+    lines: list[Line] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for number, (start, length, text) in enumerate(spans(path)):
+        if number >= MOST_LINES:
+            problems.append(
+                Problem(code="too_many_tasks", message=f"The file has more than {MOST_LINES} requests.")
+            )
+            break
+        problem = next(_problems(text, endpoint, seen, number + 1), None)
+        if problem is None:
+            custom_id = from_json(text, RequestLine).custom_id
+            seen.add(custom_id)
+            lines.append(Line(number, custom_id, start, length))
+        elif len(problems) < MOST_PROBLEMS:
+            problems.append(problem)
+    if not lines and not problems:
+        problems.append(Problem(code="empty_file", message="The file has no request."))
+    return ([] if problems else lines), problems
+
+
+def _problems(text: bytes, endpoint: str, seen: set[str], number: int) -> Iterator[Problem]:
+    try:
+        line = from_json(text, RequestLine)
+        body = from_json(line.body, dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        yield Problem(code="invalid_json_line", message=f"The line is no request: {error}.", line=number)
+        return
+    if line.url.rstrip("/") != endpoint:
+        message = f"The URL is {line.url[:128]!r}, but the batch is for {endpoint}."
+        yield Problem(code="mismatched_url", message=message, line=number, param="url")
+    if line.custom_id in seen:
+        message = f"The custom_id {line.custom_id!r} is that of an earlier line too; give each its own."
+        yield Problem(code="duplicate_custom_id", message=message, line=number, param="custom_id")
+    if bytes(body.get("stream", b"false")) not in (b"false", b"null"):
+        yield Problem(
+            code="invalid_request", message="Batches give whole answers.", line=number, param="body.stream"
+        )
+
+
+class OpenAIResults:
+    """See `Answers`."""
+
+    def is_error(self, line: Line) -> bool:
+        return line.status is None or not 200 <= line.status < 300
+
+    def result(self, line: Line) -> bytes:
+        response = error = None
+        if line.status is None:
+            error = ResultError(
+                code="batch_expired", message="This request could not be answered before the batch expired."
+            )
+        else:
+            response = ResultBody(
+                status_code=line.status,
+                request_id=line.request or "",
+                body=msgspec.Raw(_json(line.reply or b"")),
+            )
+        request = line.request or f"{line.number:032x}"
+        return msgspec.json.encode(
+            ResultLine(id=f"batch_req_{request}", custom_id=line.custom_id, response=response, error=error)
+        )
+
+
+def _json(body: bytes) -> bytes:
+    """The body in one line; one that is not JSON becomes a text."""
+    try:
+        value: Any = from_json(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.encode(body.decode("utf-8", "replace"))
+    return body if b"\n" not in body else msgspec.json.encode(value)
+
+
+def request_of(text: bytes) -> tuple[str, bytes]:
+    """The path and the body of a line that was read before."""
+    line = from_json(text, RequestLine)
+    return line.url.rstrip("/"), bytes(line.body)

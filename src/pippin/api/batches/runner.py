@@ -1,0 +1,299 @@
+"""Answers the lines of batches, in the background of all other requests."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+from msgspec import Struct
+
+from pippin.api.batches.inside import Reply
+from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
+from pippin.api.dialects.shared.openai import encode_error
+from pippin.core.errors import ErrorReport, ServerError
+
+log = logging.getLogger(__name__)
+
+LOOKED_AHEAD: Final = 64  # lines
+TRIES: Final = 4  # of a line that fails for a reason that is not its own
+FIRST_WAIT: Final = 0.5  # seconds before the second of them
+PAUSE: Final = 0.25  # seconds between looks at whether others need the model
+SWEEP_SECONDS: Final = 600.0
+CAME_TO_NOTHING: Final = (429, 503, 529)  # which pass, however often it takes
+SERVERS_FAULT: Final = 500
+
+Ask = Callable[[Batch, bytes], Awaitable[Reply]]
+"""Answers one line of a batch, given the line as it stands in the file."""
+
+
+class Answers(Protocol):
+    """How the answers of an API stand in its files of results."""
+
+    def result(self, line: Line) -> bytes:
+        """A line of the file of results; `line.status` is None where the line was not answered."""
+        ...
+
+    def is_error(self, line: Line) -> bool:
+        """Whether that line belongs into the file of errors."""
+        ...
+
+
+class _Reading(Struct):
+    """How far the lines of a batch were taken."""
+
+    ahead: deque[Line]
+    last: int = -1
+    active: int = 0
+
+
+class BatchRunner:
+    """Does the lines of all unfinished batches, in turn by batch.
+
+    While nobody else is being answered, up to `concurrency` lines run at once, and one while somebody is: all of them
+    have the lowest priority, so that a line waits for every other request, and is preempted for it.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        ask: Ask,
+        others: Callable[[], int],
+        answers: Callable[[Batch], Answers],
+        concurrency: int,
+    ) -> None:
+        """`others` counts the requests that are being answered beside those of batches."""
+        self._store = store
+        self._ask = ask
+        self._others = others
+        self._answers = answers
+        self._concurrency = concurrency
+        self._reading: dict[str, _Reading] = {}
+        self._turns: deque[Batch] = deque()
+        self._active: dict[asyncio.Task[None], str] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._swept = 0.0
+
+    def start(self) -> None:
+        """Go on with what an earlier server left unfinished."""
+        if not self._store.exists:
+            return
+        try:
+            self._turns.extend(self._store.unfinished())
+        except ServerError as error:
+            log.warning("Batches are left to another server: %s", error.report.message)
+            return
+        if self._turns:
+            log.info("Going on with %d unfinished batches.", len(self._turns))
+            self._wake()
+
+    def add(self, batch: Batch) -> None:
+        """Begin with a batch, whose lines are in the store."""
+        self._turns.append(batch)
+        self._wake()
+
+    async def cancel(self, batch: Batch) -> Batch:
+        """Stop a batch: what was answered stays. One that has ended stays as it is."""
+        own = next((each for each in self._turns if each.id == batch.id), None)
+        if own is None or own.ended:
+            return batch
+        if own.status != "cancelling":
+            self._enter(own, "cancelling")
+            for task, of in self._active.items():
+                if of == own.id:
+                    task.cancel()
+            self._changed.set()
+        return own
+
+    async def close(self) -> None:
+        """Stop; lines that run are begun anew by the next server."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._active:
+            task.cancel()
+        await asyncio.gather(*self._active, return_exceptions=True)
+        self._store.close()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="batches")
+
+    async def _run(self) -> None:
+        while True:
+            await self._end_finished()
+            self._sweep()
+            self._fill()
+            if not self._turns:
+                return
+            self._changed.clear()
+            waiting = asyncio.create_task(self._changed.wait())
+            await asyncio.wait({waiting, *self._active}, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+
+    def _fill(self) -> None:
+        """Start lines, one batch after the other, while there is room for them."""
+        idle = 0
+        while len(self._active) < self._allowed() and idle < len(self._turns):
+            batch = self._turns[0]
+            self._turns.rotate(-1)
+            line = self._next(batch)
+            if line is None:
+                idle += 1
+                continue
+            idle = 0
+            reading = self._reading[batch.id]
+            reading.active += 1
+            task = asyncio.create_task(self._do(batch, line), name=f"line {line.number} of {batch.id}")
+            self._active[task] = batch.id
+            task.add_done_callback(self._done)
+
+    def _allowed(self) -> int:
+        return 1 if self._others() else self._concurrency
+
+    def _next(self, batch: Batch) -> Line | None:
+        if batch.status == "validating":
+            self._enter(batch, "in_progress")
+        if batch.status != "in_progress":
+            return None
+        if time.time() >= batch.expires_at:
+            batch.times["expired"] = int(time.time())
+            self._enter(batch, "finalizing")
+            return None
+        reading = self._reading.setdefault(batch.id, _Reading(deque()))
+        if not reading.ahead:
+            reading.ahead.extend(self._store.open_lines(batch.id, reading.last, LOOKED_AHEAD))
+        if not reading.ahead:
+            if not reading.active:
+                reading.last = -1  # a line that failed for want of disk is still open
+            return None
+        line = reading.ahead.popleft()
+        reading.last = line.number
+        return line
+
+    async def _do(self, batch: Batch, line: Line) -> None:
+        try:
+            text = await asyncio.to_thread(self._text, batch, line)
+        except (ServerError, OSError) as error:  # the file was deleted behind our back
+            await self._answered(batch, line, gone(error))
+            return
+        tries, wait = 0, FIRST_WAIT
+        while True:
+            reply = await self._ask(batch, text)
+            tries += reply.status >= SERVERS_FAULT and reply.status not in CAME_TO_NOTHING
+            if reply.status not in CAME_TO_NOTHING and (reply.status < SERVERS_FAULT or tries >= TRIES):
+                break
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 30.0)
+        await self._answered(batch, line, reply)
+
+    async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
+        await asyncio.to_thread(
+            self._store.answered, batch.id, line.number, reply.status, reply.request, reply.body
+        )
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        batch = self._active.pop(task)
+        self._reading[batch].active -= 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("A line of the batch %s could not be answered: %r", batch, error)
+        self._changed.set()
+
+    def _text(self, batch: Batch, line: Line) -> bytes:
+        with self._store.path_of(batch.owner, batch.input_file).open("rb") as file:
+            file.seek(line.start)
+            return file.read(line.length)
+
+    async def _end_finished(self) -> None:
+        for batch in list(self._turns):
+            reading = self._reading.get(batch.id)
+            if reading is None and batch.status in ("validating", "in_progress"):
+                continue
+            if reading is not None and (reading.active or (reading.ahead and batch.status == "in_progress")):
+                continue
+            if batch.status == "in_progress" and self._store.open_lines(batch.id, -1, 1):
+                continue
+            await self._end(batch)
+
+    async def _end(self, batch: Batch) -> None:
+        last: Status = "completed"
+        if "cancelling" in batch.times:
+            last = "cancelled"
+        elif "expired" in batch.times:
+            last = "expired"
+        if last == "completed":
+            self._enter(batch, "finalizing")
+        self._turns.remove(batch)
+        self._reading.pop(batch.id, None)
+        if batch.api == "openai":
+            await asyncio.to_thread(self._write_results, batch)
+        self._enter(batch, last)
+        log.info("The batch %s is %s.", batch.id, last)
+
+    def _write_results(self, batch: Batch) -> None:
+        answers = self._answers(batch)
+        counts = self._store.counts(batch.id)
+        if counts.succeeded:
+            wanted = self._results(batch, answers, errors=False)
+            batch.output_file = self._result_file(batch, "output", wanted).id
+        if counts.failed or (counts.open and "expired" in batch.times):
+            batch.error_file = self._result_file(
+                batch, "error", self._results(batch, answers, errors=True)
+            ).id
+
+    def _results(self, batch: Batch, answers: Answers, *, errors: bool) -> Iterator[bytes]:
+        expired = "expired" in batch.times
+        for line in self._store.lines(batch.id):
+            if (line.status is not None or expired) and answers.is_error(line) == errors:
+                yield answers.result(line) + b"\n"
+
+    def _result_file(self, batch: Batch, what: str, pieces: Iterator[bytes]) -> StoredFile:
+        lasts = batch.output_expires_after
+        return self._store.add_file(
+            batch.owner,
+            f"{batch.id}_{what}.jsonl",
+            "batch_output",
+            pieces,
+            expires_at=None if lasts is None else int(time.time()) + lasts,
+        )
+
+    def _enter(self, batch: Batch, status: Status) -> None:
+        batch.status = status
+        batch.times.setdefault(status, int(time.time()))
+        self._store.put(batch)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        if now - self._swept > SWEEP_SECONDS:
+            self._swept = now
+            self._store.sweep()
+
+
+def gone(error: Exception) -> Reply:
+    """The reply to a line that can't be read any more."""
+    reply = Reply(uuid4().hex)
+    report = (
+        error.report if isinstance(error, ServerError) else ErrorReport(kind="not_found", message=str(error))
+    )
+    reply.status, reply.body = report.status, encode_error(report)
+    return reply
+
+
+def new_id(prefix: str) -> str:
+    return prefix + uuid4().hex
+
+
+def spans(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """The lines of a file that are not blank: where each begins, how long it is, and its bytes."""
+    start = 0
+    with path.open("rb") as file:
+        for raw in file:
+            text = raw.strip()
+            if text:
+                yield start, len(raw), text
+            start += len(raw)

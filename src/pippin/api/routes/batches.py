@@ -1,0 +1,203 @@
+"""`/v1/batches`: requests of a file, answered when nobody else needs the model, as OpenAI's Batch API has them."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.access.exchange import exchange_of
+from pippin.api.batches.openai import Endpoint, read_lines
+from pippin.api.batches.runner import new_id
+from pippin.api.batches.store import Batch, Counts, Problem
+from pippin.api.context import Api, both, json_reply
+from pippin.api.dialects.responses.body import Metadata
+from pippin.api.dialects.shared.fields import Contract
+from pippin.api.storage.response_store import page_of
+from pippin.core.errors import ServerError
+
+DAY: Final = 24 * 3600  # seconds
+MOST_UNFINISHED: Final = 64  # batches of one owner
+
+
+class OutputExpiry(Struct, kw_only=True):
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=3600, le=30 * DAY)]
+
+
+class NewBatch(Struct, kw_only=True):
+    input_file_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    endpoint: Endpoint
+    completion_window: Literal["24h"]
+    metadata: Metadata | None = None
+    output_expires_after: OutputExpiry | None = None
+
+
+CONTRACT: Final = Contract(NewBatch)
+
+
+class BatchError(Struct, kw_only=True):
+    code: str
+    message: str
+    line: int | None
+    param: str | None
+
+
+class BatchErrors(Struct, kw_only=True):
+    data: list[BatchError]
+    object: Literal["list"] = "list"
+
+
+class RequestCounts(Struct, kw_only=True):
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchAnswer(Struct, kw_only=True):
+    id: str
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+    object: Literal["batch"] = "batch"
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    batches = OpenAIBatches(api)
+    return [
+        *both("/batches", batches.create, "POST", body=NewBatch, answer=BatchAnswer),
+        *both("/batches", batches.listed),
+        *both("/batches/{id}", batches.read, answer=BatchAnswer),
+        *both("/batches/{id}/cancel", batches.cancel, "POST", answer=BatchAnswer),
+    ]
+
+
+def drawn(batch: Batch, counts: Counts) -> BatchAnswer:
+    times = batch.times
+    problems = [
+        BatchError(code=each.code, message=each.message, line=each.line, param=each.param)
+        for each in batch.problems
+    ]
+    return BatchAnswer(
+        id=batch.id,
+        endpoint=batch.endpoint,
+        errors=BatchErrors(data=problems) if problems else None,
+        input_file_id=batch.input_file,
+        completion_window=batch.window,
+        status=batch.status,
+        output_file_id=batch.output_file,
+        error_file_id=batch.error_file,
+        created_at=batch.created_at,
+        in_progress_at=times.get("in_progress"),
+        expires_at=batch.expires_at,
+        finalizing_at=times.get("finalizing"),
+        completed_at=times.get("completed"),
+        failed_at=times.get("failed"),
+        expired_at=times.get("expired"),
+        cancelling_at=times.get("cancelling"),
+        cancelled_at=times.get("cancelled"),
+        request_counts=RequestCounts(total=counts.total, completed=counts.succeeded, failed=counts.failed),
+        metadata=batch.metadata or None,
+    )
+
+
+def check_unfinished(found: list[Batch]) -> None:
+    """Refuse a batch to an owner who has many that wait. Raises `ServerError`."""
+    if sum(not each.ended for each in found) >= MOST_UNFINISHED:
+        message = (
+            f"You have {MOST_UNFINISHED} batches that are not done, which is the most; wait, or cancel one."
+        )
+        raise ServerError("rate_limited", message, retry_after=60.0)
+
+
+@dataclass(frozen=True)
+class OpenAIBatches:
+    api: Api
+
+    async def create(self, request: Request) -> Response:
+        """Begins a batch"""
+        given, unknown = await self.api.handler.json_of(request, CONTRACT.decode)
+        self.api.handler.note_unknown("batches", unknown)
+        owner = exchange_of(request.scope).owner
+        batch, counts = await asyncio.to_thread(self._created, owner, given)
+        if not batch.ended:
+            self.api.batches.runner.add(batch)
+        return json_reply(drawn(batch, counts))
+
+    async def listed(self, request: Request) -> Response:
+        """The caller's batches"""
+        found = await asyncio.to_thread(self._found, exchange_of(request.scope).owner)
+        page = page_of(found, request.query_params)
+        store = self.api.batches.store
+        page["data"] = [drawn(each["batch"], store.counts(each["id"])) for each in page["data"]]
+        return json_reply(page)
+
+    async def read(self, request: Request) -> Response:
+        """How far a batch is"""
+        return json_reply(self._drawn(self._batch(request)))
+
+    async def cancel(self, request: Request) -> Response:
+        """Stops a batch; what was answered stays"""
+        return json_reply(self._drawn(await self.api.batches.runner.cancel(self._batch(request))))
+
+    def _created(self, owner: str, given: NewBatch) -> tuple[Batch, Counts]:
+        store = self.api.batches.store
+        if store.file(owner, given.input_file_id).purpose != "batch":
+            message = "This file holds results; upload one with the purpose `batch`."
+            raise ServerError("invalid_request", message, "input_file_id")
+        check_unfinished(store.batches(owner))
+        lines, problems = read_lines(store.path_of(owner, given.input_file_id), given.endpoint)
+        now = int(time.time())
+        batch = Batch(
+            id=new_id("batch_"),
+            owner=owner,
+            api="openai",
+            endpoint=given.endpoint,
+            input_file=given.input_file_id,
+            created_at=now,
+            expires_at=now + DAY,
+            window=given.completion_window,
+            metadata=given.metadata or {},
+            output_expires_after=given.output_expires_after.seconds if given.output_expires_after else None,
+        )
+        if problems:
+            _fail(batch, problems)
+        store.add_batch(batch, lines)
+        return batch, Counts(total=len(lines))
+
+    def _found(self, owner: str) -> list[dict[str, Any]]:
+        found = self.api.batches.store.batches(owner)
+        return [{"id": each.id, "batch": each} for each in found if each.api == "openai"]
+
+    def _batch(self, request: Request) -> Batch:
+        batch = self.api.batches.store.batch(exchange_of(request.scope).owner, request.path_params["id"])
+        if batch.api != "openai":
+            raise ServerError("not_found", "This is a batch of messages; see /v1/messages/batches.", "id")
+        return batch
+
+    def _drawn(self, batch: Batch) -> BatchAnswer:
+        return drawn(batch, self.api.batches.store.counts(batch.id))
+
+
+def _fail(batch: Batch, problems: list[Problem]) -> None:
+    batch.status, batch.problems = "failed", problems
+    batch.times["failed"] = batch.created_at

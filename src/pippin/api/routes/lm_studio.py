@@ -1,0 +1,214 @@
+"""`/api/v0/*` and `/api/v1/models`: LM Studio's REST API, as far as plug-ins use it.
+
+Paths, fields and answers are those of https://lmstudio.ai/docs/developer/rest. Chats, completions and embeddings are
+OpenAI's, under LM Studio's addresses.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.answer import check_model
+from pippin.api.context import Api, Endpoint, both, json_reply
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import Contract
+from pippin.api.routes.embeddings import embedding
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelState
+
+Kind = Literal["llm", "vlm", "embeddings"]
+
+STATEFUL: Final = "Use /v1/responses, which keeps conversations, or /api/v0/chat/completions."
+
+
+class ListedModel(Struct, kw_only=True):
+    """A model as `/api/v0/models` lists it."""
+
+    id: str
+    type: Kind
+    publisher: str
+    arch: str
+    compatibility_type: Literal["mlx"] = "mlx"
+    quantization: str
+    state: Literal["loaded", "not-loaded"]
+    max_context_length: int | None
+    loaded_context_length: int | None = None
+    capabilities: list[str]
+    object: Literal["model"] = "model"
+
+
+class LoadBody(Struct, kw_only=True):
+    model: Annotated[Name, Meta(description="Name of the model.")]
+    context_length: Annotated[
+        Annotated[int, Meta(ge=1, le=2**40)] | None,
+        Meta(description="Only what the model is served with: the operator sets `--context-length`."),
+    ] = None
+    echo_load_config: bool | None = None
+
+
+class UnloadBody(Struct, kw_only=True):
+    instance_id: Annotated[Name, Meta(description="Name of the model.")]
+
+
+LOAD: Final = Contract(
+    LoadBody,
+    {},
+    dict.fromkeys(
+        ("eval_batch_size", "flash_attention", "num_experts", "offload_kv_cache_to_gpu"),
+        "the operator says how models run.",
+    ),
+)
+UNLOAD: Final = Contract(UnloadBody)
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    models = LMStudioModels(api)
+    return [
+        *both("/api/v0/models", models.listed),
+        *both("/api/v0/models/{id:path}", models.one, answer=ListedModel),
+        *both("/api/v0/chat/completions", _as(api, "/chat/completions"), "POST"),
+        *both("/api/v0/completions", _as(api, "/completions"), "POST"),
+        *both("/api/v0/embeddings", embedding(api), "POST"),
+        *both("/api/v1/models", models.listed_newer),
+        *both("/api/v1/models/load", models.load, "POST", body=LoadBody),
+        *both("/api/v1/models/unload", models.unload, "POST", body=UnloadBody),
+        *both("/api/v1/chat", _stateful, "POST"),
+    ]
+
+
+def _as(api: Api, path: str) -> Endpoint:
+    async def generate(request: Request) -> Response:
+        """As OpenAI's address of the same name"""
+        return await api.handler.answer(request, api.dialects[path])
+
+    return generate
+
+
+async def _stateful(request: Request) -> Response:
+    """Refused: conversations are kept by Responses"""
+    raise ServerError("unsupported", f"LM Studio's stateful chats are not offered. {STATEFUL}")
+
+
+def kind_of(info: ModelInfo) -> Kind:
+    if info.kind == "embeddings":
+        return "embeddings"
+    return "vlm" if info.capabilities.images else "llm"
+
+
+def publisher_of(info: ModelInfo) -> str:
+    return info.id.partition("/")[0] if "/" in info.id else "local"
+
+
+def listed(info: ModelInfo, state: ModelState | None) -> ListedModel:
+    is_loaded = state is not None and state.state == "loaded"
+    return ListedModel(
+        id=info.id,
+        type=kind_of(info),
+        publisher=publisher_of(info),
+        arch=info.architecture or info.kind,
+        quantization=info.quantization or info.dtype or "unknown",
+        state="loaded" if is_loaded else "not-loaded",
+        max_context_length=info.context_window,
+        loaded_context_length=info.context_window if is_loaded else None,
+        capabilities=["tool_use"] if info.capabilities.tools else [],
+    )
+
+
+def listed_newer(info: ModelInfo, state: ModelState | None) -> dict[str, Any]:
+    """A model as `/api/v1/models` lists it."""
+    is_loaded = state is not None and state.state == "loaded"
+    instance = {"id": info.id, "config": {"context_length": info.context_window}}
+    return {
+        "type": "embedding" if info.kind == "embeddings" else "llm",
+        "publisher": publisher_of(info),
+        "key": info.id,
+        "display_name": info.id.rpartition("/")[2],
+        "architecture": info.architecture,
+        "quantization": {"name": info.quantization or info.dtype, "bits_per_weight": None},
+        "size_bytes": info.size_bytes,
+        "params_string": None,
+        "loaded_instances": [instance] if is_loaded else [],
+        "max_context_length": info.context_window,
+        "format": "mlx",
+        "capabilities": {
+            "vision": info.capabilities.images,
+            "trained_for_tool_use": info.capabilities.tools,
+        },
+        "description": None,
+    }
+
+
+@dataclass(frozen=True)
+class LMStudioModels:
+    api: Api
+
+    async def listed(self, request: Request) -> Response:
+        """The models that are here"""
+        data = [listed(info, state) for info, state in await self._found(request)]
+        return json_reply({"object": "list", "data": data})
+
+    async def one(self, request: Request) -> Response:
+        """What is known of one model"""
+        name = request.path_params["id"]
+        info = await self.api.service.find(name)
+        check_model(exchange_of(request.scope), name, info)
+        return json_reply(listed(info, self._states().get(info.id)))
+
+    async def listed_newer(self, request: Request) -> Response:
+        """The models that are here, and which are in memory"""
+        return json_reply(
+            {"models": [listed_newer(info, state) for info, state in await self._found(request)]}
+        )
+
+    async def load(self, request: Request) -> Response:
+        """Loads a model"""
+        given = await self.api.handler.uncounted_json_of(request, LOAD.decode)
+        fields, unknown = given
+        self.api.handler.note_unknown("lm_studio_load", unknown)
+        info = await self.api.service.find(fields.model)
+        started = time.monotonic()
+        await self.api.service.pool.load(info.id)
+        window = (
+            self.api.service.pool.info(info.id) or info
+        ).context_window  # which some know only when loaded
+        if fields.context_length is not None and window is not None and fields.context_length > window:
+            message = f"`context_length` must not be above {window}, with which the model is served."
+            raise ServerError("invalid_request", message, "context_length")
+        reply: dict[str, Any] = {
+            "type": "embedding" if info.kind == "embeddings" else "llm",
+            "instance_id": info.id,
+            "load_time_seconds": round(time.monotonic() - started, 3),
+            "status": "loaded",
+        }
+        if fields.echo_load_config:
+            reply["load_config"] = {"context_length": window}
+        return json_reply(reply)
+
+    async def unload(self, request: Request) -> Response:
+        """Unloads a model"""
+        fields, unknown = await self.api.handler.uncounted_json_of(request, UNLOAD.decode)
+        self.api.handler.note_unknown("lm_studio_unload", unknown)
+        info = await self.api.service.find(fields.instance_id)
+        await self.api.service.pool.unload(info.id)
+        return json_reply({"instance_id": info.id})
+
+    async def _found(self, request: Request) -> list[tuple[ModelInfo, ModelState | None]]:
+        found = await asyncio.to_thread(self.api.service.models)
+        kinds = ("language", "embeddings", "scripted")
+        key = exchange_of(request.scope).key
+        states = self._states()
+        return [
+            (info, states.get(info.id))
+            for info in found
+            if info.kind in kinds and (key is None or key.rights.allows_model((info.id,), info.kind))
+        ]
+
+    def _states(self) -> dict[str, ModelState]:
+        return {state.id: state for state in self.api.service.pool.states()}

@@ -1,0 +1,439 @@
+"""`/api/*` as Ollama's clients ask for it, beside `/api/chat` and `/api/generate`: models, embeddings, pulling.
+
+Paths, fields and answers are those of Ollama's API reference, https://docs.ollama.com/api.
+"""
+
+import asyncio
+import hashlib
+import struct
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from pippin import __version__
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.answer import check_model
+from pippin.api.context import Api, Endpoint, both, json_reply
+from pippin.api.dialects.base import AnyDialect
+from pippin.api.dialects.ollama.body import LATEST, OllamaFields, OllamaOptions, keep_alive_of, model_of
+from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerateDialect
+from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
+from pippin.api.http.body import EventStream
+from pippin.api.kinds.embeddings import inputs_of
+from pippin.config.errors import ConfigError
+from pippin.core.errors import ServerError
+from pippin.core.events import Embedded
+from pippin.core.models import ModelInfo, ModelState
+from pippin.core.tasks import Embed
+
+API_VERSION: Final = "0.13.0"
+"""The version of Ollama whose API this is; clients ask for it to learn what they may send."""
+
+FOR_EVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
+"""When a model expires that never does."""
+
+PULL_PAUSE: Final = 0.2  # seconds between two lines of a download
+
+
+class NamedModel(Struct, kw_only=True):
+    """A body that names a model; `name` is the older word."""
+
+    model: Name | None = None
+    name: Name | None = None
+    verbose: Unused = None
+    stream: bool | None = None
+    insecure: Unused = None
+    username: Unused = None
+    password: Unused = None
+
+
+class CopyBody(Struct, kw_only=True):
+    source: Name
+    destination: Name
+
+
+class EmbedBody(Struct, kw_only=True):
+    model: Annotated[Name, Meta(description="Name of the model.")]
+    input: Annotated[str | tuple[str, ...], Meta(description="Text or texts.")] = ()
+    truncate: Annotated[bool | None, Meta(description="False refuses texts that are too long.")] = None
+    dimensions: Annotated[
+        Annotated[int, Meta(ge=1, le=2**20)] | None, Meta(description="Keep the first so many values.")
+    ] = None
+    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
+    keep_alive: Annotated[
+        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
+    ] = None
+
+
+class OldEmbedBody(Struct, kw_only=True):
+    model: Annotated[Name, Meta(description="Name of the model.")]
+    prompt: Annotated[str, Meta(description="The text.")] = ""
+    options: Annotated[OllamaOptions | None, Meta(description="Accepted: texts are not sampled.")] = None
+    keep_alive: Annotated[
+        str | float | None, Meta(description="Accepted: how long the model stays loaded is the operator's.")
+    ] = None
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    models, asking = OllamaModels(api), OllamaAnswers(api)
+    return [
+        *both("/api/version", version),
+        *both("/api/tags", models.tags),
+        *both("/api/ps", models.running),
+        *both("/api/show", models.show, "POST", body=NamedModel),
+        *both("/api/pull", models.pull, "POST", body=NamedModel),
+        *both("/api/delete", models.delete, "DELETE", body=NamedModel),
+        *both("/api/copy", models.copy, "POST", body=CopyBody),
+        *both("/api/chat", asking.generation(OllamaChatDialect(), "messages"), "POST"),
+        *both("/api/generate", asking.generation(OllamaGenerateDialect(), "prompt"), "POST"),
+        *both("/api/embed", asking.embed, "POST", body=EmbedBody),
+        *both("/api/embeddings", asking.embed_one, "POST", body=OldEmbedBody),
+        *both("/api/create", refused("Models are made elsewhere: `pippin import` reads GGUF files."), "POST"),
+        *both("/api/push", refused("Models are not uploaded from here."), "POST"),
+    ]
+
+
+async def version(request: Request) -> Response:
+    """The version of Ollama's API that is spoken, and Pippin's own."""
+    return json_reply({"version": API_VERSION, "pippin": __version__})
+
+
+def refused(sentence: str) -> Endpoint:
+    async def refuse(request: Request) -> Response:
+        raise ServerError("unsupported", sentence)
+
+    return refuse
+
+
+class Details(Struct, kw_only=True):
+    parent_model: str = ""
+    format: str = "safetensors"
+    family: str
+    families: list[str]
+    parameter_size: str = ""
+    quantization_level: str
+
+
+class ListedModel(Struct, kw_only=True):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class RunningModel(Struct, kw_only=True):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+def tagged(id: str) -> str:
+    """A model's name as Ollama's clients expect it: with a tag."""
+    return id if ":" in id.rpartition("/")[2] else id + LATEST
+
+
+def timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def digest_of(info: ModelInfo) -> str:
+    """A name for this very model. Files are not read for it: another size or date gives another name."""
+    return hashlib.sha256(repr((info.id, info.size_bytes, info.created)).encode()).hexdigest()
+
+
+def details_of(info: ModelInfo) -> Details:
+    family = info.architecture or info.kind
+    level = info.quantization or info.dtype or "unknown"
+    return Details(family=family, families=[family], quantization_level=level)
+
+
+def capabilities_of(info: ModelInfo) -> list[str]:
+    can = info.capabilities
+    if info.kind == "embeddings":
+        return ["embedding"]
+    words = {"completion": can.chat or info.kind == "language", "insert": can.infill, "tools": can.tools}
+    words |= {"vision": can.images, "thinking": can.reasoning, "audio": can.audio}
+    return [word for word, is_so in words.items() if is_so]
+
+
+@dataclass(frozen=True)
+class OllamaModels:
+    """Models as they are listed, shown, fetched and deleted."""
+
+    api: Api
+
+    async def tags(self, request: Request) -> Response:
+        """The models that are here."""
+        found = await asyncio.to_thread(self.api.service.models)
+        if (key := exchange_of(request.scope).key) is not None:
+            found = [info for info in found if key.rights.allows_model((info.id,), info.kind)]
+        return json_reply({"models": [self._listed(info) for info in found]})
+
+    async def running(self, request: Request) -> Response:
+        """The models that are in memory."""
+        pool = self.api.service.pool
+        loaded = [state for state in pool.states() if state.state == "loaded"]
+        known = [(state, info) for state in loaded if (info := pool.info(state.id)) is not None]
+        if (key := exchange_of(request.scope).key) is not None:
+            known = [each for each in known if key.rights.allows_model((each[1].id,), each[1].kind)]
+        return json_reply({"models": [self._running(state, info) for state, info in known]})
+
+    async def show(self, request: Request) -> Response:
+        """What is known of one model."""
+        name, _ = await self._named(request)
+        info = await self._found(request, name)
+        family = info.architecture or info.kind
+        facts: dict[str, Any] = {
+            "general.architecture": family,
+            "general.basename": info.id,
+            "general.size_bytes": info.size_bytes,
+        }
+        if info.context_window is not None:
+            facts[f"{family}.context_length"] = info.context_window
+        if info.dimensions is not None:
+            facts[f"{family}.embedding_length"] = info.dimensions
+        sampling = msgspec.structs.asdict(info.sampling)
+        parameters = [f"{name} {value}" for name, value in sampling.items() if isinstance(value, int | float)]
+        return json_reply(
+            {
+                "modelfile": f"FROM {info.id}",
+                "parameters": "\n".join(parameters),
+                "template": "",
+                "details": details_of(info),
+                "model_info": facts,
+                "capabilities": capabilities_of(info),
+                "modified_at": timestamp(info.created),
+            }
+        )
+
+    async def pull(self, request: Request) -> Response:
+        """Downloads a model, where downloads are allowed; a stream tells how far it is."""
+        name, streams = await self._named(request)
+        service = self.api.service
+        if not streams:
+            await service.catalog.ensure(name, lambda done, total, what: None)
+            return json_reply({"status": "success"})
+        return EventStream(pulled(service.catalog.ensure, name), _nothing, media=LINES)
+
+    async def delete(self, request: Request) -> Response:
+        """Deletes a model's files."""
+        name, _ = await self._named(request)
+        info = await self._found(request, name)
+        await self.api.service.pool.unload(info.id)
+        await asyncio.to_thread(self.api.service.catalog.remove, info.id)
+        return Response(status_code=200)
+
+    async def copy(self, request: Request) -> Response:
+        """Gives a model a second name, until the server ends."""
+        body = decode_json(await self._body(request), CopyBody)
+        info = await self._found(request, model_of(body.source))
+        aliases = {**self.api.options.aliases, model_of(body.destination): info.id}
+        try:
+            await self.api.settings.change({"aliases": aliases})
+        except ConfigError as error:
+            raise ServerError("invalid_request", str(error), "destination") from None
+        return Response(status_code=200)
+
+    async def _named(self, request: Request) -> tuple[str, bool]:
+        """The model that a body names, and whether a stream is wanted, which is so where nothing is said."""
+        body = decode_json(await self._body(request), NamedModel)
+        name = body.model or body.name
+        if not name:
+            raise ServerError("invalid_request", "`model` is required: name the model.", "model")
+        return model_of(name), body.stream is not False
+
+    async def _found(self, request: Request, name: str) -> ModelInfo:
+        info = await self.api.service.find(name)
+        check_model(exchange_of(request.scope), name, info)
+        return info
+
+    async def _body(self, request: Request) -> bytes:
+        return await self.api.handler.uncounted_json_of(request, bytes)
+
+    def _listed(self, info: ModelInfo) -> ListedModel:
+        return ListedModel(
+            name=tagged(info.id),
+            model=tagged(info.id),
+            modified_at=timestamp(info.created),
+            size=info.size_bytes,
+            digest=digest_of(info),
+            details=details_of(info),
+        )
+
+    def _running(self, state: ModelState, info: ModelInfo) -> RunningModel:
+        idle = self.api.options.model_defaults.idle_timeout
+        expires = FOR_EVER.isoformat()
+        if idle and not state.pinned:
+            expires = timestamp((state.last_used or time.time()) + idle)
+        return RunningModel(
+            name=tagged(info.id),
+            model=tagged(info.id),
+            size=state.footprint,
+            digest=digest_of(info),
+            details=details_of(info),
+            expires_at=expires,
+            size_vram=state.footprint,
+            context_length=info.context_window or 0,
+        )
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def pulled(ensure: Any, name: str) -> AsyncIterator[bytes]:
+    """The lines of a download: what is done, how much of it, and at the end `success` or an error."""
+
+    def line(**fields: Any) -> bytes:
+        return msgspec.json.encode(fields) + b"\n"
+
+    reached: tuple[int, int, str] | None = None
+
+    def tell(done: int, total: int, what: str) -> None:
+        nonlocal reached
+        reached = (done, total, what)
+
+    yield line(status="pulling manifest")
+    download = asyncio.ensure_future(ensure(name, tell))
+    told = None
+    try:
+        while not download.done():
+            await asyncio.wait([download], timeout=PULL_PAUSE)
+            if reached is not None and reached != told:
+                told = reached
+                done, total, what = reached
+                yield line(
+                    status=f"pulling {what}", digest=f"sha256:{_digest(what)}", total=total, completed=done
+                )
+        await download
+    except ServerError as error:
+        yield msgspec.json.encode(OllamaError(error=error.report.message)) + b"\n"
+    else:
+        yield line(status="success")
+    finally:
+        download.cancel()
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class OllamaAnswers:
+    """What models answer: generations, which an empty prompt turns into loading, and embeddings."""
+
+    api: Api
+
+    def generation(self, dialect: AnyDialect, said: str) -> Endpoint:
+        """The endpoint of a dialect whose body says nothing where `said` is empty: then a model is loaded."""
+
+        async def generate(request: Request) -> Response:
+            handler = self.api.handler
+            handler.admit(exchange_of(request.scope))
+            body = await handler.uncounted_json_of(request, bytes)
+            given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
+            if _says_nothing(given, said):
+                fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
+                handler.note_unknown(dialect.name, ignored)
+                return await self._load(request, fields, said)
+            return await handler.answer(request, dialect, body=body)
+
+        return generate
+
+    async def embed(self, request: Request) -> Response:
+        """Vectors of texts"""
+        fields, unknown = await self.api.handler.json_of(request, EMBED.decode)
+        self.api.handler.note_unknown("ollama_embed", unknown)
+        started = time.monotonic()
+        if not fields.input:
+            return json_reply({"model": fields.model, "embeddings": []})
+        task = Embed(
+            inputs=inputs_of(fields.input),
+            dimensions=fields.dimensions,
+            overflow="error" if fields.truncate is False else "truncate",
+        )
+        found = await self._embedded(request, task, fields.model)
+        taken = round((time.monotonic() - started) * 1e9)
+        return json_reply(
+            {
+                "model": fields.model,
+                "embeddings": vectors_of(found),
+                "total_duration": taken,
+                "load_duration": 0,
+                "prompt_eval_count": found.prompt_tokens,
+            }
+        )
+
+    async def embed_one(self, request: Request) -> Response:
+        """The vector of one text, as clients asked for it before `/api/embed`"""
+        fields, unknown = await self.api.handler.json_of(request, EMBED_ONE.decode)
+        self.api.handler.note_unknown("ollama_embeddings", unknown)
+        if not fields.prompt:
+            return json_reply({"embedding": []})
+        task = Embed(inputs=(fields.prompt,), overflow="truncate")
+        return json_reply({"embedding": vectors_of(await self._embedded(request, task, fields.model))[0]})
+
+    async def _embedded(self, request: Request, task: Embed, model: str) -> Embedded:
+        [*_, found] = await self.api.handler.perform(
+            request, task, model=model_of(model), operation="embeddings", admitted=True
+        )
+        assert isinstance(found, Embedded)
+        return found
+
+    async def _load(self, request: Request, fields: OllamaFields, said: str) -> Response:
+        """Load the model, or unload it where `keep_alive` is 0."""
+        name, exchange = model_of(fields.model), exchange_of(request.scope)
+        info = await self.api.service.find(name)
+        check_model(exchange, name, info)
+        reason = "load"
+        if keep_alive_of(fields.keep_alive) == 0:
+            if not exchange.manages:
+                raise ServerError("permission", "Only an administrator may unload a model.", "keep_alive")
+            reason = "unload"
+            await self.api.service.pool.unload(info.id)
+        else:
+            await self.api.service.pool.load(info.id)
+        line: dict[str, Any] = {
+            "model": fields.model,
+            "created_at": now(),
+            "done": True,
+            "done_reason": reason,
+        }
+        line |= {"response": ""} if said == "prompt" else {"message": {"role": "assistant", "content": ""}}
+        streams = fields.stream is not False
+        return Response(
+            msgspec.json.encode(line) + (b"\n" if streams else b""),
+            media_type=LINES if streams else "application/json",
+        )
+
+
+def _says_nothing(given: dict[str, msgspec.Raw], said: str) -> bool:
+    values = {name: bytes(value) for name, value in given.items() if name in (said, "images", "suffix")}
+    return all(value in (b"null", b'""', b"[]") for value in values.values())
+
+
+def vectors_of(found: Embedded) -> list[list[float]]:
+    width = found.dimensions * 4
+    starts = range(0, len(found.vectors), width)
+    return [list(struct.unpack(f"<{found.dimensions}f", found.vectors[at : at + width])) for at in starts]
+
+
+EMBED: Final = Contract(EmbedBody)
+EMBED_ONE: Final = Contract(OldEmbedBody)

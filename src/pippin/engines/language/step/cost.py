@@ -1,0 +1,128 @@
+"""What steps took: the cost that the next one is expected to have, and the counts and rates that operators see."""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+REMEMBERED = 24  # steps of each kind
+# As many as are taken to cost what the fixed part does, for want of knowledge.
+SEQUENCES, TOKENS, PAIRS, COPIES = 64, 256, 1 << 20, 1 << 12
+OUTLIER = 2.0  # times what was expected: longer steps count as so long, for something else held them up
+PARTS = 6
+# Steps that a fit may miss where it only tells outliers: one for each step would cost a token's own work.
+STALE = 4
+ENOUGH = 8  # steps after which there is something to expect
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step did, and how long it took."""
+
+    sequences: int  # that decoded
+    tokens: int  # of prompts
+    pairs: float  # of such a token and one before it in its prompt, which it attends to
+    copies: int  # tokens of prefixes and sequences
+    seconds: float
+
+    @cached_property
+    def features(self) -> tuple[float, ...]:
+        prefills = bool(self.tokens)
+        prompts = prefills, self.tokens / TOKENS, self.pairs / PAIRS, self.copies / COPIES
+        return bool(self.sequences), self.sequences / SEQUENCES, *prompts
+
+
+def _last_steps() -> deque[Step]:
+    return deque(maxlen=REMEMBERED)
+
+
+@dataclass
+class StepCost:
+    """What a step will take: least squares over the last steps of each kind, no part below zero.
+
+    A kind of step is whether it decoded, and whether it prefilled.
+    """
+
+    _steps: dict[tuple[bool, bool], deque[Step]] = field(default_factory=dict)
+    _parts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(PARTS))
+    _unfitted: int = 0  # steps since the parts were fitted
+
+    def observe(self, step: Step) -> None:
+        """Learn from a step."""
+        steps = self._steps.setdefault((step.sequences > 0, step.tokens > 0), _last_steps())
+        if len(steps) >= ENOUGH:
+            step = replace(step, seconds=min(step.seconds, OUTLIER * self._expected(step, STALE)))
+        steps.append(step)
+        self._unfitted += 1
+
+    def decoding(self, sequences: int) -> float:
+        """Seconds that a step of so many sequences takes by itself; 0 before any was measured."""
+        return self._expected(Step(sequences, 0, 0.0, 0, 0.0))
+
+    def affordable(self, seconds: float, context: int) -> int | None:
+        """Tokens after `context` others of a prompt that take so long, at most twice the most of late; None before any
+        measurement."""
+        prefilled = [
+            step.tokens for (_, prefills), steps in self._steps.items() if prefills for step in steps
+        ]
+        if not prefilled:
+            return None
+        most = 2 * max(prefilled)
+        fixed, token, pair = map(float, self._fitted()[2:5])
+        rest = max(0.0, seconds - fixed)
+        each = token / TOKENS + pair * context / PAIRS
+        return int(rest / each) if each * most > rest else most if rest else 0
+
+    def _expected(self, step: Step, stale: int = 0) -> float:
+        return float(self._fitted(stale) @ np.array(step.features))
+
+    def _fitted(self, stale: int = 0) -> NDArray[np.float64]:
+        if self._unfitted > stale:
+            self._parts = _fit([step for steps in self._steps.values() for step in steps])
+            self._unfitted = 0
+        return self._parts
+
+
+def _fit(steps: list[Step]) -> NDArray[np.float64]:
+    """The parts in seconds. Of those that explain the steps equally well, the smallest."""
+    parts = np.zeros(PARTS)
+    features = np.array([step.features for step in steps])
+    seconds = np.array([step.seconds for step in steps])
+    kept = list(range(PARTS))
+    while kept:
+        found = np.linalg.lstsq(features[:, kept], seconds, rcond=1e-6)[0]
+        if found.min() >= 0:
+            parts[kept] = found
+            break
+        kept.pop(int(found.argmin()))
+    return parts
+
+
+SMOOTHING = 0.2
+
+
+@dataclass
+class Counters:
+    """Since the load. Rates are smoothed."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    weight_bytes: int = 0
+    generation_tps: float = 0.0
+    prompt_tps: float = 0.0
+    _completed_before: int = 0
+
+    def step_done(self, seconds: float, prompt_tokens: int, completion_tokens: int, *, decoded: bool) -> None:
+        """`completion_tokens` counts since the load."""
+        drawn = completion_tokens - self._completed_before
+        self._completed_before = completion_tokens
+        if seconds <= 0:
+            return
+        if decoded:
+            self.generation_tps += SMOOTHING * (drawn / seconds - self.generation_tps)
+        elif prompt_tokens:
+            self.prompt_tps += SMOOTHING * (prompt_tokens / seconds - self.prompt_tps)

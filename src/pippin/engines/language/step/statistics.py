@@ -1,0 +1,71 @@
+"""What an engine tells of itself and of the requests that it holds."""
+
+import time
+from typing import Literal
+
+import mlx.core as mx
+
+from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.cost import Counters
+from pippin.engines.language.step.lifecycle import Lifecycle
+from pippin.engines.language.step.scheduler import Scheduler
+from pippin.engines.language.step.sequences import Prefilling, Request
+from pippin.engines.language.vision.encoder import VisionEncoder
+
+
+def engine_stats(
+    counters: Counters,
+    scheduler: Scheduler,
+    lifecycle: Lifecycle,
+    batch: Batch,
+    cache: CacheStats,
+    vision: VisionEncoder | None,
+) -> EngineStats:
+    now = time.monotonic()
+    return EngineStats(
+        running=len(scheduler.running) + len(scheduler.prefilling),
+        waiting=len(scheduler.waiting),
+        steps=counters.steps,
+        prompt_tokens=counters.prompt_tokens,
+        completion_tokens=lifecycle.completion_tokens,
+        preemptions=lifecycle.preemptions,
+        batch_size=len(batch.running),
+        kv_bytes=batch.groups.bytes,
+        kv_limit_bytes=scheduler.limits.memory,
+        weight_bytes=counters.weight_bytes,
+        active_bytes=mx.get_active_memory(),
+        peak_bytes=mx.get_peak_memory(),
+        cached_bytes=mx.get_cache_memory(),
+        draft_tokens=counters.draft_tokens,
+        accepted_tokens=counters.accepted_tokens,
+        media_encoded=0 if vision is None else vision.encoded,
+        media_reused=0 if vision is None else vision.reused,
+        generation_tps=counters.generation_tps,
+        prompt_tps=counters.prompt_tps,
+        cache=cache,
+        requests=tuple(_status(request, now) for request in lifecycle.live),
+    )
+
+
+def _status(request: Request, now: float) -> RequestStatus:
+    job = request.job
+    generated = sum(each.decoder.completion_tokens for each in request.sequences)
+    first = request.first_token
+    phase: Literal["queued", "prefill", "generation"] = "queued"
+    if request.admitted is not None:
+        phase = "prefill" if request.prefilled is None else "generation"
+    stages = [each.stage for each in request.sequences]
+    computed = max((stage.computed for stage in stages if isinstance(stage, Prefilling)), default=0)
+    return RequestStatus(
+        id=job.id,
+        phase=phase,
+        prompt_tokens=len(job.prompt),
+        cached_tokens=request.cached_tokens,
+        prefilled_tokens=computed if request.prefilled is None else len(job.prompt),
+        generated_tokens=generated,
+        max_tokens=job.max_tokens,
+        elapsed=now - job.created,
+        time_to_first_token=None if first is None else first - job.created,
+        tokens_per_second=0.0 if first is None or now <= first else generated / (now - first),
+    )

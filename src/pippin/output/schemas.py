@@ -1,0 +1,58 @@
+"""What a JSON schema says of the values that it admits."""
+
+from typing import Any, Final
+
+_KINDS: Final = {"integer", "number", "boolean", "null", "object", "array", "string"}
+
+
+def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
+    """JSON types that a schema admits; empty where it does not say."""
+    if not isinstance(schema, dict) or depth > 8:
+        return frozenset()
+    if isinstance(schema.get("$ref"), str):
+        return types_of(_resolve(schema["$ref"], root), root, depth + 1)
+    kind = schema.get("type")
+    if isinstance(kind, str | list):
+        return frozenset(name for name in ([kind] if isinstance(kind, str) else kind) if name in _KINDS)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            found = [types_of(option, root, depth + 1) for option in schema[key]]
+            return frozenset().union(*found) if all(found) or key == "allOf" else frozenset()
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return frozenset(type_of(value) for value in values) if isinstance(values, list) else frozenset()
+
+
+def _resolve(reference: str, root: dict[str, Any]) -> Any:
+    found: Any = root
+    for step in reference.removeprefix("#/").split("/"):
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
+
+
+def property_schema(schema: dict[str, Any] | None, key: str) -> Any:
+    """The schema of one property of a parameters schema."""
+    if not isinstance(schema, dict):
+        return None
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and key in properties:
+        return properties[key]
+    return schema.get("additionalProperties")
+
+
+def type_of(value: Any) -> str:
+    """The JSON type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"

@@ -1,0 +1,294 @@
+"""Files and batches through the real clients, over a socket against a worker that plays a script."""
+
+import io
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from tests.api.live_server import MODEL, live_server
+from tests.clients import anthropic_of, openai_of
+from tests.running_server import running_server
+
+SCRIPT: dict[str, Any] = {
+    "rules": [
+        {"when": {"user": "slow"}, "say": " ".join(["word"] * 4000), "gap": 0.02},
+        {"when": {"user": "refuse"}, "error": {"kind": "invalid_request", "message": "Not this."}},
+    ]
+}
+SECONDS = 60.0
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with live_server(tmp_path, SCRIPT, files_dir=str(tmp_path / "files"), files_mb=1.0) as found:
+        yield found
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[OpenAI]:
+    with openai_of(address) as made:
+        yield made
+
+
+@pytest.fixture
+def messages(address: str) -> Iterator[Anthropic]:
+    with anthropic_of(address) as made:
+        yield made
+
+
+def chat(number: int, text: str = "Hello", **fields: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": f"{text} {number}"}], **fields}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def jsonl(*lines: dict[str, Any]) -> io.BytesIO:
+    return io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def uploaded(client: OpenAI, *lines: dict[str, Any]) -> str:
+    return client.files.create(file=("in.jsonl", jsonl(*lines)), purpose="batch").id
+
+
+def begun(client: OpenAI, *lines: dict[str, Any], endpoint: Any = "/v1/chat/completions") -> str:
+    file = uploaded(client, *lines)
+    return client.batches.create(input_file_id=file, endpoint=endpoint, completion_window="24h").id
+
+
+def ended(client: OpenAI, batch_id: str) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while (batch := client.batches.retrieve(batch_id)).status not in (
+        "completed",
+        "failed",
+        "expired",
+        "cancelled",
+    ):
+        assert time.monotonic() < deadline, batch
+        time.sleep(0.05)
+    return batch
+
+
+def results(client: OpenAI, file: str | None) -> list[dict[str, Any]]:
+    assert file is not None
+    return [json.loads(line) for line in client.files.content(file).text.splitlines()]
+
+
+def test_every_line_is_answered_once_and_in_order(client: OpenAI) -> None:
+    batch = ended(client, begun(client, *map(chat, range(40))))
+    assert batch.status == "completed"
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (
+        40,
+        40,
+        0,
+    )
+    found = results(client, batch.output_file_id)
+    assert [line["custom_id"] for line in found] == [f"line-{number}" for number in range(40)]
+    said = [line["response"]["body"]["choices"][0]["message"]["content"] for line in found]
+    assert said == [f"Hello {number}" for number in range(40)]
+    assert batch.error_file_id is None
+
+
+def test_lines_that_are_refused_stand_in_the_file_of_errors(client: OpenAI) -> None:
+    lines = [chat(0), chat(1, "refuse"), chat(2, temperature=-5)]
+    batch = ended(client, begun(client, *lines))
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 2)
+    errors = results(client, batch.error_file_id)
+    assert [(line["custom_id"], line["response"]["status_code"]) for line in errors] == [
+        ("line-1", 400),
+        ("line-2", 400),
+    ]
+    assert errors[1]["response"]["body"]["error"]["param"] == "temperature"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        ("/v1/completions", {"model": MODEL, "prompt": "Hello", "max_tokens": 4}),
+        ("/v1/responses", {"model": MODEL, "input": "Hello"}),
+        ("/v1/embeddings", {"model": MODEL, "input": "Hello"}),
+    ],
+)
+def test_other_endpoints_are_answered_too(client: OpenAI, endpoint: str, body: dict[str, Any]) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": body}
+    batch = ended(client, begun(client, line, endpoint=endpoint))
+    [found] = results(client, batch.output_file_id)
+    assert found["response"]["status_code"] == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([b"no json"], "invalid_json_line"),
+        ([b'{"custom_id": "a"}'], "invalid_json_line"),
+        ([json.dumps(chat(0)).encode(), json.dumps(chat(0)).encode()], "duplicate_custom_id"),
+        ([json.dumps(chat(0) | {"url": "/v1/embeddings"}).encode()], "mismatched_url"),
+        ([json.dumps(chat(0, stream=True)).encode()], "invalid_request"),
+        ([b""], "empty_file"),
+    ],
+)
+def test_a_file_that_holds_no_requests_fails_with_the_line(
+    client: OpenAI, lines: list[bytes], code: str
+) -> None:
+    file = client.files.create(file=("in.jsonl", b"\n".join(lines)), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert batch.errors.data[0].code == code
+
+
+def test_a_cancelled_batch_keeps_what_was_answered(client: OpenAI) -> None:
+    batch_id = begun(client, chat(0), *(chat(number, "slow") for number in range(1, 30)))
+    deadline = time.monotonic() + SECONDS
+    while not client.batches.retrieve(batch_id).request_counts.completed:  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    client.batches.cancel(batch_id)
+    batch = ended(client, batch_id)
+    assert batch.status == "cancelled"
+    assert [line["custom_id"] for line in results(client, batch.output_file_id)] == ["line-0"]
+
+
+def test_a_live_request_is_answered_while_a_batch_runs(client: OpenAI) -> None:
+    batch_id = begun(client, *(chat(number, "slow") for number in range(20)))
+    begin = time.monotonic()
+    answer = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "now"}])
+    assert answer.choices[0].message.content == "now"
+    assert time.monotonic() - begin < 10
+    client.batches.cancel(batch_id)
+
+
+def test_files_are_listed_read_and_deleted(client: OpenAI) -> None:
+    file = uploaded(client, chat(0))
+    assert [each.id for each in client.files.list()] == [file]
+    assert json.loads(client.files.content(file).text) == chat(0)
+    assert client.files.delete(file).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(file)
+
+
+def test_the_disk_of_one_owner_is_bounded(client: OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.files.create(file=("in.jsonl", b"x" * (2 << 20)), purpose="batch")
+    assert caught.value.status_code == 413
+    assert "--files-mb" in str(caught.value)
+
+
+@pytest.mark.parametrize("purpose", ["fine-tune", "vision"])
+def test_other_purposes_are_refused_by_name(client: OpenAI, purpose: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        client.files.create(file=("in.jsonl", b"{}"), purpose=purpose)
+
+
+def test_the_files_and_batches_of_another_key_are_not_found(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("a: {key: one, role: admin}\nb: {key: two}\n")
+    options = {"files_dir": str(tmp_path / "files"), "api_key_file": str(keys)}
+    with (
+        live_server(tmp_path, SCRIPT, **options) as address,
+        openai_of(address, "one") as first,
+        openai_of(address, "two") as second,
+    ):
+        batch_id = begun(first, chat(0))
+        assert ended(first, batch_id).status == "completed"
+        assert list(second.batches.list()) == []
+        for ask in (second.batches.retrieve, second.batches.cancel):
+            with pytest.raises(openai.NotFoundError):
+                ask(batch_id)
+        with pytest.raises(openai.NotFoundError):
+            second.files.content(first.batches.retrieve(batch_id).input_file_id)
+
+
+def test_a_batch_goes_on_after_a_restart(tmp_path: Path) -> None:
+    options = {"files_dir": str(tmp_path / "files"), "batch_concurrency": 2}
+    with live_server(tmp_path, SCRIPT, **options) as address, openai_of(address) as client:
+        batch_id = begun(
+            client, chat(0), *(chat(number, "slow") for number in (1, 2)), *map(chat, range(3, 9))
+        )
+        deadline = time.monotonic() + SECONDS
+        while not client.batches.retrieve(batch_id).request_counts.completed:  # type: ignore[union-attr]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    quick = {"rules": []}
+    with live_server(tmp_path, quick, **options) as address, openai_of(address) as client:
+        batch = ended(client, batch_id)
+        found = results(client, batch.output_file_id)
+        assert [line["custom_id"] for line in found] == [f"line-{number}" for number in range(9)]
+
+
+def test_messages_are_answered_in_batches(messages: Anthropic) -> None:
+    def request(number: int, text: str) -> Any:
+        asked = [{"role": "user", "content": f"{text} {number}"}]
+        return {
+            "custom_id": f"line-{number}",
+            "params": {"model": MODEL, "max_tokens": 32, "messages": asked},
+        }
+
+    batch = messages.messages.batches.create(requests=[request(0, "Hello"), request(1, "refuse")])
+    assert batch.processing_status == "in_progress"
+    deadline = time.monotonic() + SECONDS
+    while (batch := messages.messages.batches.retrieve(batch.id)).processing_status != "ended":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (batch.request_counts.succeeded, batch.request_counts.errored) == (1, 1)
+    first, second = messages.messages.batches.results(batch.id)
+    assert first.custom_id == "line-0"
+    assert first.result.type == "succeeded"
+    assert first.result.message.content[0].text == "Hello 0"  # type: ignore[union-attr]
+    assert second.result.type == "errored"
+    assert second.result.error.error.type == "invalid_request_error"
+    assert [each.id for each in messages.messages.batches.list()] == [batch.id]
+    assert messages.messages.batches.delete(batch.id).type == "message_batch_deleted"
+    with pytest.raises(Exception, match="no batch"):
+        messages.messages.batches.retrieve(batch.id)
+
+
+def test_requests_with_one_name_are_refused(messages: Anthropic) -> None:
+    params: Any = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+    same: Any = [{"custom_id": "a", "params": params}] * 2
+    with pytest.raises(Exception, match=r"requests\[1\].custom_id"):
+        messages.messages.batches.create(requests=same)
+
+
+def test_a_second_server_on_the_same_folder_says_so(tmp_path: Path) -> None:
+    folder = {"files_dir": str(tmp_path / "files")}
+    with live_server(tmp_path, SCRIPT, **folder) as one, live_server(tmp_path, SCRIPT, **folder) as two:
+        assert httpx.get(f"{one}/v1/files").status_code == 200
+        refused = httpx.get(f"{two}/v1/files")
+        assert refused.status_code == 503
+        assert "--files-dir" in refused.json()["error"]["message"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_ten_thousand_lines_survive_kill_9_with_each_line_answered_once(tmp_path: Path) -> None:
+    """`PIPPIN_BATCH_LINES` sets another number of lines."""
+    count = int(os.environ.get("PIPPIN_BATCH_LINES", "10000"))
+    folder = ("--files-dir", str(tmp_path / "files"), "--batch-concurrency", "16")
+    seen = 0
+    with running_server(tmp_path, "scripted", *folder, kill=True) as address, openai_of(address) as client:
+        lines = [chat(number) for number in range(count)]
+        for line in lines:
+            line["body"]["model"] = "scripted"
+        batch_id = begun(client, *lines)
+        while seen < count // 3:
+            seen = client.batches.retrieve(batch_id).request_counts.completed  # type: ignore[union-attr]
+            time.sleep(0.05)
+    with running_server(tmp_path, "scripted", *folder) as address, openai_of(address) as client:
+        assert client.batches.retrieve(batch_id).request_counts.completed >= seen  # type: ignore[union-attr]
+        while (batch := client.batches.retrieve(batch_id)).status != "completed":
+            time.sleep(0.2)
+        found = results(client, batch.output_file_id)
+    assert [line["custom_id"] for line in found] == [f"line-{number}" for number in range(count)]
+    said = [line["response"]["body"]["choices"][0]["message"]["content"] for line in found]
+    assert said == [f"Hello {number}" for number in range(count)]

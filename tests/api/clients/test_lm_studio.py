@@ -1,0 +1,74 @@
+"""LM Studio's REST API, as plug-ins ask for it, over a socket against a worker that plays a script."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.live_server import MODEL, live_server
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with (
+        live_server(tmp_path_factory.mktemp("live"), {"rules": []}) as address,
+        httpx.Client(base_url=address, timeout=60) as made,
+    ):
+        yield made
+
+
+def chat(client: httpx.Client, **fields: Any) -> httpx.Response:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], **fields}
+    return client.post("/api/v0/chat/completions", json=body)
+
+
+def test_models_are_listed_with_kind_state_and_context(client: httpx.Client) -> None:
+    chat(client)
+    [model] = client.get("/api/v0/models").json()["data"]
+    assert model["id"] == MODEL
+    assert model["type"] == "vlm"
+    assert model["state"] == "loaded"
+    assert model["max_context_length"] == model["loaded_context_length"] == 4096
+    assert client.get(f"/api/v0/models/{MODEL}").json() == model
+
+
+def test_chats_completions_and_embeddings_are_answered_as_openais(client: httpx.Client) -> None:
+    assert chat(client).json()["choices"][0]["message"]["content"] == "Hello"
+    assert chat(client, stream=True).text.endswith("data: [DONE]\n\n")
+    prompted = client.post("/api/v0/completions", json={"model": MODEL, "prompt": "Hello", "max_tokens": 4})
+    assert prompted.json()["choices"][0]["text"]
+    embedded = client.post("/api/v0/embeddings", json={"model": MODEL, "input": "Hello"})
+    assert len(embedded.json()["data"][0]["embedding"]) == 16
+
+
+def test_models_are_loaded_and_unloaded(client: httpx.Client) -> None:
+    def instances() -> list[Any]:
+        return list(client.get("/api/v1/models").json()["models"][0]["loaded_instances"])
+
+    loaded = client.post(
+        "/api/v1/models/load", json={"model": MODEL, "context_length": 4096, "echo_load_config": True}
+    ).json()
+    assert loaded["status"] == "loaded"
+    assert loaded["load_config"] == {"context_length": 4096}
+    assert [each["id"] for each in instances()] == [MODEL]
+    gone = client.post("/api/v1/models/unload", json={"instance_id": loaded["instance_id"]})
+    assert gone.json() == {"instance_id": MODEL}
+    assert instances() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/api/v1/models/load", {"model": MODEL, "context_length": 1 << 20}, "context_length"),
+        ("/api/v1/models/load", {"model": MODEL, "flash_attention": True}, "flash_attention"),
+        ("/api/v1/chat", {"model": MODEL, "input": "Hello"}, "/v1/responses"),
+        ("/api/v0/chat/completions", {"model": MODEL}, "messages"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_openais_form(
+    client: httpx.Client, path: str, body: dict[str, Any], named: str
+) -> None:
+    reply = client.post(path, json=body)
+    assert reply.status_code == 400
+    assert named in reply.json()["error"]["message"]
