@@ -1,7 +1,7 @@
 """Decoding and prompts on a CPU, without HTTP: the kernels, MLX in float32, and llama.cpp, in turns.
 
-python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--rounds 4] [--threads 2] [--cpu-time] [--streams 1 16]
-    [--long 20] [--prompt 256]
+python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--ways kernels int8 float32] [--rounds 4] [--threads 2]
+    [--cpu-time] [--streams 1 16] [--long 20] [--prompt 256]
 
 FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round.
 The speed of decoding is that of the steps by which a long answer is longer than a short one, each the quickest of its
@@ -24,6 +24,12 @@ BEFORE = 16  # tokens of each stream's prompt
 PROMPT = 256
 STREAMS = (1, 16)
 
+WAYS = {
+    "kernels": ModelOptions(),
+    "int8": ModelOptions(cpu_activations="int8"),
+    "float32": ModelOptions(cpu_kernels="off"),
+}
+
 Run = Callable[[int, int, int], object]
 """Told streams, tokens of each prompt, and tokens of each answer."""
 
@@ -34,6 +40,7 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--streams", type=int, nargs=2, default=STREAMS)
     parser.add_argument(
@@ -43,8 +50,9 @@ def main() -> None:
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), given.threads)
     ways: dict[str, Run] = {
-        "kernels": on_mlx(given.folder, given.threads, ModelOptions()),
-        "float32": on_mlx(given.folder, given.threads, ModelOptions(cpu_kernels="off")),
+        way: on_mlx(given.folder, given.threads, options)
+        for way, options in WAYS.items()
+        if way in given.ways
     }
     if given.gguf is not None:
         ways["llama.cpp"] = on_llama_cpp(given.gguf, given.threads)

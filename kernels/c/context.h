@@ -8,6 +8,7 @@
 struct pk_context {
     pk_pool *pool;
     const pk_isa *isa;
+    const pk_int8 *int8; /* or NULL, where vectors stay float32 */
     float *scratch;   /* PK_SCRATCH floats for each thread */
     float *panels;    /* vectors of the product under way, and sums of their groups */
     int64_t panels_size;
@@ -38,6 +39,12 @@ typedef struct pk_products {
 
 /* All matrices have as many columns as x. */
 int pk_multiply(pk_context *context, const pk_products *products, const float *x, int64_t x_stride, int64_t tokens);
+
+/* Whether two matrices take the same panels: other formats would need other sums of groups, and other bytes. */
+int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_matrix *other);
+
+/* How vectors are rounded for products with this matrix; NULL where they stay float32. */
+const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix);
 
 /* Several tokens of one sequence, whose attention is one piece of work for each head of keys. */
 typedef struct pk_piece {

@@ -57,7 +57,8 @@ int pk_check_experts(const pk_experts *experts, int64_t hidden)
 typedef struct group {
     int64_t expert, first, count;
     int width;
-    float *panels; /* [ceil(count / width), columns, width]; for one vector the sums of its groups of columns */
+    /* As those of `pk_tile`, or of int8; for one vector in float32 the sums of its groups of columns. */
+    float *panels;
 } group;
 
 typedef struct mixture {
@@ -71,6 +72,7 @@ typedef struct mixture {
     int activation;
     /* Of the products under way: */
     const pk_matrix *first, *second; /* of all experts; `second` is joined with `first`, or NULL */
+    const pk_int8 *int8;             /* or NULL: panels are float32 */
     const float *source;
     const int32_t *source_rows; /* of each assignment, or NULL where they are the assignments */
     float *target;
@@ -123,7 +125,7 @@ static void sort(mixture *mixture)
             }
         if (next > first)
             mixture->groups[mixture->group_count++] =
-                (group){expert, first, next - first, mixture->context->isa->width(next - first), NULL};
+                (group){expert, first, next - first, 0, NULL};
     }
 }
 
@@ -135,6 +137,20 @@ static const float *row_of(const mixture *mixture, int64_t assignment)
     return mixture->source + row * mixture->first->columns;
 }
 
+static void pack_int8(const mixture *mixture, const group *group)
+{
+    const pk_matrix *matrix = mixture->first;
+    float *panel = group->panels;
+    for (int64_t first = 0; first < group->count; first += group->width) {
+        const float *vectors[PK_MOST_WIDTH];
+        const int64_t left = group->count - first, tokens = left < group->width ? left : group->width;
+        for (int64_t token = 0; token < tokens; token++)
+            vectors[token] = row_of(mixture, group->first + first + token);
+        mixture->int8->pack(matrix, vectors, tokens, group->width, panel);
+        panel += mixture->int8->panel_size(matrix->columns, group->width);
+    }
+}
+
 static void pack_group(void *argument, int64_t index, int thread)
 {
     const mixture *mixture = argument;
@@ -142,6 +158,10 @@ static void pack_group(void *argument, int64_t index, int thread)
     const pk_matrix *matrix = mixture->first;
     float *panel = group->panels;
     (void)thread;
+    if (mixture->int8 != NULL) {
+        pack_int8(mixture, group);
+        return;
+    }
     if (group->width == 1) {
         if (matrix->bits <= 8)
             mixture->context->isa->sum(row_of(mixture, group->first), matrix->columns, matrix->group, panel);
@@ -161,14 +181,17 @@ static void multiply_rows(const mixture *mixture, const pk_matrix *all, const gr
     const pk_matrix matrix = nth(all, mixture->experts->count, group->expert);
     pk_tile tile = {
         .matrix = &matrix,
-        .panels = group->width == 1 ? row_of(mixture, group->first) : group->panels,
+        .panels = group->width == 1 && mixture->int8 == NULL ? row_of(mixture, group->first) : group->panels,
         .sums = group->panels,
         .tokens = group->count,
         .width = group->width,
         .out = out + group->first * matrix.rows,
         .out_stride = matrix.rows,
     };
-    mixture->context->isa->multiply(&tile, first, last, pk_scratch_of(mixture->context, thread));
+    if (mixture->int8 != NULL)
+        mixture->int8->multiply(&tile, first, last);
+    else
+        mixture->context->isa->multiply(&tile, first, last, pk_scratch_of(mixture->context, thread));
 }
 
 static void multiply_part(void *argument, int64_t chunk, int thread)
@@ -189,18 +212,22 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
     }
 }
 
-static int64_t panel_size(const group *group, int64_t columns)
+static int64_t panel_size(const mixture *mixture, const group *group)
 {
-    return group->width == 1 ? columns : (group->count + group->width - 1) / group->width * group->width * columns;
+    const int64_t panels = (group->count + group->width - 1) / group->width, columns = mixture->first->columns;
+    return panels * (mixture->int8 != NULL ? mixture->int8->panel_size(columns, group->width) : group->width * columns);
 }
 
 static void multiply(mixture *mixture)
 {
     pk_pool *pool = mixture->context->pool;
     float *panels = mixture->panels;
+    mixture->int8 = pk_int8_for(mixture->context, mixture->first);
     for (int64_t index = 0; index < mixture->group_count; index++) {
-        mixture->groups[index].panels = panels;
-        panels += panel_size(&mixture->groups[index], mixture->first->columns);
+        group *group = &mixture->groups[index];
+        group->width = mixture->int8 != NULL ? mixture->int8->width(group->count) : mixture->context->isa->width(group->count);
+        group->panels = panels;
+        panels += panel_size(mixture, group);
     }
     pk_pool_run(pool, pack_group, mixture, mixture->group_count);
     const int64_t unit = mixture->context->isa->unpacked, rows = mixture->first->rows;
@@ -258,16 +285,31 @@ static int lay_out(mixture *mixture, pk_mixing *mixing)
     return PK_OK;
 }
 
+/* activation(gate) * up of all chosen experts into `gates`. */
+static void apply_gates(mixture *mixture)
+{
+    const pk_matrix *gate = &mixture->experts->gate, *up = &mixture->experts->up;
+    const int together = pk_share_panels(mixture->context, gate, up);
+    mixture->source = mixture->x;
+    mixture->source_rows = mixture->rows;
+    mixture->first = gate;
+    mixture->second = together ? up : NULL;
+    mixture->target = mixture->gates;
+    multiply(mixture);
+    if (together)
+        return;
+    mixture->first = up;
+    mixture->target = mixture->ups;
+    multiply(mixture);
+    mixture->context->isa->gated(mixture->activation, mixture->gates, mixture->ups,
+                                 mixture->assignments * mixture->inner, mixture->gates);
+}
+
 /* Outputs of all chosen experts into `downs`, sorted by expert. */
 static void apply(mixture *mixture)
 {
     sort(mixture);
-    mixture->first = &mixture->experts->gate;
-    mixture->second = &mixture->experts->up;
-    mixture->source = mixture->x;
-    mixture->source_rows = mixture->rows;
-    mixture->target = mixture->gates;
-    multiply(mixture);
+    apply_gates(mixture);
     mixture->first = &mixture->experts->down;
     mixture->second = NULL;
     mixture->source = mixture->gates;

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define PK_ABI 2
+#define PK_ABI 3
 #define PK_BLOCK 16
 
 #if defined(__GNUC__)
@@ -30,6 +30,9 @@ enum { PK_OK = 0, PK_REFUSED = -1 };
 /* Types of stored numbers. */
 enum { PK_F32 = 0, PK_F16 = 1, PK_BF16 = 2 };
 
+/* How a matrix is stored. */
+enum { PK_AFFINE = 0, PK_DENSE = 1, PK_MXFP4 = 2, PK_NVFP4 = 3 };
+
 /* Activation functions of the feed-forward network. */
 enum {
     PK_SILU = 0,
@@ -43,16 +46,20 @@ typedef struct pk_context pk_context;
 
 /* A matrix [rows, columns] that vectors are multiplied with. Its memory belongs to the caller and must outlive it.
  *
- * bits 2, 3, 4, 5, 6, 8: `weights` are MLX's packed words, uint32 [blocks, columns * bits / 32, 16]; `scales` and
- * `biases` are [blocks, columns / group, 16] of `type`; a weight is its bits * scale + bias. bits 16 and 32: `weights`
- * are [blocks, columns, 16] of `type`, and there is nothing else. `addend` is the bias of a linear layer,
- * float32 [blocks * 16], or NULL. The sizes in bytes are those of the memory, so that it is never read beyond its end. */
+ * PK_AFFINE: `weights` are MLX's packed words of 2, 3, 4, 5, 6 or 8 bits, uint32 [blocks, columns * bits / 32, 16];
+ * `scales` and `biases` are [blocks, columns / group, 16] of `type`; a weight is its bits * scale + bias.
+ * PK_MXFP4, PK_NVFP4: words of 4 bits, which are numbers of sign, 2 bits of exponent and 1 of fraction (E2M1: 0, 0.5, 1,
+ * 1.5, 2, 3, 4, 6); `scales` are bytes [blocks, columns / group, 16]: in MXFP4 powers of two (E8M0, 2^(byte - 127)) in
+ * groups of 32, in NVFP4 numbers of 8 bits (E4M3) in groups of 16. No `biases`; `type` says nothing.
+ * PK_DENSE: `weights` are [blocks, columns, 16] of `type`, whose bits `bits` are, and there is nothing else.
+ * `addend` is the bias of a linear layer, float32 [blocks * 16], or NULL. The sizes in bytes are those of the memory, so
+ * that it is never read beyond its end. */
 typedef struct pk_matrix {
     const void *weights, *scales, *biases;
     const float *addend;
     int64_t rows, columns;
     int64_t weight_bytes, scale_bytes, bias_bytes, addend_bytes;
-    int32_t bits, group, type;
+    int32_t bits, group, type, format;
 } pk_matrix;
 
 /* Rotary positions. `inverse_frequencies` has dims / 2 numbers; NULL stands for no rotation. `interleaved` pairs number
@@ -136,6 +143,13 @@ PK_API pk_context *pk_open(int threads, const char *instruction_set);
 PK_API void pk_close(pk_context *context);
 PK_API const char *pk_used(const pk_context *context);
 
+/* Names of the ways in which this machine can multiply int8, best first; NULL beyond the last. */
+PK_API const char *pk_int8_set(int index);
+
+/* From here on, vectors that packed weights are multiplied with are rounded to int8, each 32 columns with a factor of
+ * their own; `int8_set` NULL takes the best. Dense weights, norms, attention and sums stay in float32. */
+PK_API int pk_round_activations(pk_context *context, const char *int8_set);
+
 PK_API int pk_check(const pk_matrix *matrix);
 
 /* out[t] = matrix x[t] for `tokens` vectors; strides from one vector to the next. */
@@ -180,6 +194,28 @@ PK_API int pk_decoder_run(pk_decoder *decoder, const pk_step *step, const int32_
 
 /* Run states [tokens, hidden] through one layer, in place. `step->kv` is that layer's alone. */
 PK_API int pk_decoder_layer(pk_decoder *decoder, int layer, const pk_step *step, float *states);
+
+/* One layer of an encoder as BERT's: h = norm(x + attention(x)); y = norm(h + down activation(up h)). Norms have their
+ * mean subtracted; they are float32 [hidden], and a norm's bias may be NULL. */
+typedef struct pk_encoder_layer {
+    pk_matrix query, key, value, output, up, down;
+    const float *attention_norm, *attention_norm_bias, *mlp_norm, *mlp_norm_bias;
+} pk_encoder_layer;
+
+typedef struct pk_encoder_shape {
+    const pk_encoder_layer *layers;
+    int32_t layer_count, hidden, intermediate, heads, head_dim, activation;
+    float norm_eps, attention_scale;
+} pk_encoder_shape;
+
+typedef struct pk_encoder pk_encoder;
+
+/* The encoder keeps a copy of `shape` and its layers, not of the weights. */
+PK_API pk_encoder *pk_encoder_open(pk_context *context, const pk_encoder_shape *shape);
+PK_API void pk_encoder_close(pk_encoder *encoder);
+
+/* Run states [sum of lengths, hidden] of sequences that lie one behind the other through all layers, in place. */
+PK_API int pk_encoder_run(pk_encoder *encoder, float *states, int64_t sequences, const int64_t *lengths);
 
 #ifdef __cplusplus
 }

@@ -4,8 +4,9 @@ Weights are given as MLX stores them, as numpy arrays: packed words as uint32, s
 bfloat16, which numpy lacks, as its bits in uint16.
 """
 
-from pippin_kernels.binding import Kernels, Step, instruction_sets, why_unavailable
+from pippin_kernels.binding import Kernels, Step, instruction_sets, int8_sets, why_unavailable
 from pippin_kernels.decoder import PROJECTIONS, Addition, Decoder, Layer, Network, Projection, Rope, Shape
+from pippin_kernels.encoder import Encoder, EncoderLayer
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import KV, AnyKV, PackedKV
 from pippin_kernels.matrix import Experts, Matrix, Stack
@@ -16,6 +17,8 @@ __all__ = [
     "Addition",
     "AnyKV",
     "Decoder",
+    "Encoder",
+    "EncoderLayer",
     "Experts",
     "KernelError",
     "Kernels",
@@ -29,5 +32,6 @@ __all__ = [
     "Stack",
     "Step",
     "instruction_sets",
+    "int8_sets",
     "why_unavailable",
 ]

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from pippin_kernels.errors import KernelError
 from pippin_kernels.kv import AnyKV, describe
 from pippin_kernels.matrix import Array, Experts, Matrix, address
-from pippin_kernels.structures import ABI, CAddition, CExperts, CMatrix, CRope, CShape, CStep
+from pippin_kernels.structures import (
+    ABI,
+    CAddition,
+    CEncoderShape,
+    CExperts,
+    CMatrix,
+    CRope,
+    CShape,
+    CStep,
+)
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu", "swiglu_oai")
@@ -24,6 +33,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_abi": (I32,),
     "pk_refusal": (c.c_char_p,),
     "pk_instruction_set": (c.c_char_p, I32),
+    "pk_int8_set": (c.c_char_p, I32),
+    "pk_round_activations": (I32, P, c.c_char_p),
     "pk_open": (P, I32, c.c_char_p),
     "pk_close": (None, P),
     "pk_used": (c.c_char_p, P),
@@ -41,6 +52,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_decoder_adapt": (I32, P, I32, I32, c.POINTER(CAddition), I32),
     "pk_decoder_run": (I32, P, c.POINTER(CStep), P, P),
     "pk_decoder_layer": (I32, P, I32, c.POINTER(CStep), P),
+    "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),
+    "pk_encoder_close": (None, P),
+    "pk_encoder_run": (I32, P, P, I64, P),
 }
 
 
@@ -73,6 +87,14 @@ def instruction_sets() -> list[str]:
     return found
 
 
+def int8_sets() -> list[str]:
+    """The ways in which this machine can multiply int8, best first."""
+    found: list[str] = []
+    while (name := library().pk_int8_set(len(found))) is not None:
+        found.append(name.decode())
+    return found
+
+
 def check(result: Any) -> Any:
     """What a function gave, unless it refused. Raises `KernelError`."""
     if result is None or result == -1:
@@ -99,6 +121,13 @@ class Kernels:
     def instruction_set(self) -> str:
         name: bytes = self.library.pk_used(self.context)
         return name.decode()
+
+    def round_activations(self, int8_set: str | None = None) -> None:
+        """Round vectors that packed weights are multiplied with to int8 from here on, each 32 columns with a factor of
+        their own: quicker, and not exact. `int8_set` None takes the best. Raises `KernelError`."""
+        check(
+            self.library.pk_round_activations(self.context, None if int8_set is None else int8_set.encode())
+        )
 
     def close(self) -> None:
         """End the threads. Doing so twice is doing so once."""

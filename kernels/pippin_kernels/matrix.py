@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,19 @@ Array = NDArray[Any]
 
 ALIGNMENT = 64  # bytes: a line of the cache
 TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
+BYTES = np.dtype(np.uint8)
+Format = Literal["affine", "dense", "mxfp4", "nvfp4"]
+Float4 = Literal["mxfp4", "nvfp4"]
+FORMATS: tuple[Format, ...] = ("affine", "dense", "mxfp4", "nvfp4")
+FLOAT4_GROUPS: dict[Float4, int] = {"mxfp4": 32, "nvfp4": 16}
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix [rows, columns] in the layout of the kernels. Made by `packed` or `dense`, which check what they are
-    given, so that the kernels never read beyond it."""
+    """A matrix [rows, columns] in the layout of the kernels. Made by `packed`, `float4` or `dense`, which check what
+    they are given, so that the kernels never read beyond it."""
 
     weights: Array
     scales: Array | None
@@ -28,6 +33,7 @@ class Matrix:
     addend: NDArray[np.float32] | None
     rows: int
     columns: int
+    format: Format
     bits: int
     group: int
 
@@ -57,7 +63,37 @@ class Matrix:
             addend=_padded(addend, rows),
             rows=rows,
             columns=columns,
+            format="affine",
             bits=bits,
+            group=group,
+        )
+
+    @classmethod
+    def float4(cls, words: Array, scales: Array, *, format: Float4, addend: Array | None = None) -> Self:
+        """From MLX's quantisations to floating-point numbers of 4 bits: words [rows, columns / 8], and scales uint8
+        [rows, columns / 32] (mxfp4) or [rows, columns / 16] (nvfp4). Raises `ValueError` for what cannot be such."""
+        group = FLOAT4_GROUPS[format]
+        if words.ndim != 2 or words.dtype != np.uint32 or 0 in words.shape:
+            raise ValueError(
+                f"{format} weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}"
+            )
+        rows, columns = words.shape[0], words.shape[1] * 8
+        if columns % group or scales.shape != (rows, columns // group) or scales.dtype != BYTES:
+            raise ValueError(
+                f"scales {list(scales.shape)} of {scales.dtype} do not fit {format} weights [{rows}, {columns}]"
+            )
+        # In both, what is not a finite number has all bits set but for E4M3's sign.
+        if bool(np.any(scales == 0xFF if format == "mxfp4" else scales & 0x7F == 0x7F)):
+            raise ValueError("scales hold numbers that are not finite: the file is damaged")
+        return cls(
+            weights=_blocked(words),
+            scales=_blocked(scales),
+            biases=None,
+            addend=_padded(addend, rows),
+            rows=rows,
+            columns=columns,
+            format=format,
+            bits=4,
             group=group,
         )
 
@@ -74,6 +110,7 @@ class Matrix:
             addend=_padded(addend, weights.shape[0]),
             rows=weights.shape[0],
             columns=weights.shape[1],
+            format="dense",
             bits=weights.dtype.itemsize * 8,
             group=0,
         )
@@ -85,7 +122,7 @@ class Matrix:
 
     def structure(self) -> CMatrix:
         """As the library sees it; good as long as the matrix is held."""
-        numbers = self.weights if self.scales is None else self.scales
+        numbers = self.weights if self.format == "dense" else self.biases
         return CMatrix(
             address(self.weights),
             address(self.scales),
@@ -99,7 +136,8 @@ class Matrix:
             ),
             self.bits,
             self.group,
-            TYPES[numbers.dtype],
+            0 if numbers is None else TYPES[numbers.dtype],
+            FORMATS.index(self.format),
         )
 
 

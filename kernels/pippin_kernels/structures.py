@@ -2,7 +2,7 @@
 
 import ctypes as c
 
-ABI = 2
+ABI = 3
 BLOCK = 16
 
 
@@ -21,6 +21,7 @@ class CMatrix(c.Structure):
         ("bits", c.c_int32),
         ("group", c.c_int32),
         ("type", c.c_int32),
+        ("format", c.c_int32),
     ]
 
 
@@ -67,6 +68,26 @@ class CShape(c.Structure):
 
 class CAddition(c.Structure):
     _fields_ = [("down", CMatrix), ("up", CMatrix)]
+
+
+class CEncoderLayer(c.Structure):
+    _fields_ = [
+        *((name, CMatrix) for name in ("query", "key", "value", "output", "up", "down")),
+        *(
+            (name, c.c_void_p)
+            for name in ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias")
+        ),
+    ]
+
+
+class CEncoderShape(c.Structure):
+    _fields_ = [
+        ("layers", c.POINTER(CEncoderLayer)),
+        *((name, c.c_int32) for name in ("layer_count", "hidden", "intermediate")),
+        *((name, c.c_int32) for name in ("heads", "head_dim", "activation")),
+        ("norm_eps", c.c_float),
+        ("attention_scale", c.c_float),
+    ]
 
 
 class CStep(c.Structure):

@@ -36,8 +36,9 @@ static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, i
 {
     int64_t blocks = (rows + PK_BLOCK - 1) / PK_BLOCK, size = type == PK_F32 ? 4 : 2;
     pk_matrix m = {.rows = rows, .columns = columns, .bits = bits, .group = group, .type = type};
+    m.format = bits > 8 ? PK_DENSE : PK_AFFINE;
     if (bits <= 8) {
-        m.weight_bytes = blocks * columns / 32 * bits * PK_BLOCK * 4;
+        m.weight_bytes = blocks * (columns * bits / 32) * PK_BLOCK * 4;
         uint32_t *words = malloc((size_t)m.weight_bytes);
         for (int64_t index = 0; index < m.weight_bytes / 4; index++)
             words[index] = state = state * 1664525u + 1013904223u;
@@ -51,6 +52,24 @@ static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, i
     }
     m.addend = filled(blocks * PK_BLOCK, PK_F32);
     m.addend_bytes = blocks * PK_BLOCK * 4;
+    return m;
+}
+
+static pk_matrix float4_of(int64_t rows, int64_t columns, int format)
+{
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    pk_matrix m = matrix_of(rows, columns, 4, 32, PK_F32);
+    free((void *)m.scales);
+    free((void *)m.biases);
+    m.format = format;
+    m.group = group;
+    m.biases = NULL;
+    m.bias_bytes = 0;
+    m.scale_bytes = (rows + PK_BLOCK - 1) / PK_BLOCK * (columns / group) * PK_BLOCK;
+    uint8_t *scales = malloc((size_t)m.scale_bytes);
+    for (int64_t index = 0; index < m.scale_bytes; index++)
+        scales[index] = (uint8_t)(format == PK_MXFP4 ? 120 + index % 9 : index % 0x7f);
+    m.scales = scales;
     return m;
 }
 
@@ -80,9 +99,9 @@ static void compare(const char *what, const char *name, const float *a, const fl
 static pk_context *contexts[MOST_SETS];
 static int sets = 0;
 
-static void try_products(int64_t rows, int64_t columns, int bits, int group, int type, int64_t tokens)
+static void try_products(pk_matrix m, int64_t tokens)
 {
-    pk_matrix m = matrix_of(rows, columns, bits, group, type);
+    const int64_t rows = m.rows, columns = m.columns;
     float *x = filled(tokens * columns, PK_F32), *first = malloc((size_t)(tokens * rows) * 4);
     for (int set = 0; set < sets; set++) {
         float *out = malloc((size_t)(tokens * rows) * 4);
@@ -102,6 +121,79 @@ static void try_products(int64_t rows, int64_t columns, int bits, int group, int
     free(x);
     free(first);
     release(&m);
+}
+
+/* In every way of multiplying int8, which must agree, and be near to what float32 gives. */
+static void try_int8(pk_matrix m, int64_t tokens)
+{
+    const int64_t rows = m.rows, columns = m.columns;
+    float *x = filled(tokens * columns, PK_F32), *first = malloc((size_t)(tokens * rows) * 4);
+    float *out = malloc((size_t)(tokens * rows) * 4);
+    const char *name;
+    for (int set = 0; (name = pk_int8_set(set)) != NULL; set++) {
+        pk_context *context = pk_open(THREADS, NULL);
+        failures += pk_round_activations(context, name) != PK_OK;
+        if (pk_product(context, &m, x, columns, tokens, out, rows) != PK_OK) {
+            fprintf(stderr, "refused: %s\n", pk_refusal());
+            failures++;
+        }
+        if (set == 0)
+            memcpy(first, out, (size_t)(tokens * rows) * 4);
+        compare("a product of int8", name, first, out, tokens * rows);
+        pk_close(context);
+    }
+    free(out);
+    free(x);
+    free(first);
+    release(&m);
+}
+
+static void try_encoder(void)
+{
+    enum { HIDDEN = 48, INNER = 112, HEADS = 4, DIM = 12, SEQUENCES = 3, TOKENS = 75 };
+    const int64_t lengths[SEQUENCES] = {1, 70, 4}, none[SEQUENCES] = {1, 0, 4};
+    float *norm = filled(HIDDEN, PK_F32), *first = malloc(TOKENS * HIDDEN * 4), *given = filled(TOKENS * HIDDEN, PK_F32);
+    pk_encoder_layer layer = {.query = matrix_of(HEADS * DIM, HIDDEN, 32, 0, PK_F32),
+                              .key = matrix_of(HEADS * DIM, HIDDEN, 16, 0, PK_F16),
+                              .value = matrix_of(HEADS * DIM, HIDDEN, 16, 0, PK_BF16),
+                              .output = matrix_of(HIDDEN, HEADS * DIM, 32, 0, PK_F32),
+                              .up = matrix_of(INNER, HIDDEN, 32, 0, PK_F32),
+                              .down = matrix_of(HIDDEN, INNER, 32, 0, PK_F32),
+                              .attention_norm = norm,
+                              .mlp_norm = norm,
+                              .mlp_norm_bias = norm};
+    pk_encoder_shape shape = {.layers = &layer,
+                              .layer_count = 1,
+                              .hidden = HIDDEN,
+                              .intermediate = INNER,
+                              .heads = HEADS,
+                              .head_dim = DIM,
+                              .activation = PK_GELU,
+                              .norm_eps = 1e-6f,
+                              .attention_scale = 0.3f};
+    for (int set = 0; set < sets; set++) {
+        float *states = malloc(TOKENS * HIDDEN * 4);
+        memcpy(states, given, TOKENS * HIDDEN * 4);
+        pk_encoder *encoder = pk_encoder_open(contexts[set], &shape);
+        if (encoder == NULL || pk_encoder_run(encoder, states, SEQUENCES, none) != PK_REFUSED ||
+            pk_encoder_run(encoder, states, SEQUENCES, lengths) != PK_OK) {
+            fprintf(stderr, "an encoder: %s\n", pk_refusal());
+            failures++;
+        }
+        if (set == 0)
+            memcpy(first, states, TOKENS * HIDDEN * 4);
+        compare("an encoder", pk_used(contexts[set]), first, states, TOKENS * HIDDEN);
+        pk_encoder_close(encoder);
+        free(states);
+    }
+    shape.intermediate++;
+    failures += pk_encoder_open(contexts[0], &shape) != NULL;
+    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.up, &layer.down};
+    for (int index = 0; index < 6; index++)
+        release(all[index]);
+    free(norm);
+    free(first);
+    free(given);
 }
 
 /* `count` matrices one behind the other: the sizes in bytes are those of all. */
@@ -270,11 +362,22 @@ int main(void)
     for (int b = 0; b < 6; b++)
         for (int t = 0; t < 6; t++)
             for (int type = PK_F32; type <= PK_BF16; type++)
-                try_products(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type, tokens[t]);
+                try_products(matrix_of(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type), tokens[t]);
     for (int t = 0; t < 6; t++)
         for (int type = PK_F32; type <= PK_BF16; type++)
-            try_products(21, 67, type == PK_F32 ? 32 : 16, 0, type, tokens[t]);
-    try_products(33, 1152, 4, 64, PK_F32, 50);
+            try_products(matrix_of(21, 67, type == PK_F32 ? 32 : 16, 0, type), tokens[t]);
+    for (int t = 0; t < 6; t++) {
+        try_products(float4_of(37, 32 * (1 + 20 * (t % 2)), PK_MXFP4), tokens[t]);
+        try_products(float4_of(37, 16 * (1 + 50 * (t % 2)), PK_NVFP4), tokens[t]);
+    }
+    try_products(matrix_of(33, 1152, 4, 64, PK_F32), 50);
+    for (int t = 0; t < 6; t++) {
+        for (int b = 0; b < 6; b++)
+            try_int8(matrix_of(37, 128 * (1 + t % 2), bits[b], 32 << (t % 3), t % 3), tokens[t]);
+        try_int8(float4_of(37, 96, PK_MXFP4), tokens[t]);
+        try_int8(float4_of(37, 80, PK_NVFP4), tokens[t]);
+    }
+    try_encoder();
     try_decoder(3, 1, 12);
     try_decoder(3, 5, 4);
     try_decoder(2, 40, 2);

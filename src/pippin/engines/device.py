@@ -76,6 +76,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
+    rounds_activations: bool = False  # the kernels round vectors to int8
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -117,6 +118,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         slow_functions=on_cpu and facts.system == "Linux",
         # They compute in float32 alone.
         kernels=on_cpu and options.cpu_kernels == "auto" and options.dtype in ("auto", "float32"),
+        rounds_activations=on_cpu and options.cpu_activations == "int8",
         sorts_slowly=on_cpu,
     )
 

@@ -15,7 +15,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import Way, put_on, way_of, why_missing
-from pippin.engines.device import DevicePlan, decide, find_facts
+from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
@@ -74,16 +74,27 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gpt_oss", GPT_OSS),
     ("gpt_oss", {**GPT_OSS, "rope_scaling": YARN}),
 ]
-FORMATS = [(None, mx.float32), (None, mx.bfloat16), (4, mx.float16), (8, mx.float32), (3, mx.bfloat16)]
+FORMATS: list[tuple[int | str | None, mx.Dtype]] = [
+    (None, mx.float32),
+    (None, mx.bfloat16),
+    (4, mx.float16),
+    (8, mx.float32),
+    (3, mx.bfloat16),
+    ("mxfp4", mx.bfloat16),
+    ("nvfp4", mx.bfloat16),
+]
 
 
-def made(architecture: str, changes: dict[str, Any], bits: int | None, type: mx.Dtype) -> nn.Module:
+def made(architecture: str, changes: dict[str, Any], bits: int | str | None, type: mx.Dtype) -> nn.Module:
+    """`bits` of affine quantisation, another quantisation's name, or None."""
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
     arguments = {"model_type": architecture, **BASE, **changes}
     mx.random.seed(7)
     model = module.Model(module.ModelArgs.from_dict(arguments))
     model.update(tree_map(lambda a: a + 0.08 * mx.random.normal(a.shape), model.parameters()))
-    if bits is not None:
+    if isinstance(bits, str):
+        nn.quantize(model, mode=bits)
+    elif bits is not None:
         nn.quantize(model, 32, bits)
     model.update(cast(model.parameters(), type))
     return model
@@ -96,7 +107,7 @@ def cast(parameters: Any, type: mx.Dtype) -> Any:
 @pytest.mark.parametrize(("bits", "type"), FORMATS)
 @pytest.mark.parametrize(("architecture", "changes"), CASES)
 def test_logits_are_those_of_mlx_in_float32(
-    architecture: str, changes: dict[str, Any], bits: int | None, type: mx.Dtype
+    architecture: str, changes: dict[str, Any], bits: int | str | None, type: mx.Dtype
 ) -> None:
     reference = made(architecture, changes, bits, type)
     reference.update(cast(reference.parameters(), mx.float32))
@@ -136,6 +147,26 @@ def test_weights_stay_as_they_are_stored(tmp_path: Path, on_a_cpu: DevicePlan) -
     assert weight_bytes(model) < 1.1 * stored
 
 
+@pytest.mark.parametrize("type", [mx.bfloat16, mx.float16])
+def test_dense_weights_of_16_bits_are_not_widened(
+    tmp_path: Path, on_a_cpu: DevicePlan, type: mx.Dtype
+) -> None:
+    folder = tiny_model("llama", tmp_path / "model", vocab_size=320)
+    weights = {name: array.astype(type) for name, array in mx.load(str(folder / "model.safetensors")).items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    model = loaded(folder, on_a_cpu)
+    assert runs_on_kernels(model)
+    assert weight_bytes(model) <= 1.02 * sum(array.nbytes for array in weights.values())
+
+
+def test_mlx_keeps_little_of_what_is_freed_beside_the_kernels(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
+    configure(on_a_cpu)
+    loaded(quantised(tiny_model("llama", tmp_path / "model", vocab_size=320)), on_a_cpu)
+    assert mx.get_cache_memory() == 0
+    mx.eval([mx.zeros(1 << 24) + 1 for _ in range(3)])  # 64 MiB each
+    assert mx.get_cache_memory() <= 64 * 2**20
+
+
 def quantised(folder: Path, damage: Any = None) -> Path:
     """The checkpoint with 4-bit weights; `damage` may change one of its arrays."""
     config = json.loads((folder / "config.json").read_text())
@@ -151,6 +182,23 @@ def quantised(folder: Path, damage: Any = None) -> Path:
     config["quantization"] = {"group_size": 32, "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def test_activations_are_rounded_where_the_option_says_so(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
+    folder = quantised(tiny_model("llama", tmp_path / "model", vocab_size=320))
+    rounding = decide(find_facts(), ModelOptions(cpu_activations="int8"))
+    tokens = mx.array([[5, 17, 300, 2]])
+    exact, rounded = loaded(folder, on_a_cpu)(tokens), loaded(folder, rounding)(tokens)
+    size = float(mx.abs(exact).max())
+    assert 1e-5 * size < float(mx.abs(exact - rounded).max()) < 0.1 * size
+
+
+def test_the_log_tells_of_an_option_that_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = decide(find_facts(), ModelOptions(cpu_activations="int8", cpu_kernels="off"))
+    loaded(tiny_model("llama", tmp_path / "model"), plan)
+    assert "--cpu-activations int8 changes nothing without the kernels" in caplog.text
 
 
 def test_scales_that_are_not_numbers_are_refused(tmp_path: Path, on_a_cpu: DevicePlan) -> None:

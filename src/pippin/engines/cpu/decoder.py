@@ -40,9 +40,10 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
 class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Takes tokens and caches, and gives logits, at once: nothing is left to be evaluated."""
 
-    def __init__(self, model: nn.Module, threads: int) -> None:
-        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. Raises `ValueError` for
-        weights that are damaged, `OtherAnswer` where a layer says something else than mlx-lm's own."""
+    def __init__(self, model: nn.Module, threads: int, *, rounds: bool = False) -> None:
+        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. With `rounds` vectors
+        are int8. Raises `ValueError` for weights that are damaged, `OtherAnswer` where a layer says something else
+        than mlx-lm's own."""
         super().__init__()
         self.model_type = model.model_type
         found = describe(model)
@@ -59,6 +60,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self.instruction_set = kernels.instruction_set
         for sample in found.samples:
             self._compare(sample)
+        if rounds:  # after the comparison, which is as exact as float32
+            kernels.round_activations()
 
     @property
     def layers(self) -> list[None]:

@@ -20,6 +20,7 @@ STACKS = (SwitchLinear, QuantizedSwitchLinear)
 DENSE = (nn.Linear, nn.Embedding, SwitchLinear)
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
+FLOATS4 = {"mxfp4": 32, "nvfp4": 16}  # columns of a group
 
 
 def why_no_matrix(module: nn.Module) -> str | None:
@@ -27,6 +28,9 @@ def why_no_matrix(module: nn.Module) -> str | None:
     if type(module) not in (*LINEARS, *EMBEDDINGS, *STACKS):
         return f"it holds a layer of the class {type(module).__name__}"
     if type(module) in DENSE:
+        return None
+    # mlx-lm's layers of experts keep None for what their mode alone decides.
+    if module.mode in FLOATS4 and module.group_size in (None, FLOATS4[module.mode]):
         return None
     if module.mode != "affine" or module.bits not in BITS or module.group_size not in GROUPS:
         return f"its weights are quantised as {module.mode} of {module.bits} bits in groups of {module.group_size}"
@@ -48,14 +52,19 @@ def _matrix(module: Any, rows: slice | int) -> Matrix:
     weight = _stored(module.weight[rows])
     if type(module) in DENSE:
         return Matrix.dense(weight, addend=addend)
-    scales, biases = _stored(module.scales[rows]), _stored(module.biases[rows])
+    scales = _stored(module.scales[rows])
+    if module.mode in FLOATS4:
+        return Matrix.float4(weight, scales, format=module.mode, addend=addend)
+    biases = _stored(module.biases[rows])
     return Matrix.packed(weight, scales, biases, bits=module.bits, group=module.group_size, addend=addend)
 
 
 def sizes(module: Any) -> tuple[int, int]:
     """Columns and rows of a projection: what goes in and what comes out."""
     rows, columns = module.weight.shape[-2:]
-    return (columns if type(module) in DENSE else columns * 32 // module.bits), rows
+    if type(module) in DENSE:
+        return columns, rows
+    return columns * 32 // (4 if module.mode in FLOATS4 else module.bits), rows
 
 
 @contextmanager

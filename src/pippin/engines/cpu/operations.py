@@ -148,10 +148,11 @@ def _is_known(module: nn.Module) -> bool:
     return type(module) in (*LINEARS, *EMBEDDINGS) and why_no_matrix(module) is None
 
 
-def replace(model: nn.Module, threads: int) -> str:
-    """Let the kernels compute all layers of a model that they can; gives the instruction set. Raises `ValueError` for
-    weights that are damaged, and `OtherAnswer` where the first layer of its sort does not say what MLX's own says, or
-    the model does not take them: it cannot be used any more then."""
+def replace(model: nn.Module, threads: int, *, rounds: bool = False) -> str:
+    """Let the kernels compute all layers of a model that they can; gives the instruction set. `rounds` vectors to int8
+    once the layers were compared. Raises `ValueError` for weights that are damaged, and `OtherAnswer` where the first
+    layer of its sort does not say what MLX's own says, or the model does not take them: it cannot be used any more
+    then."""
     kernels = Kernels(threads)
     tried: set[tuple[object, ...]] = set()
     for path, module in replaceable(model):
@@ -168,6 +169,8 @@ def replace(model: nn.Module, threads: int) -> str:
         mx.eval(model(tokens, cache=make_prompt_cache(model)))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise OtherAnswer(f"the model does more with its layers than to call them ({error})") from error
+    if rounds:
+        kernels.round_activations()
     used: str = kernels.instruction_set
     return used
 
