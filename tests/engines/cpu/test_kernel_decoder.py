@@ -162,7 +162,7 @@ def test_dense_weights_of_16_bits_are_not_widened(
 def test_mlx_keeps_little_of_what_is_freed_beside_the_kernels(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
     configure(on_a_cpu)
     loaded(quantised(tiny_model("llama", tmp_path / "model", vocab_size=320)), on_a_cpu)
-    assert mx.get_cache_memory() == 0
+    assert mx.get_cache_memory() < 2**20
     mx.eval([mx.zeros(1 << 24) + 1 for _ in range(3)])  # 64 MiB each
     assert mx.get_cache_memory() <= 64 * 2**20
 

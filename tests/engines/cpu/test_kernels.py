@@ -379,7 +379,8 @@ def stacked(
                 np.array(words[index]), np.array(scales[index]), format=bits, addend=addends[index]
             ),
         )
-        return stack, np.array(mx.dequantize(words, scales, mode=bits)), addends
+        numbers = mx.dequantize(words, scales, mode=bits).astype(mx.float32)
+        return stack, np.array(numbers), addends
     words, scales, biases = mx.quantize(weights, 32, bits)
     stack = pk.Stack.of(
         count,
