@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         # On a CPU, MLX compiles with g++, for seconds, and loads libraries from /tmp; measured, it gains nothing.
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
-        # They compute in float32 alone.
-        kernels=on_cpu and options.cpu_kernels == "auto" and options.dtype in ("auto", "float32"),
+        kernels=on_cpu and _wants_kernels(options),
         rounds_activations=on_cpu and options.cpu_activations == "int8",
         sorts_slowly=on_cpu,
     )
@@ -128,6 +127,14 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
     if facts.accelerator != "metal" or options.wired_limit_gb is None or share is None:
         return None
     return min(int(options.wired_limit_gb * 1e9), share, int(facts.working_set * (1 - HEADROOM)))
+
+
+def _wants_kernels(options: ModelOptions) -> bool:
+    """Whether the options ask for nothing that the kernels lack: these compute in float32, and read keys and values
+    of 4 or 8 bits, alike, where they are quantised."""
+    keys, values = cache_bits(options)
+    readable = keys == values and keys in (None, 4, 8)
+    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and readable
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):
