@@ -1,6 +1,7 @@
 """Decoding and prompts on a CPU, without HTTP: the kernels, MLX in float32, and llama.cpp, in turns.
 
-python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--rounds 4] [--threads 2] [--cpu-time]
+python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--ways kernels int8 float32] [--rounds 4] [--threads 2]
+    [--cpu-time] [--streams 1 16] [--long 20] [--prompt 256]
 
 FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round.
 The speed of decoding is that of the steps by which a long answer is longer than a short one, each the quickest of its
@@ -23,6 +24,12 @@ BEFORE = 16  # tokens of each stream's prompt
 PROMPT = 256
 STREAMS = (1, 16)
 
+WAYS = {
+    "kernels": ModelOptions(),
+    "int8": ModelOptions(cpu_activations="int8"),
+    "float32": ModelOptions(cpu_kernels="off"),
+}
+
 Run = Callable[[int, int, int], object]
 """Told streams, tokens of each prompt, and tokens of each answer."""
 
@@ -33,17 +40,25 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--streams", type=int, nargs=2, default=STREAMS)
+    parser.add_argument(
+        "--long", type=int, default=LONG, help=f"steps of a long answer; a short one has {SHORT}"
+    )
+    parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens of the prompt that is timed")
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), given.threads)
     ways: dict[str, Run] = {
-        "kernels": on_mlx(given.folder, given.threads, ModelOptions()),
-        "float32": on_mlx(given.folder, given.threads, ModelOptions(cpu_kernels="off")),
+        way: on_mlx(given.folder, given.threads, options)
+        for way, options in WAYS.items()
+        if way in given.ways
     }
     if given.gguf is not None:
         ways["llama.cpp"] = on_llama_cpp(given.gguf, given.threads)
     clock = time.process_time if given.cpu_time else time.perf_counter
-    jobs = [(streams, BEFORE, steps) for streams in STREAMS for steps in (SHORT, LONG)] + [(1, PROMPT, 1)]
+    jobs = [(streams, BEFORE, steps) for streams in given.streams for steps in (SHORT, given.long)]
+    jobs.append((1, given.prompt, 1))
     quickest: dict[tuple[str, tuple[int, int, int]], float] = {}
     for turn in range(given.rounds):
         for job in jobs:
@@ -53,13 +68,14 @@ def main() -> None:
                 taken = clock() - started
                 quickest[way, job] = min(taken, quickest.get((way, job), taken))
         print(f"round {turn + 1} of {given.rounds}", flush=True)
-    print(f"{'tokens a second':16}{'1 stream':>10}{'16 streams':>12}{'prompt':>9}")
+    names = [f"{streams} stream{'s' if streams > 1 else ''}" for streams in given.streams]
+    print(f"{'tokens a second':16}{names[0]:>10}{names[1]:>12}{'prompt':>9}")
     for way in ways:
         speeds = []
-        for streams in STREAMS:
-            short, long = (quickest[way, (streams, BEFORE, steps)] for steps in (SHORT, LONG))
-            speeds.append(streams * (LONG - SHORT) / (long - short))
-        print(f"{way:16}{speeds[0]:10.0f}{speeds[1]:12.0f}{PROMPT / quickest[way, jobs[-1]]:9.0f}")
+        for streams in given.streams:
+            short, long = (quickest[way, (streams, BEFORE, steps)] for steps in (SHORT, given.long))
+            speeds.append(streams * (given.long - SHORT) / (long - short))
+        print(f"{way:16}{speeds[0]:10.1f}{speeds[1]:12.1f}{given.prompt / quickest[way, jobs[-1]]:9.1f}")
 
 
 def words(serial: int, count: int) -> list[int]:

@@ -1,8 +1,9 @@
-"""Throughput of embeddings on the CPU: Pippin's engine beside sentence-transformers on torch, the same weights.
+"""Throughput of embeddings on the CPU: Pippin's engine, with its kernels and without, beside sentence-transformers on
+torch, the same weights.
 
     python -m benchmarks.embeddings .cache/all-minilm-l6-v2 --oracle .venv-oracle/bin/python
 
-Rounds of both alternate, so that a busy machine slows both; the best round of each counts. Batches of
+Rounds of all alternate, so that a busy machine slows all; the best round of each counts. Batches of
 sentence-transformers are 32, its default, sorted by length as it does by itself.
 """
 
@@ -28,16 +29,19 @@ from sentence_transformers import SentenceTransformer
 torch.set_num_threads(int(sys.argv[3]))
 model = SentenceTransformer(sys.argv[2], device="cpu")
 model.encode(texts()[:8])
+clock = time.process_time if sys.argv[4] == "cpu" else time.perf_counter
 for line in sys.stdin:
-    start = time.perf_counter()
-    model.encode(texts() * 2, batch_size=32)
-    print(json.dumps(time.perf_counter() - start), flush=True)
+    start = clock()
+    model.encode((texts() * 2)[: int(sys.argv[5])], batch_size=32)
+    print(json.dumps(clock() - start), flush=True)
 """
 
 
-def our_rounds(folder: Path, threads: int) -> tuple[int, int, Callable[[], float]]:
-    """Texts and tokens of a round, and a function that runs one and gives its seconds."""
-    accelerate_blas(ModelOptions(), threads)
+def our_rounds(
+    folder: Path, threads: int, options: ModelOptions, most: int, clock: Callable[[], float]
+) -> tuple[int, int, Callable[[], float]]:
+    """Texts, `most` at most, and tokens of a round, and a function that runs one and gives its seconds."""
+    accelerate_blas(options, threads)
     from tests.engines.driving import no_progress, run
     from tests.oracles.embedding_texts import texts
 
@@ -46,17 +50,17 @@ def our_rounds(folder: Path, threads: int) -> tuple[int, int, Callable[[], float
     from pippin.core.tasks import Embed
     from pippin.engines import embeddings
 
-    spec = WorkerSpec(info=read_info(folder), options=msgspec.to_builtins(ModelOptions()), threads=threads)
+    spec = WorkerSpec(info=read_info(folder), options=msgspec.to_builtins(options), threads=threads)
     preparer = embeddings.open_preparer(spec)
     engine = embeddings.open_engine(spec, preparer, no_progress)
-    inputs = tuple(texts() * 2)
+    inputs = tuple((texts() * 2)[:most])
 
     def round_() -> float:
-        start = time.perf_counter()
+        start = clock()
         job = preparer.prepare("one", Embed(inputs=inputs, overflow="truncate"))
         assert not isinstance(job, tuple)
         run(engine, job)
-        return time.perf_counter() - start
+        return clock() - start
 
     job = preparer.prepare("tokens", Embed(inputs=inputs, overflow="truncate"))
     assert not isinstance(job, tuple)
@@ -71,15 +75,22 @@ def main() -> None:
     parser.add_argument("--oracle", type=Path, required=True, help="Python that has sentence-transformers")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", type=int, default=400, help="the most texts of a round")
+    parser.add_argument("--cpu-time", action="store_true", help="count seconds of CPU, for a busy machine")
     options = parser.parse_args()
-    texts, tokens, ours = our_rounds(options.folder, options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    shared = options.texts, clock
+    texts, tokens, ours = our_rounds(options.folder, options.threads, ModelOptions(), *shared)
+    *_, without = our_rounds(options.folder, options.threads, ModelOptions(cpu_kernels="off"), *shared)
     command = [options.oracle, "-c", THEIRS, TEXTS, options.folder, str(options.threads)]
-    best = {"pippin": float("inf"), "sentence-transformers": float("inf")}
+    command += ["cpu" if options.cpu_time else "wall", str(options.texts)]
+    best = dict.fromkeys(("pippin", "pippin without kernels", "sentence-transformers"), float("inf"))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as theirs:
         assert theirs.stdin is not None
         assert theirs.stdout is not None
         for _ in range(options.rounds):
             best["pippin"] = min(best["pippin"], ours())
+            best["pippin without kernels"] = min(best["pippin without kernels"], without())
             theirs.stdin.write("go\n")
             theirs.stdin.flush()
             best["sentence-transformers"] = min(

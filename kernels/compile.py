@@ -1,13 +1,15 @@
-"""Compiles the kernels: `python compile.py LIBRARY [FLAGS...]`, with the compiler that CC names, or else cc."""
+"""Compiles the kernels: `python compile.py LIBRARY [FLAGS...]`, with the compiler that CC names, or else with cc, gcc,
+clang, or that of the package ziglang. CC="python -m ziglang cc -target aarch64-linux-gnu.2.28" compiles for arm64.
+"""
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "c"
@@ -27,29 +29,58 @@ X86 = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mf16c"],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
 }
-ON_X86 = platform.machine() in ("x86_64", "AMD64")
+X86 |= {
+    "int8_avx512_vnni": [*X86["avx512"], "-mavx512vnni"],
+    "int8_avx2_vnni": [*X86["avx2"], "-mavxvnni"],
+    "int8_avx2": X86["avx2"],
+}
 
 
-def find_compiler() -> list[str]:
-    """Raises `SystemExit` where there is none: neither cc, nor gcc or clang."""
+def system_compiler() -> list[str] | None:
+    """The one that CC names, or that the machine has."""
     named = os.environ.get("CC")
     if named:
         return shlex.split(named)
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    return None if found is None else [found]
+
+
+def find_compiler() -> list[str]:
+    """Raises `SystemExit` where there is none: neither the machine's nor the package ziglang."""
+    found = system_compiler()
+    if found is None and find_spec("ziglang") is not None:
+        found = [sys.executable, "-m", "ziglang", "cc"]
     if found is None:
-        raise SystemExit("no C compiler (cc, gcc or clang) was found: the kernels cannot be built")
-    return [found]
+        raise SystemExit(
+            "no C compiler (cc, gcc, clang or the package ziglang) was found: the kernels cannot be built"
+        )
+    return found
+
+
+def is_for_x86(compiler: list[str]) -> bool:
+    """Whether it compiles for x86-64, on whatever machine it runs."""
+    asked = [*compiler, "-dM", "-E", "-x", "c", os.devnull]
+    return "#define __x86_64__ " in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
+
+def knows(compiler: list[str], flags: list[str]) -> bool:
+    """Whether it takes these flags: an older one lacks the newest instruction sets."""
+    tried = [*compiler, *flags, "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(tried, capture_output=True).returncode == 0
 
 
 def compile_library(library: Path, flags: list[str]) -> None:
     """Each file for its instruction set, on all cores, with `flags` beside the usual ones."""
     compiler = find_compiler()
+    on_x86 = is_for_x86(compiler)
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def compiled(source: Path) -> str:
             target = str(Path(folder) / f"{source.stem}.o")
-            special = X86.get(source.stem, []) if ON_X86 else []
+            special = X86.get(source.stem, []) if on_x86 else []
+            if special and not knows(compiler, special):
+                special = []  # the file then says that the library lacks it
             subprocess.run(
                 [*compiler, *COMMON, *special, *flags, "-c", str(source), "-o", target], check=True
             )

@@ -1,4 +1,4 @@
-"""Compiles the kernels with the machine's C compiler while the package is built."""
+"""Compiles the kernels while the package is built, with the machine's C compiler or else with ziglang's."""
 
 import subprocess
 import sys
@@ -10,6 +10,13 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Kernels(BuildHookInterface):  # type: ignore[misc]
+    def dependencies(self) -> list[str]:
+        """A compiler, where the machine has none."""
+        sys.path.insert(0, self.root)
+        from compile import system_compiler
+
+        return [] if system_compiler() else ["ziglang>=0.13"]
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         library = root / "build" / "libpippin_kernels.so"

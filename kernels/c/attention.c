@@ -2,6 +2,7 @@
 #include "context.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { MOST_TOKENS = 32 }; /* of a piece */
 
@@ -36,73 +37,129 @@ int pk_rotate(const pk_rope *rope, float *x, int64_t count, int64_t heads, int64
     return PK_OK;
 }
 
+/* Pieces of a step */
+
+static int64_t tokens_of_a_piece(int64_t group)
+{
+    int64_t tokens = PK_QUERIES / group;
+    return tokens < MOST_TOKENS ? tokens : MOST_TOKENS;
+}
+
+int64_t pk_count_pieces(const pk_step *step, int64_t group)
+{
+    const int64_t tokens = tokens_of_a_piece(group);
+    int64_t count = 0;
+    for (int64_t sequence = 0; sequence < step->sequences; sequence++)
+        count += (step->counts[sequence] + tokens - 1) / tokens;
+    return count;
+}
+
+void pk_cut_pieces(const pk_step *step, int64_t group, pk_piece *pieces)
+{
+    const int64_t tokens = tokens_of_a_piece(group);
+    int64_t token = 0;
+    for (int64_t sequence = 0; sequence < step->sequences; sequence++) {
+        /* The last tokens see most: their pieces come first, so that no thread is left with one alone. */
+        for (int64_t last = step->counts[sequence]; last > 0; pieces++) {
+            const int64_t first = (last - 1) / tokens * tokens;
+            *pieces = (pk_piece){sequence, first, last, token};
+            last = first;
+        }
+        token += step->counts[sequence];
+    }
+}
+
+static int check_kv(const pk_kv *kv, int64_t head_dim, int64_t start, int64_t count, int64_t window)
+{
+    if (kv->keys == NULL || kv->values == NULL || kv->capacity < 1 || kv->shift < 0)
+        return pk_refuse("A layer has no keys and values.");
+    if (kv->bits != 0) {
+        if ((kv->bits != 4 && kv->bits != 8) || (kv->group != 32 && kv->group != 64 && kv->group != 128))
+            return pk_refuse("Keys and values are packed in 4 or 8 bits, in groups of 32, 64 or 128.");
+        if (head_dim % kv->group != 0 || kv->key_scales == NULL || kv->key_biases == NULL || kv->value_scales == NULL ||
+            kv->value_biases == NULL)
+            return pk_refuse("Packed keys and values lack scales, or their heads are no whole groups.");
+    }
+    /* What the first query sees is still there when the last one is written. */
+    if (start < 0 || count < 1 ||
+        (start + count > kv->capacity && (window < 1 || window + count - 1 > kv->capacity)))
+        return pk_refuse("A sequence is longer than its keys and values.");
+    return PK_OK;
+}
+
+int pk_check_step(const pk_step *step, int layers, const int32_t *windows, int64_t head_dim)
+{
+    if (step->sequences < 1 || step->starts == NULL || step->counts == NULL || step->kv == NULL)
+        return pk_refuse("A step has at least one sequence.");
+    const pk_kv *kv = step->kv;
+    for (int layer = 0; layer < layers; layer++)
+        for (int64_t sequence = 0; sequence < step->sequences; sequence++, kv++)
+            if (check_kv(kv, head_dim, step->starts[sequence], step->counts[sequence], windows[layer]) != PK_OK)
+                return PK_REFUSED;
+    return PK_OK;
+}
+
 typedef struct attention_job {
     const pk_context *context;
+    const pk_heads *shape;
+    const pk_step *step;
     const pk_kv *kv;
-    const float *queries;
-    const int64_t *starts;
-    const float *sinks;
+    const pk_piece *pieces;
+    const float *queries, *sinks;
     float *out;
-    int64_t count, heads, kv_heads, head_dim, window;
-    int64_t pieces, piece_tokens;
-    float scale, softcap;
+    int64_t window;
 } attention_job;
 
 static void attend_part(void *argument, int64_t chunk, int thread)
 {
     const attention_job *job = argument;
-    /* The last tokens see most: their pieces come first, so that no thread is left with one alone. */
-    const int64_t piece = job->pieces - 1 - chunk % job->pieces;
-    const int64_t head = chunk / job->pieces % job->kv_heads, slot = chunk / job->pieces / job->kv_heads;
-    const int64_t group = job->heads / job->kv_heads;
-    const int64_t at = (slot * job->count * job->heads + head * group) * job->head_dim;
-    const int64_t last = (piece + 1) * job->piece_tokens;
+    const pk_heads *shape = job->shape;
+    const pk_piece *piece = &job->pieces[chunk / shape->kv_heads];
+    const int64_t head = chunk % shape->kv_heads, group = shape->heads / shape->kv_heads;
+    const int64_t at = (piece->token * shape->heads + head * group) * shape->head_dim;
     pk_attend attend = {
         .queries = job->queries + at,
         .out = job->out + at,
-        .token_stride = job->heads * job->head_dim,
-        .keys = job->kv->keys + slot * job->kv->key_slot_stride + head * job->kv->key_head_stride,
-        .values = job->kv->values + slot * job->kv->value_slot_stride + head * job->kv->value_head_stride,
-        .capacity = job->kv->capacity,
-        .start = job->starts[slot],
-        .first = piece * job->piece_tokens,
-        .last = last < job->count ? last : job->count,
+        .token_stride = shape->heads * shape->head_dim,
+        .kv = &job->kv[piece->sequence],
+        .head = head,
+        .start = job->step->starts[piece->sequence],
+        .first = piece->first,
+        .last = piece->last,
         .window = job->window,
         .group = (int)group,
-        .dim = (int)job->head_dim,
-        .scale = job->scale,
-        .softcap = job->softcap,
+        .dim = (int)shape->head_dim,
+        .scale = shape->scale,
+        .softcap = shape->softcap,
         .sinks = job->sinks == NULL ? NULL : job->sinks + head * group,
     };
     job->context->isa->attend(&attend, pk_scratch_of(job->context, thread));
 }
 
-int pk_attend_all(pk_context *context, const pk_kv *kv, const float *queries, int64_t slots, int64_t count,
-                  int64_t heads, int64_t kv_heads, int64_t head_dim, const int64_t *starts, int64_t window,
-                  const float *sinks, float scale, float softcap, float *out)
+void pk_attend_all(pk_context *context, const pk_heads *heads, const pk_step *step, const pk_kv *kv,
+                   const pk_piece *pieces, int64_t count, int64_t window, const float *sinks, const float *queries,
+                   float *out)
 {
-    int64_t tokens = PK_QUERIES / (heads / kv_heads);
-    if (tokens > MOST_TOKENS)
-        tokens = MOST_TOKENS;
-    attention_job job = {context,  kv,       queries, starts, sinks, out,  count, heads, kv_heads, head_dim, window,
-                         .pieces = (count + tokens - 1) / tokens, .piece_tokens = tokens, .scale = scale,
-                         .softcap = softcap};
-    pk_pool_run(context->pool, attend_part, &job, slots * kv_heads * job.pieces);
-    return PK_OK;
+    attention_job job = {context, heads, step, kv, pieces, queries, sinks, out, window};
+    pk_pool_run(context->pool, attend_part, &job, count * heads->kv_heads);
 }
 
-int pk_attention(pk_context *context, const pk_kv *kv, const float *queries, int64_t slots, int64_t count,
-                 int64_t heads, int64_t kv_heads, int64_t head_dim, const int64_t *starts, int64_t window,
-                 const float *sinks, float scale, float softcap, float *out)
+int pk_attention(pk_context *context, const pk_step *step, const float *queries, int64_t heads, int64_t kv_heads,
+                 int64_t head_dim, int64_t window, const float *sinks, float scale, float softcap, float *out)
 {
-    if (slots < 1 || count < 1 || kv_heads < 1 || heads % kv_heads != 0 || heads / kv_heads > PK_QUERIES ||
-        head_dim < 1 || head_dim > PK_MOST_DIM)
+    if (kv_heads < 1 || heads % kv_heads != 0 || heads / kv_heads > PK_QUERIES || head_dim < 1 ||
+        head_dim > PK_MOST_DIM)
         return pk_refuse("Attention of such heads is not possible.");
-    for (int64_t slot = 0; slot < slots; slot++) {
-        int64_t seen = starts[slot] + count;
-        if (starts[slot] < 0 || (seen > kv->capacity && (window < 1 || window + count - 1 > kv->capacity)))
-            return pk_refuse("A sequence is longer than its keys and values.");
-    }
-    return pk_attend_all(context, kv, queries, slots, count, heads, kv_heads, head_dim, starts, window, sinks, scale,
-                         softcap, out);
+    const int32_t windows[] = {(int32_t)window};
+    if (pk_check_step(step, 1, windows, head_dim) != PK_OK)
+        return PK_REFUSED;
+    const int64_t count = pk_count_pieces(step, heads / kv_heads);
+    pk_piece *pieces = malloc((size_t)count * sizeof *pieces);
+    if (pieces == NULL)
+        return pk_refuse("There is no memory left for a step.");
+    pk_cut_pieces(step, heads / kv_heads, pieces);
+    const pk_heads shape = {heads, kv_heads, head_dim, scale, softcap};
+    pk_attend_all(context, &shape, step, step->kv, pieces, count, window, sinks, queries, out);
+    free(pieces);
+    return PK_OK;
 }

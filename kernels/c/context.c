@@ -90,3 +90,29 @@ void pk_close(pk_context *context)
 }
 
 const char *pk_used(const pk_context *context) { return context->isa->name; }
+
+static const pk_int8 *nth_int8(int index)
+{
+    const pk_int8 *known[] = {pk_int8_avx512_vnni(), pk_int8_avx2_vnni(), pk_int8_avx2(), pk_int8_baseline()};
+    for (size_t place = 0; place < sizeof known / sizeof *known; place++)
+        if (known[place] != NULL && index-- == 0)
+            return known[place];
+    return NULL;
+}
+
+const char *pk_int8_set(int index)
+{
+    const pk_int8 *set = nth_int8(index);
+    return set == NULL ? NULL : set->name;
+}
+
+int pk_round_activations(pk_context *context, const char *int8_set)
+{
+    const pk_int8 *set = nth_int8(0);
+    for (int index = 0; int8_set != NULL && set != NULL && strcmp(set->name, int8_set) != 0;)
+        set = nth_int8(++index);
+    if (set == NULL)
+        return pk_refuse("This machine cannot multiply int8 in that way.");
+    context->int8 = set;
+    return PK_OK;
+}

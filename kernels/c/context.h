@@ -8,6 +8,7 @@
 struct pk_context {
     pk_pool *pool;
     const pk_isa *isa;
+    const pk_int8 *int8; /* or NULL, where vectors stay float32 */
     float *scratch;   /* PK_SCRATCH floats for each thread */
     float *panels;    /* vectors of the product under way, and sums of their groups */
     int64_t panels_size;
@@ -39,9 +40,47 @@ typedef struct pk_products {
 /* All matrices have as many columns as x. */
 int pk_multiply(pk_context *context, const pk_products *products, const float *x, int64_t x_stride, int64_t tokens);
 
-/* Begins `count` attentions, which differ in slots and heads. */
-int pk_attend_all(pk_context *context, const pk_kv *kv, const float *queries, int64_t slots, int64_t count,
-                  int64_t heads, int64_t kv_heads, int64_t head_dim, const int64_t *starts, int64_t window,
-                  const float *sinks, float scale, float softcap, float *out);
+/* Whether two matrices take the same panels: other formats would need other sums of groups, and other bytes. */
+int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_matrix *other);
+
+/* How vectors are rounded for products with this matrix; NULL where they stay float32. */
+const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix);
+
+/* Several tokens of one sequence, whose attention is one piece of work for each head of keys. */
+typedef struct pk_piece {
+    int64_t sequence, first, last; /* tokens of the sequence */
+    int64_t token;                 /* its token 0 among those of the step */
+} pk_piece;
+
+/* How many pieces a step has, and these, for heads of which `group` share keys. */
+int64_t pk_count_pieces(const pk_step *step, int64_t group);
+void pk_cut_pieces(const pk_step *step, int64_t group, pk_piece *pieces);
+
+/* What does not change from one call of attention to the next. */
+typedef struct pk_heads {
+    int64_t heads, kv_heads, head_dim;
+    float scale, softcap;
+} pk_heads;
+
+/* Attention over `kv` [sequences], of `count` pieces. */
+void pk_attend_all(pk_context *context, const pk_heads *heads, const pk_step *step, const pk_kv *kv,
+                   const pk_piece *pieces, int64_t count, int64_t window, const float *sinks, const float *queries,
+                   float *out);
+
+/* Refuses a step whose sequences do not fit their keys and values, with `windows` [layers]. */
+int pk_check_step(const pk_step *step, int layers, const int32_t *windows, int64_t head_dim);
+
+/* Memory of mixtures of experts, from one step to the next. */
+typedef struct pk_mixing {
+    float *numbers;
+    int64_t numbers_size;
+    float *tables;
+    int64_t tables_size;
+} pk_mixing;
+
+int pk_check_experts(const pk_experts *experts, int64_t hidden);
+int pk_mix(pk_context *context, pk_mixing *mixing, const pk_experts *experts, int activation, const float *x,
+           int64_t tokens, float *out);
+void pk_end_mixing(pk_mixing *mixing);
 
 #endif

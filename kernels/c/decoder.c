@@ -5,25 +5,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(pk_kv) == 7 * 8, "the binding writes its fields as numbers of 64 bits");
+_Static_assert(sizeof(pk_kv) == 12 * 8, "the binding writes its fields as numbers of 64 bits");
 
 enum { TOKENS_A_CHUNK = 8 }; /* of work that is done token by token */
 
 /* What the tokens of a step have at each stage, [tokens, size] each. */
 typedef struct states {
-    float *hidden, *normed, *queries, *keys, *values, *attended, *gate, *up;
+    float *hidden, *normed, *queries, *keys, *values, *attended, *gate, *up, *low, *mixed;
     float *cosines, *sines; /* [ropes, tokens, head_dim / 2] */
 } states;
+
+/* What adapters add to one matrix. */
+typedef struct additions {
+    pk_addition *all; /* [count] */
+    int count;
+} additions;
 
 struct pk_decoder {
     pk_context *context;
     pk_shape shape;
     pk_layer *layers;
+    pk_experts *experts; /* of the layers that have such, one after the other */
     pk_rope *ropes;
+    int32_t *windows;     /* [layers] */
+    additions *additions; /* [layers, PK_PROJECTIONS], or NULL while there are none */
+    int mixes;            /* some layer has experts */
+    int64_t widest;       /* inner size of a gated network */
+    int64_t most_rank;    /* of an adapter */
+    pk_mixing mixing;
     float *memory; /* of all states */
     int64_t memory_size;
-    int64_t *positions;
-    int64_t positions_size;
+    float *tables; /* of the tokens and pieces of a step */
+    int64_t tables_size;
 };
 
 /* Checks */
@@ -38,14 +51,25 @@ static int has_shape(const pk_matrix *matrix, int64_t rows, int64_t columns)
     return 0;
 }
 
+static int check_network(const pk_shape *shape, const pk_layer *layer)
+{
+    if (layer->experts != NULL && layer->experts->router.rows == 0)
+        return pk_refuse("A mixture of experts has no router.");
+    if (layer->experts != NULL)
+        return pk_check_experts(layer->experts, shape->hidden);
+    const int64_t inner = layer->gate.rows;
+    if (!has_shape(&layer->gate, inner, shape->hidden) || !has_shape(&layer->up, inner, shape->hidden) ||
+        !has_shape(&layer->down, shape->hidden, inner))
+        return PK_REFUSED;
+    return PK_OK;
+}
+
 static int check_layer(const pk_shape *shape, const pk_layer *layer)
 {
     const int64_t queries = (int64_t)shape->heads * shape->head_dim, keys = (int64_t)shape->kv_heads * shape->head_dim;
     if (!has_shape(&layer->query, queries, shape->hidden) || !has_shape(&layer->key, keys, shape->hidden) ||
         !has_shape(&layer->value, keys, shape->hidden) || !has_shape(&layer->output, shape->hidden, queries) ||
-        !has_shape(&layer->gate, shape->intermediate, shape->hidden) ||
-        !has_shape(&layer->up, shape->intermediate, shape->hidden) ||
-        !has_shape(&layer->down, shape->hidden, shape->intermediate))
+        check_network(shape, layer) != PK_OK)
         return PK_REFUSED;
     if (layer->input_norm == NULL || layer->mlp_norm == NULL)
         return pk_refuse("A layer lacks a norm.");
@@ -56,11 +80,11 @@ static int check_layer(const pk_shape *shape, const pk_layer *layer)
 
 static int check_shape(const pk_shape *shape)
 {
-    if (shape->hidden < 1 || shape->intermediate < 1 || shape->heads < 1 || shape->kv_heads < 1 ||
-        shape->layer_count < 1 || shape->rope_count < 0 || shape->head_dim < 1 || shape->head_dim > PK_MOST_DIM ||
+    if (shape->hidden < 1 || shape->heads < 1 || shape->kv_heads < 1 || shape->layer_count < 1 ||
+        shape->rope_count < 0 || shape->head_dim < 1 || shape->head_dim > PK_MOST_DIM ||
         shape->heads % shape->kv_heads != 0 || shape->heads / shape->kv_heads > PK_QUERIES)
         return pk_refuse("The decoder has a size that is not possible.");
-    if (shape->activation < PK_SILU || shape->activation > PK_GELU || shape->final_norm == NULL)
+    if (shape->activation < PK_SILU || shape->activation > PK_SWIGLU_OAI || shape->final_norm == NULL)
         return pk_refuse("The decoder lacks its last norm or a known activation.");
     if (!has_shape(&shape->embedding, shape->embedding.rows, shape->hidden))
         return PK_REFUSED;
@@ -82,48 +106,117 @@ static void *copied(const void *source, size_t count, size_t size)
     return copy;
 }
 
+/* Copies of the tables, and what follows from them. */
+static int take_shape(pk_decoder *decoder, const pk_shape *shape)
+{
+    const size_t count = (size_t)shape->layer_count;
+    decoder->shape = *shape;
+    decoder->layers = copied(shape->layers, count, sizeof *shape->layers);
+    decoder->ropes = copied(shape->ropes, (size_t)shape->rope_count, sizeof *shape->ropes);
+    decoder->experts = calloc(count, sizeof *decoder->experts);
+    decoder->windows = calloc(count, sizeof *decoder->windows);
+    if (decoder->layers == NULL || decoder->ropes == NULL || decoder->experts == NULL || decoder->windows == NULL)
+        return pk_refuse("There is no memory left for the decoder.");
+    decoder->shape.layers = decoder->layers;
+    decoder->shape.ropes = decoder->ropes;
+    for (size_t index = 0; index < count; index++) {
+        pk_layer *layer = &decoder->layers[index];
+        decoder->windows[index] = layer->window;
+        if (layer->experts != NULL) {
+            decoder->experts[index] = *layer->experts;
+            layer->experts = &decoder->experts[index];
+            decoder->mixes = 1;
+        } else if (layer->gate.rows > decoder->widest)
+            decoder->widest = layer->gate.rows;
+    }
+    return PK_OK;
+}
+
 pk_decoder *pk_decoder_open(pk_context *context, const pk_shape *shape)
 {
     if (check_shape(shape) != PK_OK)
         return NULL;
     pk_decoder *decoder = calloc(1, sizeof *decoder);
-    if (decoder != NULL) {
-        decoder->context = context;
-        decoder->shape = *shape;
-        decoder->layers = copied(shape->layers, (size_t)shape->layer_count, sizeof *shape->layers);
-        decoder->ropes = copied(shape->ropes, (size_t)shape->rope_count, sizeof *shape->ropes);
-        decoder->shape.layers = decoder->layers;
-        decoder->shape.ropes = decoder->ropes;
-    }
-    if (decoder == NULL || decoder->layers == NULL || decoder->ropes == NULL) {
-        pk_decoder_close(decoder);
+    if (decoder == NULL) {
         pk_refuse("There is no memory left for the decoder.");
         return NULL;
     }
-    return decoder;
+    decoder->context = context;
+    if (take_shape(decoder, shape) == PK_OK)
+        return decoder;
+    pk_decoder_close(decoder);
+    return NULL;
 }
 
 void pk_decoder_close(pk_decoder *decoder)
 {
     if (decoder == NULL)
         return;
+    for (int index = 0; decoder->additions != NULL && index < decoder->shape.layer_count * PK_PROJECTIONS; index++)
+        free(decoder->additions[index].all);
+    free(decoder->additions);
     free(decoder->layers);
+    free(decoder->experts);
     free(decoder->ropes);
+    free(decoder->windows);
     free(decoder->memory);
-    free(decoder->positions);
+    free(decoder->tables);
+    pk_end_mixing(&decoder->mixing);
     free(decoder);
+}
+
+static const pk_matrix *projection_of(const pk_layer *layer, int projection)
+{
+    const pk_matrix *all[PK_PROJECTIONS] = {&layer->query, &layer->key, &layer->value, &layer->output,
+                                            &layer->gate,  &layer->up,  &layer->down};
+    const int of_experts = layer->experts != NULL && projection >= PK_GATE;
+    return projection < 0 || projection >= PK_PROJECTIONS || of_experts ? NULL : all[projection];
+}
+
+int pk_decoder_adapt(pk_decoder *decoder, int layer, int projection, const pk_addition *given, int count)
+{
+    if (layer < 0 || layer >= decoder->shape.layer_count || count < 1 ||
+        projection_of(&decoder->layers[layer], projection) == NULL)
+        return pk_refuse("There is no such projection to add to.");
+    const pk_matrix *matrix = projection_of(&decoder->layers[layer], projection);
+    int64_t rank = decoder->most_rank;
+    for (int index = 0; index < count; index++) {
+        const pk_matrix *down = &given[index].down, *up = &given[index].up;
+        if (down->rows == 0)
+            continue;
+        if (!has_shape(down, down->rows, matrix->columns) || !has_shape(up, matrix->rows, down->rows))
+            return PK_REFUSED;
+        rank = down->rows > rank ? down->rows : rank;
+    }
+    if (decoder->additions == NULL)
+        decoder->additions = calloc((size_t)decoder->shape.layer_count * PK_PROJECTIONS, sizeof *decoder->additions);
+    pk_addition *all = copied(given, (size_t)count, sizeof *given);
+    if (decoder->additions == NULL || all == NULL) {
+        free(all);
+        return pk_refuse("There is no memory left for an adapter.");
+    }
+    additions *place = &decoder->additions[layer * PK_PROJECTIONS + projection];
+    free(place->all);
+    *place = (additions){all, count};
+    decoder->most_rank = rank;
+    return PK_OK;
 }
 
 /* One step */
 
 typedef struct step {
     pk_decoder *decoder;
+    const pk_step *given;
     states at;
-    int64_t slots, count, tokens;
-    const int64_t *starts;
+    int64_t tokens, piece_count;
+    int64_t *positions;
+    int64_t *sequences; /* [tokens] */
+    pk_piece *pieces;
+    int adapts; /* some sequence has an adapter */
+    int index;  /* of the layer */
     const pk_layer *layer;
     const pk_kv *kv;
-    const float *norm, *input; /* of `norm_chunk` */
+    const float *norm, *input; /* of `norm_chunk` and `add_chunk` */
     float *output;
 } step;
 
@@ -133,10 +226,12 @@ static int lay_out(step *step)
     const pk_shape *shape = &decoder->shape;
     const int64_t queries = (int64_t)shape->heads * shape->head_dim, keys = (int64_t)shape->kv_heads * shape->head_dim;
     const int64_t turns = (int64_t)shape->rope_count * (shape->head_dim / 2);
-    const int64_t sizes[] = {shape->hidden, shape->hidden,       queries,             keys,  keys,
-                             queries,       shape->intermediate, shape->intermediate, turns, turns};
-    float **places[] = {&step->at.hidden,   &step->at.normed, &step->at.queries, &step->at.keys,    &step->at.values,
-                        &step->at.attended, &step->at.gate,   &step->at.up,      &step->at.cosines, &step->at.sines};
+    const int64_t mixed = decoder->mixes ? shape->hidden : 0;
+    const int64_t sizes[] = {shape->hidden, shape->hidden,   queries,         keys,               keys, queries,
+                             decoder->widest, decoder->widest, decoder->most_rank, mixed,         turns, turns};
+    float **places[] = {&step->at.hidden,   &step->at.normed, &step->at.queries, &step->at.keys,
+                        &step->at.values,   &step->at.attended, &step->at.gate,  &step->at.up,
+                        &step->at.low,      &step->at.mixed, &step->at.cosines,  &step->at.sines};
     enum { STATES = sizeof sizes / sizeof *sizes };
     int64_t total = 0;
     for (int index = 0; index < STATES; index++)
@@ -151,9 +246,27 @@ static int lay_out(step *step)
     return PK_OK;
 }
 
-static int64_t position_of(const step *step, int64_t token)
+/* The tables of a step: positions and sequences of its tokens, and the pieces of attention. */
+static int make_tables(step *step)
 {
-    return step->starts[token / step->count] + token % step->count;
+    pk_decoder *decoder = step->decoder;
+    const pk_step *given = step->given;
+    const int64_t group = decoder->shape.heads / decoder->shape.kv_heads;
+    step->piece_count = pk_count_pieces(given, group);
+    const int64_t bytes = 16 * step->tokens + (int64_t)sizeof(pk_piece) * step->piece_count;
+    if (pk_enlarge(&decoder->tables, &decoder->tables_size, bytes / 4) != PK_OK)
+        return PK_REFUSED;
+    step->positions = (int64_t *)decoder->tables;
+    step->sequences = step->positions + step->tokens;
+    step->pieces = (pk_piece *)(step->sequences + step->tokens);
+    pk_cut_pieces(given, group, step->pieces);
+    int64_t token = 0;
+    for (int64_t sequence = 0; sequence < given->sequences; sequence++)
+        for (int64_t index = 0; index < given->counts[sequence]; index++, token++) {
+            step->positions[token] = given->starts[sequence] + index;
+            step->sequences[token] = sequence;
+        }
+    return PK_OK;
 }
 
 static void take_turns(step *step)
@@ -164,7 +277,7 @@ static void take_turns(step *step)
         const pk_rope *rope = &shape->ropes[index];
         for (int64_t token = 0; token < step->tokens; token++) {
             for (int pair = 0; pair < rope->dims / 2; pair++) {
-                float angle = (float)position_of(step, token) * rope->scale * rope->inverse_frequencies[pair];
+                float angle = (float)step->positions[token] * rope->scale * rope->inverse_frequencies[pair];
                 cosines[pair] = cosf(angle) * rope->stretch;
                 sines[pair] = sinf(angle) * rope->stretch;
             }
@@ -198,17 +311,62 @@ static void norm_and_turn(const step *step, int64_t token, float *heads, int cou
     }
 }
 
+/* MLX's affine quantisation of one position of a head: each group has its smallest and its largest number at the ends of
+ * its scale, and zero exactly on a step of it. */
+static void quantize(const float *x, const pk_kv *kv, int64_t dim, uint32_t *words, float *scales, float *biases)
+{
+    const float most = (float)((1 << kv->bits) - 1);
+    memset(words, 0, (size_t)(dim * kv->bits / 8));
+    for (int64_t first = 0; first < dim; first += kv->group) {
+        float low = x[first], high = x[first];
+        for (int64_t index = first; index < first + kv->group; index++) {
+            low = fminf(low, x[index]);
+            high = fmaxf(high, x[index]);
+        }
+        float scale = fmaxf((high - low) / most, 1e-7f), bias = 0.0f;
+        const int from_low = fabsf(low) > fabsf(high);
+        const float edge = from_low ? low : high;
+        scale = from_low ? scale : -scale;
+        const float steps = rintf(edge / scale);
+        if (steps != 0.0f) {
+            scale = edge / steps;
+            bias = edge;
+        }
+        for (int64_t index = first; index < first + kv->group; index++) {
+            const float step = fminf(fmaxf(rintf((x[index] - bias) / scale), 0.0f), most);
+            const int64_t bit = index * kv->bits;
+            words[bit / 32] |= (uint32_t)step << (bit % 32);
+        }
+        *scales++ = scale;
+        *biases++ = bias;
+    }
+}
+
+static void keep_packed(const pk_kv *kv, int64_t head, int64_t place, int64_t dim, const float *key, const float *value)
+{
+    const int64_t words = dim * kv->bits / 32, groups = dim / kv->group;
+    const int64_t scales = (head * kv->capacity + place) * groups;
+    quantize(key, kv, dim, (uint32_t *)kv->keys + head * kv->key_head_stride + place * words, kv->key_scales + scales,
+             kv->key_biases + scales);
+    quantize(value, kv, dim, (uint32_t *)kv->values + head * kv->value_head_stride + place * words,
+             kv->value_scales + scales, kv->value_biases + scales);
+}
+
 static void keep_heads(const step *step, int64_t token)
 {
     const pk_shape *shape = &step->decoder->shape;
-    const pk_kv *kv = step->kv;
-    const int64_t slot = token / step->count, place = position_of(step, token) % kv->capacity;
+    const pk_kv *kv = &step->kv[step->sequences[token]];
+    const int64_t place = (step->positions[token] + kv->shift) % kv->capacity;
     const int64_t dim = shape->head_dim, size = (int64_t)shape->kv_heads * dim;
     for (int64_t head = 0; head < shape->kv_heads; head++) {
-        memcpy(kv->keys + slot * kv->key_slot_stride + head * kv->key_head_stride + place * dim,
-               step->at.keys + token * size + head * dim, (size_t)dim * sizeof(float));
-        memcpy(kv->values + slot * kv->value_slot_stride + head * kv->value_head_stride + place * dim,
-               step->at.values + token * size + head * dim, (size_t)dim * sizeof(float));
+        const float *key = step->at.keys + token * size + head * dim;
+        const float *value = step->at.values + token * size + head * dim;
+        if (kv->bits != 0) {
+            keep_packed(kv, head, place, dim, key, value);
+            continue;
+        }
+        memcpy((float *)kv->keys + head * kv->key_head_stride + place * dim, key, (size_t)dim * sizeof(float));
+        memcpy((float *)kv->values + head * kv->value_head_stride + place * dim, value, (size_t)dim * sizeof(float));
     }
 }
 
@@ -255,11 +413,73 @@ static void norm(step *step, const float *weight, const float *input, float *out
     for_tokens(step, norm_chunk);
 }
 
-/* Add what a part of a layer gives to the hidden states, in the product itself where nothing comes between. */
-static int add_product(step *step, const pk_matrix *matrix, const float *x, const float *out_norm)
+static void add_chunk(void *argument, int64_t chunk, int thread)
+{
+    const step *step = argument;
+    const pk_shape *shape = &step->decoder->shape;
+    const int64_t first = chunk * TOKENS_A_CHUNK * shape->hidden, last = end_of_chunk(step, chunk) * shape->hidden;
+    (void)thread;
+    for (int64_t index = first; index < last; index++)
+        step->output[index] += step->input[index] * shape->residual_scale;
+}
+
+/* Add what a part of a layer gives to the hidden states. */
+static void add_to_hidden(step *step, float *out, const float *out_norm)
+{
+    if (out_norm != NULL)
+        norm(step, out_norm, out, out);
+    step->input = out;
+    step->output = step->at.hidden;
+    for_tokens(step, add_chunk);
+}
+
+static additions additions_of(const step *step, int projection)
+{
+    if (!step->adapts || step->decoder->additions == NULL)
+        return (additions){NULL, 0};
+    return step->decoder->additions[step->index * PK_PROJECTIONS + projection];
+}
+
+static int add_low_rank(step *step, const pk_addition *addition, const float *x, int64_t tokens, float *out)
+{
+    pk_context *context = step->decoder->context;
+    const pk_matrix *down = &addition->down, *up = &addition->up;
+    pk_products first = {
+        .matrices = {down}, .outs = {step->at.low}, .out_strides = {down->rows}, .count = 1};
+    pk_products second = {
+        .matrices = {up}, .outs = {out}, .out_strides = {up->rows}, .count = 1, .accumulate = 1};
+    if (pk_multiply(context, &first, x, down->columns, tokens) != PK_OK)
+        return PK_REFUSED;
+    return pk_multiply(context, &second, step->at.low, down->rows, tokens);
+}
+
+/* Add to `out`, the product of x with a projection, what each sequence's adapter adds. */
+static int adapt(step *step, int projection, const float *x, float *out)
+{
+    const additions found = additions_of(step, projection);
+    const pk_step *given = step->given;
+    const pk_matrix *matrix = projection_of(step->layer, projection);
+    int64_t first = 0;
+    for (int64_t sequence = 0; found.count > 0 && sequence < given->sequences;) {
+        /* Neighbours with one adapter go together. */
+        const int32_t adapter = given->adapters[sequence];
+        int64_t tokens = 0;
+        for (; sequence < given->sequences && given->adapters[sequence] == adapter; sequence++)
+            tokens += given->counts[sequence];
+        if (adapter > 0 && adapter <= found.count && found.all[adapter - 1].down.rows > 0 &&
+            add_low_rank(step, &found.all[adapter - 1], x + first * matrix->columns, tokens,
+                         out + first * matrix->rows) != PK_OK)
+            return PK_REFUSED;
+        first += tokens;
+    }
+    return PK_OK;
+}
+
+/* Add the product with a matrix to the hidden states, at once where nothing comes between. */
+static int add_product(step *step, int projection, const float *x, const float *out_norm)
 {
     const pk_shape *shape = &step->decoder->shape;
-    pk_context *context = step->decoder->context;
+    const pk_matrix *matrix = projection_of(step->layer, projection);
     const int direct = out_norm == NULL && shape->residual_scale == 1.0f;
     float *out = direct ? step->at.hidden : step->at.normed;
     pk_products products = {.matrices = {matrix},
@@ -267,14 +487,11 @@ static int add_product(step *step, const pk_matrix *matrix, const float *x, cons
                             .out_strides = {shape->hidden},
                             .count = 1,
                             .accumulate = direct};
-    if (pk_multiply(context, &products, x, matrix->columns, step->tokens) != PK_OK)
+    if (pk_multiply(step->decoder->context, &products, x, matrix->columns, step->tokens) != PK_OK ||
+        adapt(step, projection, x, out) != PK_OK)
         return PK_REFUSED;
-    if (direct)
-        return PK_OK;
-    if (out_norm != NULL)
-        norm(step, out_norm, out, out);
-    for (int64_t index = 0; index < step->tokens * shape->hidden; index++)
-        step->at.hidden[index] += out[index] * shape->residual_scale;
+    if (!direct)
+        add_to_hidden(step, out, out_norm);
     return PK_OK;
 }
 
@@ -291,65 +508,115 @@ static int run_attention(step *step)
                             .count = 3};
     if (pk_multiply(context, &products, at->normed, shape->hidden, step->tokens) != PK_OK)
         return PK_REFUSED;
+    for (int projection = PK_QUERY; projection <= PK_VALUE; projection++)
+        if (adapt(step, projection, at->normed, products.outs[projection]) != PK_OK)
+            return PK_REFUSED;
     for_tokens(step, heads_chunk);
-    if (pk_attend_all(context, step->kv, at->queries, step->slots, step->count, shape->heads, shape->kv_heads,
-                      shape->head_dim, step->starts, layer->window, layer->sinks, shape->attention_scale,
-                      shape->attention_softcap, at->attended) != PK_OK)
+    const pk_heads heads = {shape->heads, shape->kv_heads, shape->head_dim, shape->attention_scale,
+                            shape->attention_softcap};
+    pk_attend_all(context, &heads, step->given, step->kv, step->pieces, step->piece_count, layer->window, layer->sinks,
+                  at->queries, at->attended);
+    return add_product(step, PK_OUTPUT, at->attended, layer->attention_out_norm);
+}
+
+static void gated_chunk(void *argument, int64_t chunk, int thread)
+{
+    const step *step = argument;
+    const int64_t inner = step->layer->gate.rows, first = chunk * TOKENS_A_CHUNK * inner;
+    (void)thread;
+    step->decoder->context->isa->gated(step->decoder->shape.activation, step->at.gate + first, step->at.up + first,
+                                       end_of_chunk(step, chunk) * inner - first, step->at.gate + first);
+}
+
+/* activation(gate) * up into at.gate */
+static int run_gates(step *step)
+{
+    const pk_layer *layer = step->layer;
+    states *at = &step->at;
+    /* Adapters add to gate and up before they are joined. */
+    const int apart = additions_of(step, PK_GATE).count > 0 || additions_of(step, PK_UP).count > 0;
+    pk_products products = {.matrices = {&layer->gate, &layer->up},
+                            .outs = {at->gate, at->up},
+                            .out_strides = {layer->gate.rows, layer->up.rows},
+                            .count = 2,
+                            .gate = !apart,
+                            .activation = step->decoder->shape.activation};
+    if (pk_multiply(step->decoder->context, &products, at->normed, layer->gate.columns, step->tokens) != PK_OK)
         return PK_REFUSED;
-    return add_product(step, &layer->output, at->attended, layer->attention_out_norm);
+    if (!apart)
+        return PK_OK;
+    if (adapt(step, PK_GATE, at->normed, at->gate) != PK_OK || adapt(step, PK_UP, at->normed, at->up) != PK_OK)
+        return PK_REFUSED;
+    for_tokens(step, gated_chunk);
+    return PK_OK;
 }
 
 static int run_mlp(step *step)
 {
-    const pk_shape *shape = &step->decoder->shape;
+    pk_decoder *decoder = step->decoder;
     const pk_layer *layer = step->layer;
     states *at = &step->at;
     norm(step, layer->mlp_norm, at->hidden, at->normed);
-    pk_products products = {.matrices = {&layer->gate, &layer->up},
-                            .outs = {at->gate, at->up},
-                            .out_strides = {shape->intermediate, shape->intermediate},
-                            .count = 2,
-                            .gate = 1,
-                            .activation = shape->activation};
-    if (pk_multiply(step->decoder->context, &products, at->normed, shape->hidden, step->tokens) != PK_OK)
+    if (layer->experts == NULL)
+        return run_gates(step) != PK_OK ? PK_REFUSED : add_product(step, PK_DOWN, at->gate, layer->mlp_out_norm);
+    if (pk_mix(decoder->context, &decoder->mixing, layer->experts, decoder->shape.activation, at->normed, step->tokens,
+               at->mixed) != PK_OK)
         return PK_REFUSED;
-    return add_product(step, &layer->down, at->gate, layer->mlp_out_norm);
-}
-
-static int check_step(const pk_decoder *decoder, int64_t slots, int64_t count, const int64_t *starts, const pk_kv *kv)
-{
-    if (slots < 1 || count < 1)
-        return pk_refuse("A step has at least one token.");
-    for (int index = 0; index < decoder->shape.layer_count; index++) {
-        const int64_t window = decoder->layers[index].window;
-        if (kv[index].keys == NULL || kv[index].values == NULL)
-            return pk_refuse("A layer has no keys and values.");
-        for (int64_t slot = 0; slot < slots; slot++)
-            if (starts[slot] < 0 || (starts[slot] + count > kv[index].capacity &&
-                                     (window < 1 || window + count - 1 > kv[index].capacity)))
-                return pk_refuse("A sequence is longer than its keys and values.");
-    }
+    add_to_hidden(step, at->mixed, layer->mlp_out_norm);
     return PK_OK;
 }
 
-int pk_decoder_run(pk_decoder *decoder, const int32_t *tokens, int64_t slots, int64_t count, const int64_t *starts,
-                   const pk_kv *kv, float *hidden)
+static int begin(step *step, int layers, const int32_t *windows)
+{
+    const pk_step *given = step->given;
+    if (pk_check_step(given, layers, windows, step->decoder->shape.head_dim) != PK_OK)
+        return PK_REFUSED;
+    for (int64_t sequence = 0; sequence < given->sequences; sequence++) {
+        step->tokens += given->counts[sequence];
+        step->adapts |= given->adapters != NULL && given->adapters[sequence] > 0;
+    }
+    if (lay_out(step) != PK_OK || make_tables(step) != PK_OK)
+        return PK_REFUSED;
+    take_turns(step);
+    return PK_OK;
+}
+
+static int run_layer(step *step, int index, const pk_kv *kv)
+{
+    step->index = index;
+    step->layer = &step->decoder->layers[index];
+    step->kv = kv;
+    return run_attention(step) != PK_OK ? PK_REFUSED : run_mlp(step);
+}
+
+int pk_decoder_run(pk_decoder *decoder, const pk_step *given, const int32_t *tokens, float *hidden)
 {
     const pk_shape *shape = &decoder->shape;
-    step step = {.decoder = decoder, .slots = slots, .count = count, .tokens = slots * count, .starts = starts};
-    if (check_step(decoder, slots, count, starts, kv) != PK_OK || lay_out(&step) != PK_OK ||
+    step step = {.decoder = decoder, .given = given};
+    if (begin(&step, shape->layer_count, decoder->windows) != PK_OK ||
         pk_rows(&shape->embedding, tokens, step.tokens, step.at.hidden) != PK_OK)
         return PK_REFUSED;
     if (shape->embedding_scale != 1.0f)
         for (int64_t index = 0; index < step.tokens * shape->hidden; index++)
             step.at.hidden[index] *= shape->embedding_scale;
-    take_turns(&step);
-    for (int index = 0; index < shape->layer_count; index++) {
-        step.layer = &decoder->layers[index];
-        step.kv = &kv[index];
-        if (run_attention(&step) != PK_OK || run_mlp(&step) != PK_OK)
+    for (int index = 0; index < shape->layer_count; index++)
+        if (run_layer(&step, index, given->kv + index * given->sequences) != PK_OK)
             return PK_REFUSED;
-    }
     norm(&step, shape->final_norm, step.at.hidden, hidden);
+    return PK_OK;
+}
+
+int pk_decoder_layer(pk_decoder *decoder, int layer, const pk_step *given, float *hidden)
+{
+    step step = {.decoder = decoder, .given = given};
+    if (layer < 0 || layer >= decoder->shape.layer_count)
+        return pk_refuse("There is no such layer.");
+    if (begin(&step, 1, decoder->windows + layer) != PK_OK)
+        return PK_REFUSED;
+    const size_t bytes = (size_t)(step.tokens * decoder->shape.hidden) * sizeof *hidden;
+    memcpy(step.at.hidden, hidden, bytes);
+    if (run_layer(&step, layer, given->kv) != PK_OK)
+        return PK_REFUSED;
+    memcpy(hidden, step.at.hidden, bytes);
     return PK_OK;
 }

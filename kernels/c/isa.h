@@ -11,7 +11,7 @@ enum {
     PK_KEYS = 64,                           /* keys that attention looks at at a time */
     PK_MOST_DIM = 512,                      /* of a head */
     PK_QUERIES = 256,                       /* that one call of `attend` may be given, heads times tokens */
-    PK_SCRATCH = PK_KEYS * PK_MOST_DIM + 4 * PK_KEYS + 4 * PK_QUERIES, /* floats that a thread has to itself */
+    PK_SCRATCH = 3 * PK_KEYS * PK_MOST_DIM + 4 * PK_KEYS + 4 * PK_QUERIES, /* floats that a thread has to itself */
 };
 
 /* A product of some rows of a matrix with some vectors.
@@ -33,11 +33,12 @@ typedef struct pk_attend {
     const float *queries; /* the group's heads of token 0 */
     float *out;
     int64_t token_stride; /* of both */
-    const float *keys, *values;
-    int64_t capacity; /* position p lies at p modulo capacity */
-    int64_t start;    /* position of token 0 */
+    const pk_kv *kv; /* of the sequence */
+    int64_t head;    /* of keys and values */
+    int64_t start;   /* position of token 0 */
     int64_t first, last;
     int64_t window;
+    int64_t seen; /* not 0: every query sees the positions before this one, whatever its own */
     int group, dim;
     float scale, softcap;
     const float *sinks; /* of the group's heads, or NULL */
@@ -57,13 +58,31 @@ typedef struct pk_isa {
     void (*multiply)(const pk_tile *tile, int64_t first, int64_t last, float *scratch);
     void (*rms_norm)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*layer_norm)(const float *x, const float *weight, const float *bias, float eps, int64_t size, float *out);
+    /* `up` NULL stands for ones. */
     void (*gated)(int activation, const float *gate, const float *up, int64_t count, float *out);
     void (*attend)(const pk_attend *attend, float *scratch);
 } pk_isa;
+
+/* Products with vectors of int8, each group of PK_QUANTISED columns with a factor of its own. Its panels lie as
+ * `int8.inl` says. */
+enum { PK_QUANTISED = 32, PK_MOST_WIDTH = 16 /* of any panel */ };
+
+typedef struct pk_int8 {
+    const char *name;
+    int (*width)(int64_t tokens);
+    int64_t (*panel_size)(int64_t columns, int width); /* in floats */
+    /* `tokens` vectors, at most `width`, for matrices that are stored as `matrix` is. */
+    void (*pack)(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *panel);
+    void (*multiply)(const pk_tile *tile, int64_t first, int64_t last); /* as `pk_isa`'s */
+} pk_int8;
 
 /* NULL where this machine, or the compiler, lacks it. */
 const pk_isa *pk_isa_avx512(void);
 const pk_isa *pk_isa_avx2(void);
 const pk_isa *pk_isa_baseline(void);
+const pk_int8 *pk_int8_avx512_vnni(void);
+const pk_int8 *pk_int8_avx2_vnni(void);
+const pk_int8 *pk_int8_avx2(void);
+const pk_int8 *pk_int8_baseline(void);
 
 #endif

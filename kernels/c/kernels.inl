@@ -1,6 +1,7 @@
 /* The kernels, for registers of LANES numbers. A file of an instruction set defines LANES, TABLES (a register of 16
  * numbers can be looked up in), WIDEST, WIDE and MANY, includes this, and puts `functions` into its `pk_isa`. */
 #include "isa.h"
+#include "tile.h"
 #include "vector.h"
 
 #include <math.h>
@@ -26,6 +27,33 @@ INLINE F table_of(int bits)
 }
 #endif
 
+/* What fp4's three bits below the sign stand for, twice, so that a table of 16 has the negative ones behind them. */
+INLINE F fp4_table(void)
+{
+    const float sizes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    F table;
+    for (int index = 0; index < LANES; index++)
+        table[index] = index < 8 ? sizes[index % 8] : -sizes[index % 8];
+    return table;
+}
+
+/* Number `index` of the eight of fp4 in a word. */
+INLINE F fp4(U word, int index, F table)
+{
+    const U found = word >> (4 * index);
+#if LANES == 16
+    return _mm512_permutexvar_ps((__m512i)found, table);
+#elif LANES == 8
+    const U sign = (word << (28 - 4 * index)) & 0x80000000;
+    return (F)((U)_mm256_permutevar8x32_ps(table, (__m256i)found) ^ sign);
+#else
+    (void)table;
+    const I size = (I)(found & 7), negative = -(I)((found >> 3) & 1);
+    const I twice = size + ((size > 4) & (size - 4)) + ((size > 6) & 2);
+    return __builtin_convertvector((twice ^ negative) - negative, F) * 0.5f;
+#endif
+}
+
 /* Number `index` of the 32 that `bits` words hold. Bits lie from the lowest to the highest, across words. */
 INLINE F field(const U *words, int bits, int index, F table)
 {
@@ -41,49 +69,6 @@ INLINE F field(const U *words, int bits, int index, F table)
     if (shift + bits != 32)
         found &= (1u << bits) - 1;
     return __builtin_convertvector((I)found, F);
-}
-
-/* Some lanes at the end of a matrix belong to no row. */
-INLINE F load_some(const float *p, int64_t count)
-{
-    if (count >= LANES)
-        return load(p);
-    float lanes[LANES] = {0};
-    for (int64_t lane = 0; lane < count; lane++)
-        lanes[lane] = p[lane];
-    return load(lanes);
-}
-
-INLINE void store_some(float *p, F v, int64_t count)
-{
-    if (count >= LANES) {
-        store(p, v);
-        return;
-    }
-    float lanes[LANES];
-    store(lanes, v);
-    for (int64_t lane = 0; lane < count; lane++)
-        p[lane] = lanes[lane];
-}
-
-/* What a sum begins with; `goes_on` where earlier columns are summed up in `out` already. */
-INLINE F beginning(const pk_tile *tile, int64_t token, int64_t row, int goes_on)
-{
-    const pk_matrix *matrix = tile->matrix;
-    F sum = {0};
-    if (token >= tile->tokens || row >= matrix->rows)
-        return sum;
-    if (tile->accumulate || goes_on)
-        sum = load_some(tile->out + token * tile->out_stride + row, matrix->rows - row);
-    if (matrix->addend != NULL && !goes_on)
-        sum += load(matrix->addend + row);
-    return sum;
-}
-
-INLINE void finish(const pk_tile *tile, int64_t token, int64_t row, F sum)
-{
-    if (token < tile->tokens && row < tile->matrix->rows)
-        store_some(tile->out + token * tile->out_stride + row, sum, tile->matrix->rows - row);
 }
 
 /* Products straight from the words: LANES rows with one panel */
@@ -115,6 +100,47 @@ INLINE void single_packed(const pk_tile *tile, int64_t row, const int bits)
         sum += load_as(matrix->type, matrix->biases, scale) * tile->sums[group];
     }
     finish(tile, 0, row, sum);
+}
+
+/* fp4, for one vector or a panel: a group is multiplied by its scale once, or each weight is, whichever is less work. */
+INLINE void floats4(const pk_tile *tile, int64_t panel, int64_t row, const int format, const int width)
+{
+    enum { CHAINS = 4 }; /* of additions that do not wait for each other */
+    const pk_matrix *matrix = tile->matrix;
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (matrix->columns / 8) * PK_BLOCK + lane;
+    int64_t at = block * groups * PK_BLOCK + lane;
+    const float *x = tile->panels + panel * matrix->columns * width;
+    const F table = fp4_table();
+    F sums[WIDEST];
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        sums[token] = beginning(tile, panel * width + token, row, 0);
+    for (int64_t place = 0; place < groups; place++, at += PK_BLOCK) {
+        const F scale = load_scale(format, matrix->scales, at);
+        F parts[CHAINS] = {{0}};
+        for (int word = 0; word < group / 8; word++, words += PK_BLOCK, x += 8 * width) {
+            const U held = load_words(words);
+#pragma GCC unroll 8
+            for (int index = 0; index < 8; index++) {
+                const F weight = fp4(held, index, table);
+                if (width == 1) {
+                    parts[index % CHAINS] += weight * x[index];
+                    continue;
+                }
+                const F scaled = weight * scale;
+#pragma GCC unroll 16
+                for (int token = 0; token < width; token++)
+                    sums[token] += scaled * x[index * width + token];
+            }
+        }
+        if (width == 1)
+            sums[0] += scale * ((parts[0] + parts[1]) + (parts[2] + parts[3]));
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        finish(tile, panel * width + token, row, sums[token]);
 }
 
 INLINE void packed(const pk_tile *tile, int64_t panel, int64_t row, const int bits, const int width)
@@ -199,6 +225,11 @@ INLINE void dense(const pk_tile *tile, int64_t panel, int64_t row, const int typ
         else                                                                                                           \
             packed(tile, panel, row, BITS, WIDTH);                                                                     \
     }
+#define FLOATS4(FORMAT, WIDTH)                                                                                         \
+    static void floats4_##FORMAT##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                            \
+    {                                                                                                                  \
+        floats4(tile, panel, row, FORMAT, WIDTH);                                                                      \
+    }
 #define DENSE(TYPE, WIDTH)                                                                                             \
     static void dense_##TYPE##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                                \
     {                                                                                                                  \
@@ -213,10 +244,13 @@ INLINE void dense(const pk_tile *tile, int64_t panel, int64_t row, const int typ
     PACKED(8, WIDTH)                                                                                                   \
     DENSE(0, WIDTH)                                                                                                    \
     DENSE(1, WIDTH)                                                                                                    \
-    DENSE(2, WIDTH)
+    DENSE(2, WIDTH)                                                                                                    \
+    FLOATS4(PK_MXFP4, WIDTH)                                                                                           \
+    FLOATS4(PK_NVFP4, WIDTH)
 #define NAMES(WIDTH)                                                                                                   \
     {packed_2_##WIDTH, packed_3_##WIDTH, packed_4_##WIDTH, packed_5_##WIDTH, packed_6_##WIDTH,                         \
-     packed_8_##WIDTH, dense_0_##WIDTH,  dense_1_##WIDTH,  dense_2_##WIDTH}
+     packed_8_##WIDTH, dense_0_##WIDTH,  dense_1_##WIDTH,  dense_2_##WIDTH,  floats4_PK_MXFP4_##WIDTH,                 \
+     floats4_PK_NVFP4_##WIDTH}
 
 typedef void (*straight)(const pk_tile *tile, int64_t panel, int64_t row);
 
@@ -230,7 +264,7 @@ FORMATS(8)
 FORMATS(16)
 #endif
 static const int widths[] = {1, 4, 8, 16};
-static const straight straights[][9] = {
+static const straight straights[][11] = {
     NAMES(1),
     NAMES(4),
 #if WIDEST >= 8
@@ -245,14 +279,12 @@ enum { WIDTHS = sizeof straights / sizeof *straights };
 
 static int format_of(const pk_matrix *matrix)
 {
-    switch (matrix->bits) {
-    case 2: return 0;
-    case 3: return 1;
-    case 4: return 2;
-    case 5: return 3;
-    case 6: return 4;
-    case 8: return 5;
-    default: return 6 + matrix->type;
+    static const int of_bits[] = {[2] = 0, [3] = 1, [4] = 2, [5] = 3, [6] = 4, [8] = 5};
+    switch (matrix->format) {
+    case PK_AFFINE: return of_bits[matrix->bits];
+    case PK_DENSE: return 6 + matrix->type;
+    case PK_MXFP4: return 9;
+    default: return 10;
     }
 }
 
@@ -301,6 +333,22 @@ INLINE void unpack_packed(const pk_matrix *matrix, int64_t row, int64_t from, in
     }
 }
 
+INLINE void unpack_floats4(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, const int format, float *out)
+{
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, groups = matrix->columns / group;
+    const uint32_t *words =
+        (const uint32_t *)matrix->weights + lane + (block * (matrix->columns / 8) + from / 8) * PK_BLOCK;
+    const F table = fp4_table();
+    for (int64_t column = from; column < to; column += 8, words += PK_BLOCK) {
+        const F scale = load_scale(format, matrix->scales, (block * groups + column / group) * PK_BLOCK + lane);
+        const U held = load_words(words);
+#pragma GCC unroll 8
+        for (int index = 0; index < 8; index++, out += ROWS)
+            store(out, fp4(held, index, table) * scale);
+    }
+}
+
 INLINE void unpack_dense(const pk_matrix *matrix, int64_t row, int64_t from, int64_t to, const int type, float *out)
 {
     int64_t at = (row / PK_BLOCK * matrix->columns + from) * PK_BLOCK + row % PK_BLOCK;
@@ -319,7 +367,9 @@ static void unpack(const pk_matrix *matrix, int64_t row, int64_t from, int64_t t
     case 5: unpack_packed(matrix, row, from, to, 8, out); break;
     case 6: unpack_dense(matrix, row, from, to, PK_F32, out); break;
     case 7: unpack_dense(matrix, row, from, to, PK_F16, out); break;
-    default: unpack_dense(matrix, row, from, to, PK_BF16, out);
+    case 8: unpack_dense(matrix, row, from, to, PK_BF16, out); break;
+    case 9: unpack_floats4(matrix, row, from, to, PK_MXFP4, out); break;
+    default: unpack_floats4(matrix, row, from, to, PK_NVFP4, out);
     }
 }
 
@@ -410,23 +460,54 @@ static void rms_norm(const float *x, const float *weight, float eps, int64_t siz
 
 static void layer_norm(const float *x, const float *weight, const float *bias, float eps, int64_t size, float *out)
 {
-    float total = 0.0f, squares = 0.0f;
-    for (int64_t index = 0; index < size; index++)
+    F sums = {0}, squares = {0};
+    int64_t index = 0;
+    for (; index + LANES <= size; index += LANES)
+        sums += load(x + index);
+    float total = sum_of(sums);
+    for (; index < size; index++)
         total += x[index];
     const float mean = total / (float)size;
-    for (int64_t index = 0; index < size; index++)
-        squares += (x[index] - mean) * (x[index] - mean);
-    const float factor = 1.0f / sqrtf(squares / (float)size + eps);
-    for (int64_t index = 0; index < size; index++) {
-        float normed = (x[index] - mean) * factor;
-        out[index] = normed * (weight == NULL ? 1.0f : weight[index]) + (bias == NULL ? 0.0f : bias[index]);
+    for (index = 0; index + LANES <= size; index += LANES)
+        squares += (load(x + index) - mean) * (load(x + index) - mean);
+    total = sum_of(squares);
+    for (; index < size; index++)
+        total += (x[index] - mean) * (x[index] - mean);
+    const float factor = 1.0f / sqrtf(total / (float)size + eps);
+    for (index = 0; index + LANES <= size; index += LANES) {
+        F normed = (load(x + index) - mean) * factor * (weight == NULL ? splat(1.0f) : load(weight + index));
+        store(out + index, bias == NULL ? normed : normed + load(bias + index));
+    }
+    for (; index < size; index++) {
+        float normed = (x[index] - mean) * factor * (weight == NULL ? 1.0f : weight[index]);
+        out[index] = bias == NULL ? normed : normed + bias[index];
     }
 }
+
+/* The error function, within 2e-7: Abramowitz and Stegun, 7.1.26. */
+INLINE F error_function(F x)
+{
+    const F size = larger(x, -x), t = 1.0f / (1.0f + 0.3275911f * size);
+    F sum = t * 1.061405429f - 1.453152027f;
+    sum = sum * t + 1.421413741f;
+    sum = sum * t - 0.284496736f;
+    sum = sum * t + 0.254829592f;
+    const F found = 1.0f - sum * t * exponential(-size * size);
+    return choose(x < 0.0f, -found, found);
+}
+
+/* x and gate clipped at 7, x sigmoid(1.702 x), of gpt_oss. */
+enum { OAI_LIMIT = 7 };
+static const float OAI_ALPHA = 1.702f;
+
+INLINE F smaller(F a, F b) { return -larger(-a, -b); }
 
 INLINE F activated(const int activation, F x)
 {
     if (activation == PK_SILU)
         return x / (1.0f + exponential(-x));
+    if (activation == PK_GELU)
+        return 0.5f * x * (1.0f + error_function(x * 0.7071067811865476f));
     /* gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 */
     return 0.5f * x * (1.0f + hyperbolic_tangent(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
@@ -440,17 +521,45 @@ static float activated_one(int activation, float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-static void gated(int activation, const float *gate, const float *up, int64_t count, float *out)
+static float gated_one(int activation, float gate, float up)
+{
+    if (activation != PK_SWIGLU_OAI)
+        return activated_one(activation, gate) * up;
+    gate = fminf(gate, OAI_LIMIT);
+    return (fminf(fmaxf(up, -OAI_LIMIT), OAI_LIMIT) + 1.0f) * (gate / (1.0f + expf(-OAI_ALPHA * gate)));
+}
+
+INLINE void gated_by(const int activation, const float *gate, const float *up, int64_t count, float *out)
 {
     int64_t index = 0;
-    if (activation == PK_SILU)
-        for (; index + LANES <= count; index += LANES)
-            store(out + index, activated(PK_SILU, load(gate + index)) * load(up + index));
-    if (activation == PK_GELU_TANH)
-        for (; index + LANES <= count; index += LANES)
-            store(out + index, activated(PK_GELU_TANH, load(gate + index)) * load(up + index));
+    for (; index + LANES <= count; index += LANES) {
+        const F found = activated(activation, load(gate + index));
+        store(out + index, up == NULL ? found : found * load(up + index));
+    }
     for (; index < count; index++)
-        out[index] = activated_one(activation, gate[index]) * up[index];
+        out[index] = activated_one(activation, gate[index]) * (up == NULL ? 1.0f : up[index]);
+}
+
+static void gated_oai(const float *gate, const float *up, int64_t count, float *out)
+{
+    int64_t index = 0;
+    for (; index + LANES <= count; index += LANES) {
+        F g = smaller(load(gate + index), splat(OAI_LIMIT));
+        F u = larger(smaller(load(up + index), splat(OAI_LIMIT)), splat(-OAI_LIMIT));
+        store(out + index, (u + 1.0f) * (g / (1.0f + exponential(-OAI_ALPHA * g))));
+    }
+    for (; index < count; index++)
+        out[index] = gated_one(PK_SWIGLU_OAI, gate[index], up[index]);
+}
+
+static void gated(int activation, const float *gate, const float *up, int64_t count, float *out)
+{
+    switch (activation) {
+    case PK_SILU: gated_by(PK_SILU, gate, up, count, out); break;
+    case PK_GELU_TANH: gated_by(PK_GELU_TANH, gate, up, count, out); break;
+    case PK_SWIGLU_OAI: gated_oai(gate, up, count, out); break;
+    default: gated_by(PK_GELU, gate, up, count, out);
+    }
 }
 
 /* Attention: keys are looked at in pieces of PK_KEYS, and the sums of exponentials of a query are rescaled when a piece
@@ -467,7 +576,7 @@ INLINE int64_t sees_from(const pk_attend *a, int64_t token)
     return a->window > 0 && from > 0 ? from : 0;
 }
 
-INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->start + token + 1; }
+INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->seen > 0 ? a->seen : a->start + token + 1; }
 
 static float dot(const float *a, const float *b, int dim)
 {
@@ -562,11 +671,70 @@ static void score_many(const float *query, const float *transposed, int dim, flo
         store(scores + part * LANES, sums[part]);
 }
 
+/* The 8 numbers of 4 bits of a word as bytes, the lowest first. */
+INLINE uint64_t spread(uint32_t word)
+{
+    uint64_t wide = word;
+    wide = (wide | wide << 16) & 0x0000ffff0000ffffu;
+    wide = (wide | wide << 8) & 0x00ff00ff00ff00ffu;
+    return (wide | wide << 4) & 0x0f0f0f0f0f0f0f0fu;
+}
+
+/* Packed keys or values [count, dim], from position `at` of one head on, as numbers. */
+static void unpack_positions(const pk_kv *kv, const uint32_t *words, const float *scales, const float *biases,
+                             int64_t at, int count, int dim, float *out)
+{
+    const int64_t a_position = dim * kv->bits / 32, groups = dim / kv->group;
+    uint8_t bytes[PK_MOST_DIM];
+    words += at * a_position;
+    scales += at * groups;
+    biases += at * groups;
+    for (int key = 0; key < count; key++, words += a_position, out += dim) {
+        if (kv->bits == 8)
+            memcpy(bytes, words, (size_t)dim);
+        else
+            for (int word = 0; word < a_position; word++) {
+                uint64_t eight = spread(words[word]);
+                memcpy(bytes + 8 * word, &eight, sizeof eight);
+            }
+        for (int group = 0; group < groups; group++) {
+            const F scale = splat(*scales++), bias = splat(*biases++);
+            const int first = group * (int)kv->group;
+            for (int index = first; index < first + kv->group; index += LANES) {
+                B narrow;
+                memcpy(&narrow, bytes + index, sizeof narrow);
+                store(out + index, __builtin_convertvector(narrow, F) * scale + bias);
+            }
+        }
+    }
+}
+
+/* Keys and values [count, dim] from a place on: in `memory` [2, PK_KEYS, dim] if they are packed. */
+INLINE void find_positions(const pk_attend *a, int64_t at, int count, float *memory, const float **keys,
+                           const float **values)
+{
+    const pk_kv *kv = a->kv;
+    if (kv->bits == 0) {
+        *keys = (const float *)kv->keys + a->head * kv->key_head_stride + at * a->dim;
+        *values = (const float *)kv->values + a->head * kv->value_head_stride + at * a->dim;
+        return;
+    }
+    const int64_t scales = a->head * kv->capacity * (a->dim / kv->group);
+    float *unpacked = memory + PK_KEYS * a->dim;
+    unpack_positions(kv, (const uint32_t *)kv->keys + a->head * kv->key_head_stride, kv->key_scales + scales,
+                     kv->key_biases + scales, at, count, a->dim, memory);
+    unpack_positions(kv, (const uint32_t *)kv->values + a->head * kv->value_head_stride, kv->value_scales + scales,
+                     kv->value_biases + scales, at, count, a->dim, unpacked);
+    *keys = memory;
+    *values = unpacked;
+}
+
 static void attend_piece(const pk_attend *a, int64_t position, int count, progress *states, float *scratch)
 {
-    const int64_t at = position % a->capacity;
-    const float *keys = a->keys + at * a->dim, *values = a->values + at * a->dim;
+    const float *keys, *values;
     float *scores = scratch, *transposed = scratch + PK_KEYS;
+    find_positions(a, (position + a->kv->shift) % a->kv->capacity, count, transposed + PK_KEYS * a->dim, &keys,
+                   &values);
     const int64_t queries = (a->last - a->first) * a->group;
     const int many = queries >= 12;
     if (many)
@@ -602,7 +770,7 @@ static void attend(const pk_attend *a, float *scratch)
         }
     const int64_t end = sees_to(a, a->last - 1);
     for (int64_t position = sees_from(a, a->first); position < end;) {
-        int64_t count = end - position, before_wrap = a->capacity - position % a->capacity;
+        int64_t count = end - position, before_wrap = a->kv->capacity - (position + a->kv->shift) % a->kv->capacity;
         count = count < PK_KEYS ? count : PK_KEYS;
         count = count < before_wrap ? count : before_wrap;
         attend_piece(a, position, (int)count, states, scratch);

@@ -10,21 +10,45 @@ static int64_t blocks_of(const pk_matrix *matrix) { return (matrix->rows + PK_BL
 
 static int64_t size_of(int type) { return type == PK_F32 ? 4 : 2; }
 
-static int is_packed(const pk_matrix *matrix) { return matrix->bits <= 8; }
+static int is_affine(const pk_matrix *matrix) { return matrix->format == PK_AFFINE; }
 
-static int check_packed(const pk_matrix *m)
+static int64_t words_of(const pk_matrix *m) { return blocks_of(m) * (m->columns * m->bits / 32) * PK_BLOCK; }
+
+static int64_t scales_of(const pk_matrix *m) { return blocks_of(m) * (m->columns / m->group) * PK_BLOCK; }
+
+static int check_affine(const pk_matrix *m)
 {
-    if (m->bits < 2 || m->bits == 7)
+    if (m->bits < 2 || m->bits > 8 || m->bits == 7)
         return pk_refuse("Weights are packed in 2, 3, 4, 5, 6 or 8 bits.");
     if (m->group != 32 && m->group != 64 && m->group != 128)
         return pk_refuse("Groups of packed weights have 32, 64 or 128 columns.");
     if (m->columns % m->group != 0)
         return pk_refuse("The columns of a packed matrix are whole groups.");
-    int64_t blocks = blocks_of(m), scales = blocks * (m->columns / m->group) * PK_BLOCK * size_of(m->type);
+    int64_t scales = scales_of(m) * size_of(m->type);
     if (m->scales == NULL || m->biases == NULL || m->scale_bytes < scales || m->bias_bytes < scales)
         return pk_refuse("A packed matrix has too few scales or biases for its shape.");
-    if (m->weight_bytes < blocks * (m->columns / 32 * m->bits) * PK_BLOCK * 4)
+    if (m->weight_bytes < words_of(m) * 4)
         return pk_refuse("A packed matrix has too few words for its shape.");
+    return PK_OK;
+}
+
+static int check_fp4(const pk_matrix *m)
+{
+    if (m->bits != 4 || m->group != (m->format == PK_MXFP4 ? 32 : 16))
+        return pk_refuse("MXFP4 has groups of 32 columns, NVFP4 of 16, and both have 4 bits.");
+    if (m->columns % m->group != 0)
+        return pk_refuse("The columns of a packed matrix are whole groups.");
+    if (m->scales == NULL || m->scale_bytes < scales_of(m) || m->weight_bytes < words_of(m) * 4)
+        return pk_refuse("A packed matrix has too few scales or words for its shape.");
+    return PK_OK;
+}
+
+static int check_dense(const pk_matrix *m)
+{
+    if (m->bits != 8 * size_of(m->type))
+        return pk_refuse("Dense weights have the bits of their type.");
+    if (m->weight_bytes < blocks_of(m) * m->columns * PK_BLOCK * size_of(m->type))
+        return pk_refuse("A matrix has too few weights for its shape.");
     return PK_OK;
 }
 
@@ -39,19 +63,20 @@ int pk_check(const pk_matrix *m)
         return pk_refuse("A matrix has no weights.");
     if (m->addend != NULL && m->addend_bytes < blocks_of(m) * PK_BLOCK * 4)
         return pk_refuse("The bias of a linear layer is too short for its rows.");
-    if (is_packed(m))
-        return check_packed(m);
-    if (m->bits != 8 * size_of(m->type))
-        return pk_refuse("Dense weights have the bits of their type.");
-    if (m->weight_bytes < blocks_of(m) * m->columns * PK_BLOCK * size_of(m->type))
-        return pk_refuse("A matrix has too few weights for its shape.");
-    return PK_OK;
+    switch (m->format) {
+    case PK_AFFINE: return check_affine(m);
+    case PK_DENSE: return check_dense(m);
+    case PK_MXFP4:
+    case PK_NVFP4: return check_fp4(m);
+    default: return pk_refuse("A matrix is stored in a way that is not known.");
+    }
 }
 
 /* One matrix is cut into parts of whole tiles; the parts of all matrices are the chunks of one job. */
 typedef struct product_job {
     const pk_context *context;
     const pk_products *products;
+    const pk_int8 *int8; /* or NULL: the panels are float32 */
     const float *panels, *sums;
     int64_t tokens;
     int width;
@@ -72,7 +97,10 @@ static void multiply_rows(const product_job *job, int index, int64_t first, int6
         .out = products->outs[index],
         .out_stride = products->out_strides[index],
     };
-    job->context->isa->multiply(&tile, first, last, pk_scratch_of(job->context, thread));
+    if (job->int8 != NULL)
+        job->int8->multiply(&tile, first, last);
+    else
+        job->context->isa->multiply(&tile, first, last, pk_scratch_of(job->context, thread));
 }
 
 static void multiply_part(void *argument, int64_t chunk, int thread)
@@ -96,20 +124,30 @@ static void multiply_part(void *argument, int64_t chunk, int thread)
 }
 
 typedef struct pack_job {
-    const pk_context *context;
+    const product_job *job;
     const float *x;
-    int64_t stride, tokens, columns;
-    int width;
+    int64_t stride;
     float *panels;
 } pack_job;
 
 static void pack_panel(void *argument, int64_t panel, int thread)
 {
-    const pack_job *job = argument;
+    const pack_job *packing = argument;
+    const product_job *job = packing->job;
     (void)thread;
+    const pk_matrix *matrix = job->products->matrices[0];
     const int64_t first = panel * job->width, left = job->tokens - first;
-    job->context->isa->pack(job->x + first * job->stride, job->stride, left < job->width ? left : job->width,
-                            job->columns, job->width, job->panels + first * job->columns);
+    const int64_t tokens = left < job->width ? left : job->width;
+    const float *x = packing->x + first * packing->stride;
+    if (job->int8 != NULL) {
+        const float *vectors[PK_MOST_WIDTH];
+        for (int64_t token = 0; token < tokens; token++)
+            vectors[token] = x + token * packing->stride;
+        job->int8->pack(matrix, vectors, tokens, job->width,
+                        packing->panels + panel * job->int8->panel_size(matrix->columns, job->width));
+    } else
+        job->context->isa->pack(x, packing->stride, tokens, matrix->columns, job->width,
+                                packing->panels + first * matrix->columns);
 }
 
 /* Bring the vectors into panels, or one vector's sums of groups beside it. */
@@ -117,30 +155,42 @@ static int prepare(pk_context *context, product_job *job, const pk_products *pro
 {
     const pk_matrix *matrix = products->matrices[0];
     const pk_isa *isa = context->isa;
-    if (job->width == 1) {
+    if (job->width == 1 && job->int8 == NULL) {
         if (pk_enlarge(&context->panels, &context->panels_size, matrix->columns) != PK_OK)
             return PK_REFUSED;
-        if (is_packed(matrix))
+        if (is_affine(matrix))
             isa->sum(x, matrix->columns, matrix->group, context->panels);
         job->panels = x;
         job->sums = context->panels;
         return PK_OK;
     }
-    int64_t panels = (job->tokens + job->width - 1) / job->width;
-    if (pk_enlarge(&context->panels, &context->panels_size, panels * job->width * matrix->columns) != PK_OK)
+    const int64_t panels = (job->tokens + job->width - 1) / job->width;
+    const int64_t size =
+        job->int8 != NULL ? job->int8->panel_size(matrix->columns, job->width) : job->width * matrix->columns;
+    if (pk_enlarge(&context->panels, &context->panels_size, panels * size) != PK_OK)
         return PK_REFUSED;
     job->panels = context->panels;
-    pack_job packing = {context, x, stride, job->tokens, matrix->columns, job->width, context->panels};
+    pack_job packing = {job, x, stride, context->panels};
     pk_pool_run(context->pool, pack_panel, &packing, panels);
     return PK_OK;
 }
 
-/* Matrices of other formats in one set would need other sums of groups. */
-static int are_alike(const pk_products *products)
+int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_matrix *other)
+{
+    if (one->group != other->group || is_affine(one) != is_affine(other))
+        return 0;
+    return context->int8 == NULL || (one->bits == other->bits && one->format == other->format);
+}
+
+const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix)
+{
+    return matrix->format == PK_DENSE ? NULL : context->int8;
+}
+
+static int are_alike(const pk_context *context, const pk_products *products)
 {
     for (int index = 1; index < products->count; index++)
-        if (products->matrices[index]->group != products->matrices[0]->group ||
-            is_packed(products->matrices[index]) != is_packed(products->matrices[0]))
+        if (!pk_share_panels(context, products->matrices[0], products->matrices[index]))
             return 0;
     return 1;
 }
@@ -168,12 +218,14 @@ static int multiply_apart(pk_context *context, const pk_products *products, cons
 
 int pk_multiply(pk_context *context, const pk_products *products, const float *x, int64_t stride, int64_t tokens)
 {
-    if (!are_alike(products))
+    if (!are_alike(context, products))
         return multiply_apart(context, products, x, stride, tokens);
+    const pk_int8 *int8 = pk_int8_for(context, products->matrices[0]);
     product_job job = {.context = context,
                        .products = products,
+                       .int8 = int8,
                        .tokens = tokens,
-                       .width = context->isa->width(tokens)};
+                       .width = int8 != NULL ? int8->width(tokens) : context->isa->width(tokens)};
     if (prepare(context, &job, products, x, stride) != PK_OK)
         return PK_REFUSED;
     int shared = products->gate ? 1 : products->count;
@@ -227,9 +279,29 @@ static float number_at(int type, const void *p, int64_t index)
     return found;
 }
 
+/* Numbers of 8 bits: sign, 4 bits of exponent and 3 of fraction; their places in float16 are one exponent apart. */
+static float from_e4m3(uint8_t byte)
+{
+    return from_half((uint16_t)((byte & 0x80) << 8 | (byte & 0x7f) << 7)) * 0x1p8f;
+}
+
+static float fp4_scale(const pk_matrix *m, int64_t index)
+{
+    uint8_t byte = ((const uint8_t *)m->scales)[index];
+    return m->format == PK_MXFP4 ? ldexpf(1.0f, byte - 127) : from_e4m3(byte);
+}
+
+static float weight_of(const pk_matrix *m, uint32_t found, int64_t at)
+{
+    static const float sizes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    if (is_affine(m))
+        return (float)found * number_at(m->type, m->scales, at) + number_at(m->type, m->biases, at);
+    return (found & 8 ? -sizes[found & 7] : sizes[found & 7]) * fp4_scale(m, at);
+}
+
 static void packed_row(const pk_matrix *m, int64_t block, int64_t lane, float *out)
 {
-    const uint32_t *words = (const uint32_t *)m->weights + block * (m->columns / 32 * m->bits) * PK_BLOCK + lane;
+    const uint32_t *words = (const uint32_t *)m->weights + block * (m->columns * m->bits / 32) * PK_BLOCK + lane;
     const int64_t groups = m->columns / m->group;
     for (int64_t column = 0; column < m->columns; column++) {
         int64_t bit = column * m->bits, word = bit / 32, shift = bit % 32;
@@ -237,8 +309,7 @@ static void packed_row(const pk_matrix *m, int64_t block, int64_t lane, float *o
         if (shift + m->bits > 32)
             found |= words[(word + 1) * PK_BLOCK] << (32 - shift);
         found &= (1u << m->bits) - 1;
-        int64_t at = (block * groups + column / m->group) * PK_BLOCK + lane;
-        out[column] = (float)found * number_at(m->type, m->scales, at) + number_at(m->type, m->biases, at);
+        out[column] = weight_of(m, found, (block * groups + column / m->group) * PK_BLOCK + lane);
     }
 }
 
@@ -251,7 +322,7 @@ int pk_rows(const pk_matrix *matrix, const int32_t *indexes, int64_t count, floa
         if (row < 0 || row >= matrix->rows)
             return pk_refuse("A token is not one of the vocabulary.");
         int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK;
-        if (is_packed(matrix))
+        if (matrix->format != PK_DENSE)
             packed_row(matrix, block, lane, out);
         else
             for (int64_t column = 0; column < matrix->columns; column++)

@@ -1,5 +1,8 @@
 /* Vectors of LANES numbers, by the vector extensions of GCC and Clang. A file defines LANES before it includes this;
  * what they cannot say is written with intrinsics of the instruction set that the file is compiled for. */
+#ifndef PK_VECTOR_H
+#define PK_VECTOR_H
+
 #include <stdint.h>
 #include <string.h>
 #if defined(__AVX2__)
@@ -12,9 +15,11 @@ typedef float F __attribute__((vector_size(LANES * 4)));
 typedef uint32_t U __attribute__((vector_size(LANES * 4)));
 typedef int32_t I __attribute__((vector_size(LANES * 4)));
 typedef uint16_t H __attribute__((vector_size(LANES * 2)));
+typedef uint8_t B __attribute__((vector_size(LANES)));
 typedef float F_memory __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint32_t U_memory __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t H_memory __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef uint8_t B_memory __attribute__((vector_size(LANES), aligned(1), may_alias));
 
 INLINE F load(const float *p) { return *(const F_memory *)p; }
 INLINE void store(float *p, F v) { *(F_memory *)p = v; }
@@ -57,6 +62,16 @@ INLINE F load_as(int type, const void *p, int64_t index)
         return load((const float *)p + index);
     H v = *(const H_memory *)((const uint16_t *)p + index);
     return type == PK_F16 ? from_float16(v) : from_bfloat16(v);
+}
+
+/* LANES scales of fp4, from element `index` on: powers of two less 127 (MXFP4), or numbers of sign, 4 bits of exponent and
+ * 3 of fraction (NVFP4), whose places in float16 are 2^8 apart. */
+INLINE F load_scale(const int format, const void *p, int64_t index)
+{
+    U byte = __builtin_convertvector(*(const B_memory *)((const uint8_t *)p + index), U);
+    if (format == PK_MXFP4)
+        return (F)((byte << 23) | ((U)(byte == 0) & 0x400000));
+    return from_float16(__builtin_convertvector(((byte & 0x80) << 8) | ((byte & 0x7f) << 7), H)) * 0x1p8f;
 }
 
 INLINE float sum_of(F v)
@@ -107,3 +122,5 @@ INLINE F exponential(F x)
 }
 
 INLINE F hyperbolic_tangent(F x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }
+
+#endif

@@ -4,21 +4,34 @@ Weights are given as MLX stores them, as numpy arrays: packed words as uint32, s
 bfloat16, which numpy lacks, as its bits in uint16.
 """
 
-from pippin_kernels.binding import Kernels, instruction_sets, why_unavailable
-from pippin_kernels.decoder import Decoder, Layer, Rope, Shape
+from pippin_kernels.binding import Kernels, Step, instruction_sets, int8_sets, why_unavailable
+from pippin_kernels.decoder import PROJECTIONS, Addition, Decoder, Layer, Network, Projection, Rope, Shape
+from pippin_kernels.encoder import Encoder, EncoderLayer
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import KV
-from pippin_kernels.matrix import Matrix
+from pippin_kernels.kv import KV, AnyKV, PackedKV
+from pippin_kernels.matrix import Experts, Matrix, Stack
 
 __all__ = [
     "KV",
+    "PROJECTIONS",
+    "Addition",
+    "AnyKV",
     "Decoder",
+    "Encoder",
+    "EncoderLayer",
+    "Experts",
     "KernelError",
     "Kernels",
     "Layer",
     "Matrix",
+    "Network",
+    "PackedKV",
+    "Projection",
     "Rope",
     "Shape",
+    "Stack",
+    "Step",
     "instruction_sets",
+    "int8_sets",
     "why_unavailable",
 ]

@@ -1,6 +1,7 @@
 """The library's functions, on numpy arrays."""
 
 import ctypes as c
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -9,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import KV
-from pippin_kernels.matrix import Array, Matrix, address
-from pippin_kernels.structures import ABI, CKV, CMatrix, CRope, CShape
+from pippin_kernels.kv import AnyKV, describe
+from pippin_kernels.matrix import Array, Experts, Matrix, address
+from pippin_kernels.structures import (
+    ABI,
+    CAddition,
+    CEncoderShape,
+    CExperts,
+    CMatrix,
+    CRope,
+    CShape,
+    CStep,
+)
 
-Activation = Literal["silu", "gelu_tanh", "gelu"]
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu")
+Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu", "swiglu_oai")
 
 Floats = NDArray[np.float32]
 
@@ -23,6 +33,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_abi": (I32,),
     "pk_refusal": (c.c_char_p,),
     "pk_instruction_set": (c.c_char_p, I32),
+    "pk_int8_set": (c.c_char_p, I32),
+    "pk_round_activations": (I32, P, c.c_char_p),
     "pk_open": (P, I32, c.c_char_p),
     "pk_close": (None, P),
     "pk_used": (c.c_char_p, P),
@@ -33,10 +45,16 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_layer_norm": (None, P, P, P, P, F32, I64, I64, P),
     "pk_gated": (None, P, I32, P, P, I64, P),
     "pk_rotate": (I32, c.POINTER(CRope), P, I64, I64, I64, P),
-    "pk_attention": (I32, P, c.POINTER(CKV), P, I64, I64, I64, I64, I64, P, I64, P, F32, F32, P),
+    "pk_attention": (I32, P, c.POINTER(CStep), P, I64, I64, I64, I64, P, F32, F32, P),
+    "pk_mixture": (I32, P, c.POINTER(CExperts), I32, P, I64, P, P),
     "pk_decoder_open": (P, P, c.POINTER(CShape)),
     "pk_decoder_close": (None, P),
-    "pk_decoder_run": (I32, P, P, I64, I64, P, P, P),
+    "pk_decoder_adapt": (I32, P, I32, I32, c.POINTER(CAddition), I32),
+    "pk_decoder_run": (I32, P, c.POINTER(CStep), P, P),
+    "pk_decoder_layer": (I32, P, I32, c.POINTER(CStep), P),
+    "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),
+    "pk_encoder_close": (None, P),
+    "pk_encoder_run": (I32, P, P, I64, P),
 }
 
 
@@ -69,6 +87,14 @@ def instruction_sets() -> list[str]:
     return found
 
 
+def int8_sets() -> list[str]:
+    """The ways in which this machine can multiply int8, best first."""
+    found: list[str] = []
+    while (name := library().pk_int8_set(len(found))) is not None:
+        found.append(name.decode())
+    return found
+
+
 def check(result: Any) -> Any:
     """What a function gave, unless it refused. Raises `KernelError`."""
     if result is None or result == -1:
@@ -95,6 +121,13 @@ class Kernels:
     def instruction_set(self) -> str:
         name: bytes = self.library.pk_used(self.context)
         return name.decode()
+
+    def round_activations(self, int8_set: str | None = None) -> None:
+        """Round vectors that packed weights are multiplied with to int8 from here on, each 32 columns with a factor of
+        their own: quicker, and not exact. `int8_set` None takes the best. Raises `KernelError`."""
+        check(
+            self.library.pk_round_activations(self.context, None if int8_set is None else int8_set.encode())
+        )
 
     def close(self) -> None:
         """End the threads. Doing so twice is doing so once."""
@@ -153,10 +186,28 @@ class Kernels:
         self.library.pk_gated(self.context, which, address(gate), address(up), gate.size, address(out))
         return out
 
+    def mixture(
+        self, experts: Experts, activation: Activation, x: Floats, chosen: NDArray[np.int32] | None = None
+    ) -> Floats:
+        """Of vectors [tokens, hidden], what the experts that the router chooses give together: [tokens, hidden]. With
+        `chosen` [tokens, k], what each of those named gives: [tokens, k, hidden]."""
+        x = contiguous(x)
+        if x.ndim != 2 or x.shape[1] != experts.hidden:
+            raise KernelError("The vectors of a mixture do not have the size of its matrices.")
+        if chosen is not None:
+            chosen = np.ascontiguousarray(chosen, np.int32)
+            if chosen.shape != (len(x), experts.chosen):
+                raise KernelError("Each vector goes through as many experts as the mixture chooses.")
+        out = np.empty(x.shape if chosen is None else (*chosen.shape, experts.hidden), np.float32)
+        which = ACTIVATIONS.index(activation)
+        arguments = experts.structure(), which, address(x), len(x), address(chosen), address(out)
+        check(self.library.pk_mixture(self.context, *arguments))
+        return out
+
     def attention(
         self,
         queries: Floats,
-        kv: KV,
+        kv: AnyKV,
         starts: Array,
         *,
         scale: float,
@@ -167,31 +218,52 @@ class Kernels:
         """Of queries [slots, count, heads, head_dim] over a `KV`, in which their own keys and values lie already."""
         queries = contiguous(queries)
         slots, count, heads, dim = queries.shape
-        starts = np.ascontiguousarray(starts, np.int64)
-        if starts.shape != (slots,) or kv.keys.shape[0] < slots or kv.keys.shape[3] != dim:
+        if kv.sequences != slots or kv.heads[1] != dim:
             raise KernelError("The queries do not fit the keys.")
         sinks = None if sinks is None else contiguous(sinks)
         if sinks is not None and sinks.shape != (heads,):
             raise KernelError("There is a sink for each head.")
+        step = Step(starts=starts, counts=[count] * slots, kv=[[kv]])
         out = np.empty_like(queries)
-        arguments = (
-            slots,
-            count,
-            heads,
-            kv.keys.shape[1],
-            dim,
-            address(starts),
-            window,
-            address(sinks),
-            scale,
-            softcap,
-        )
+        shape = heads, kv.heads[0], dim, window, address(sinks), scale, softcap
         check(
-            self.library.pk_attention(
-                self.context, kv.structure(), address(queries), *arguments, address(out)
-            )
+            self.library.pk_attention(self.context, step.structure(), address(queries), *shape, address(out))
         )
         return out
+
+
+class Step:
+    """What a step adds to which sequences: `counts[i]` tokens to the `starts[i]` that sequence i has. `kv` has an entry
+    for each layer, which lists where the sequences lie, `adapters` one for each sequence: 0 for none."""
+
+    def __init__(
+        self,
+        *,
+        starts: Sequence[int] | Array,
+        counts: Sequence[int],
+        kv: Sequence[Sequence[AnyKV]],
+        adapters: Sequence[int] | None = None,
+    ) -> None:
+        """Raises `KernelError` for parts that do not fit each other."""
+        self.starts = np.array(starts, np.int64)
+        self.counts = np.array(counts, np.int64)
+        self.adapters = None if adapters is None else np.array(adapters, np.int32)
+        sequences = len(self.starts)
+        alike = self.adapters is None or self.adapters.shape == self.starts.shape
+        whole = all(sum(part.sequences for part in layer) == sequences for layer in kv)
+        if self.counts.shape != (sequences,) or not whole or not alike:
+            raise KernelError("A step takes a start, a count, and keys and values for each sequence.")
+        self.held = kv  # whose memory the table names
+        self.table = describe([part for layer in kv for part in layer])
+
+    @property
+    def tokens(self) -> int:
+        return int(self.counts.sum())
+
+    def structure(self) -> CStep:
+        """As the library sees it; good as long as the step is held."""
+        parts = self.starts, self.counts, self.adapters, self.table
+        return CStep(*(address(part) for part in parts), len(self.starts))
 
 
 def contiguous(x: Array) -> Floats:

@@ -1,15 +1,16 @@
 """A decoder of whole layers: its description, and its steps."""
 
+import ctypes as c
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin_kernels.binding import ACTIVATIONS, Activation, Floats, KernelError, Kernels, check
-from pippin_kernels.kv import KV, describe
-from pippin_kernels.matrix import Matrix, address
-from pippin_kernels.structures import CLayer, CRope, CShape
+from pippin_kernels.binding import ACTIVATIONS, Activation, Floats, KernelError, Kernels, Step, check
+from pippin_kernels.matrix import Experts, Matrix, address
+from pippin_kernels.structures import CAddition, CLayer, CMatrix, CRope, CShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,19 @@ class Rope:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Network:
+    """down(activation(gate(x)) * up(x))"""
+
+    gate: Matrix
+    up: Matrix
+    down: Matrix
+
+    @property
+    def nbytes(self) -> int:
+        return self.gate.nbytes + self.up.nbytes + self.down.nbytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
     """Norms are float32 [hidden], those of queries and keys [head_dim], sinks [heads]; None where there is none."""
 
@@ -34,9 +48,7 @@ class Layer:
     key: Matrix
     value: Matrix
     output: Matrix
-    gate: Matrix
-    up: Matrix
-    down: Matrix
+    network: Network | Experts
     input_norm: Floats
     mlp_norm: Floats
     attention_out_norm: Floats | None = None
@@ -46,6 +58,18 @@ class Layer:
     sinks: Floats | None = None
     rope: int | None = 0  # which of the decoder's
     window: int = 0  # tokens that a query sees; 0 for all
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What an adapter adds to a product: up (down x), of rank down.rows."""
+
+    down: Matrix
+    up: Matrix
+
+    def structure(self) -> CAddition:
+        """As the library sees it; good as long as the addition is held."""
+        return CAddition(self.down.structure(), self.up.structure())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +94,14 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        matrices = [getattr(layer, name) for layer in self.layers for name in MATRICES]
+        matrices = [getattr(layer, name) for layer in self.layers for name in (*ATTENTION, "network")]
         return self.embedding.nbytes + sum(matrix.nbytes for matrix in matrices)
 
 
-MATRICES = ("query", "key", "value", "output", "gate", "up", "down")
+ATTENTION = ("query", "key", "value", "output")
+NETWORK = ("gate", "up", "down")
+Projection = Literal["query", "key", "value", "output", "gate", "up", "down"]
+PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm", "query_norm", "key_norm", "sinks")
 
 
@@ -86,9 +113,12 @@ class Decoder:
         self.shape = shape
         self.kernels = kernels
         self._check_norms()
-        layers = (CLayer * len(shape.layers))(*map(_layer, shape.layers))
+        experts = [
+            c.pointer(layer.network.structure()) if isinstance(layer.network, Experts) else None
+            for layer in shape.layers
+        ]
+        layers = (CLayer * len(shape.layers))(*map(_layer, shape.layers, experts))
         ropes = (CRope * len(shape.ropes))(*(rope.structure() for rope in shape.ropes))
-        first = shape.layers[0]
         structure = CShape(
             shape.embedding.structure(),
             address(shape.final_norm),
@@ -97,7 +127,6 @@ class Decoder:
             len(layers),
             len(ropes),
             shape.hidden,
-            first.gate.rows,
             shape.heads,
             shape.kv_heads,
             shape.head_dim,
@@ -108,6 +137,7 @@ class Decoder:
             shape.embedding_scale,
             shape.residual_scale,
         )
+        self._additions: dict[tuple[int, Projection], Sequence[Addition | None]] = {}
         self._decoder: int | None = check(kernels.library.pk_decoder_open(kernels.context, structure))
 
     def _check_norms(self) -> None:
@@ -123,24 +153,49 @@ class Decoder:
             if not np.isfinite(norm).all():
                 raise KernelError("A norm holds numbers that are not finite: the file is damaged.")
 
-    def run(self, tokens: NDArray[np.int32], starts: Sequence[int], kv: Sequence[KV]) -> Floats:
-        """Run tokens [slots, count]; those of slot i follow starts[i] earlier ones. Their keys and values are written
-        into `kv`, one for each layer. Gives the normed states [slots, count, hidden]. Raises `KernelError`."""
+    def adapt(self, layer: int, projection: Projection, additions: Sequence[Addition | None]) -> None:
+        """From now on adapter i + 1 adds this to a projection of a layer. Raises `KernelError` where it does not
+        fit."""
+        table = (CAddition * len(additions))(
+            *(
+                CAddition() if each is None else CAddition(each.down.structure(), each.up.structure())
+                for each in additions
+            )
+        )
+        which = PROJECTIONS.index(projection)
+        check(self.kernels.library.pk_decoder_adapt(self._open(), layer, which, table, len(additions)))
+        self._additions[layer, projection] = additions  # whose memory is used from now on
+
+    def run(self, tokens: NDArray[np.int32], step: Step) -> Floats:
+        """Run tokens [all of the step]: their keys and values are written into the step's. Gives the normed states
+        [tokens, hidden]. Raises `KernelError`."""
+        tokens = np.ascontiguousarray(tokens, np.int32)
+        self._check_step(step, len(self.shape.layers))
+        if tokens.shape != (step.tokens,):
+            raise KernelError("A step has as many tokens as its sequences take.")
+        hidden = np.empty((step.tokens, self.shape.hidden), np.float32)
+        structure = step.structure()
+        check(self.kernels.library.pk_decoder_run(self._open(), structure, address(tokens), address(hidden)))
+        return hidden
+
+    def run_layer(self, layer: int, states: Floats, step: Step) -> Floats:
+        """States [tokens of the step, hidden] after one layer, whose keys and values alone the step has."""
+        states = np.array(states, np.float32)
+        self._check_step(step, 1)
+        if states.shape != (step.tokens, self.shape.hidden):
+            raise KernelError("A layer takes a state for each token of the step.")
+        check(self.kernels.library.pk_decoder_layer(self._open(), layer, step.structure(), address(states)))
+        return states
+
+    def _check_step(self, step: Step, layers: int) -> None:
+        heads = self.shape.kv_heads, self.shape.head_dim
+        if len(step.held) != layers or any(part.heads != heads for layer in step.held for part in layer):
+            raise KernelError("Keys and values do not have the layers and heads of the decoder.")
+
+    def _open(self) -> int:
         if self._decoder is None:
             raise KernelError("The decoder was closed.")
-        shape = self.shape
-        tokens = np.ascontiguousarray(tokens, np.int32)
-        slots, count = tokens.shape
-        first = np.array(starts, np.int64)
-        if first.shape != (slots,) or len(kv) != len(shape.layers):
-            raise KernelError("A step takes a start for each slot, and keys and values for each layer.")
-        table = describe(kv)
-        if kv[0].keys.shape[0] < slots or kv[0].keys.shape[1::2] != (shape.kv_heads, shape.head_dim):
-            raise KernelError("Keys and values do not have the slots and heads of the step.")
-        hidden = np.empty((slots, count, shape.hidden), np.float32)
-        arguments = address(tokens), slots, count, address(first), address(table), address(hidden)
-        check(self.kernels.library.pk_decoder_run(self._decoder, *arguments))
-        return hidden
+        return self._decoder
 
     def close(self) -> None:
         if self._decoder is not None:
@@ -152,7 +207,12 @@ class Decoder:
             self.close()
 
 
-def _layer(layer: Layer) -> CLayer:
-    matrices = [getattr(layer, name).structure() for name in MATRICES]
+def _layer(layer: Layer, experts: Any) -> CLayer:
+    matrices = [getattr(layer, name).structure() for name in ATTENTION]
+    network = layer.network
+    if isinstance(network, Network):
+        matrices += [getattr(network, name).structure() for name in NETWORK]
+    else:
+        matrices += [CMatrix()] * len(NETWORK)
     norms = [address(getattr(layer, name)) for name in NORMS]
-    return CLayer(*matrices, *norms, -1 if layer.rope is None else layer.rope, layer.window)
+    return CLayer(*matrices, *norms, experts, -1 if layer.rope is None else layer.rope, layer.window)

@@ -2,43 +2,113 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
-from pippin_kernels.structures import CKV
+from pippin_kernels.structures import KV_FIELDS
 
 Floats = NDArray[np.float32]
+Array = NDArray[Any]
+
+KV_BITS = (4, 8)
+KV_GROUPS = (32, 64, 128)
 
 
 @dataclass(frozen=True)
 class KV:
-    """Keys and values of a layer, float32 [slots, heads, capacity, head_dim] each, to be written in place."""
+    """Keys and values of some sequences in one layer, float32 [sequences, heads, capacity, head_dim] each, to be
+    written in place. Position p lies at (p + shift) modulo the capacity."""
 
     keys: Floats
     values: Floats
+    shift: int = 0
 
-    def structure(self) -> CKV:
+    @property
+    def sequences(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """How many, and of which size."""
+        return self.keys.shape[1], self.keys.shape[3]
+
+    def layout(self) -> "Layout":
         """Raises `KernelError` for memory that is not laid out so, or may not be written."""
-        return CKV.from_buffer_copy(describe([self]))
-
-
-def describe(layers: Sequence[KV]) -> NDArray[np.int64]:
-    """The library's description of each layer, [layers, 7]; good as long as the arrays are held. Raises `KernelError`
-    for memory that is not laid out as a `KV` is, or not alike in all layers."""
-    first = layers[0].keys
-    found = np.empty((len(layers), 7), np.int64)  # two addresses, four strides, the capacity
-    for index, layer in enumerate(layers):
-        for place, array in enumerate((layer.keys, layer.values)):
+        for array in (self.keys, self.values):
             right = array.ndim == 4 and array.dtype == np.float32 and array.flags.writeable
-            if not right or array.shape != first.shape or array.strides[2:] != (array.shape[3] * 4, 4):
+            if not right or array.shape != self.keys.shape or array.strides[2:] != (array.shape[3] * 4, 4):
                 raise KernelError(
                     "Keys and values are float32 [slots, heads, capacity, head_dim] without gaps."
                 )
             if array.strides[1] <= 0 or (array.strides[0] <= 0 and array.shape[0] > 1):
                 raise KernelError("Heads of keys and values lie one behind the other.")
-            found[index, place] = array.__array_interface__["data"][0]
-            found[index, 2 + 2 * place : 4 + 2 * place] = array.strides[0] // 4, array.strides[1] // 4
-    found[:, 6] = first.shape[2]
-    return found
+        heads = self.keys.strides[1] // 4, self.values.strides[1] // 4
+        capacity = self.keys.shape[2]
+        rest = (*heads, capacity, self.shift % max(capacity, 1), 0, 0)
+        return _layout((self.keys, self.values), rest)
+
+
+@dataclass(frozen=True)
+class PackedKV:
+    """As `KV`, quantised as MLX does it: of keys and of values the packed words, uint32 [sequences, heads, capacity,
+    words], and scales and biases, float32 [sequences, heads, capacity, groups]."""
+
+    parts: tuple[Array, Array, Array, Array, Array, Array]
+    bits: int
+    group: int
+
+    @property
+    def sequences(self) -> int:
+        return self.parts[0].shape[0]
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        return self.parts[0].shape[1], self.parts[0].shape[3] * 32 // self.bits
+
+    def layout(self) -> "Layout":
+        """As `KV.layout`."""
+        if self.bits not in KV_BITS or self.group not in KV_GROUPS:
+            raise KernelError("Keys and values are packed in 4 or 8 bits, in groups of 32, 64 or 128.")
+        words, scales, *_ = self.parts
+        groups = self.heads[1] // self.group
+        for index, array in enumerate(self.parts):
+            like, dtype = (words, np.uint32) if index % 3 == 0 else (scales, np.float32)
+            if array.shape != like.shape or array.dtype != dtype or not array.flags.writeable:
+                raise KernelError(
+                    "Packed keys and values are uint32 words with scales and biases of float32."
+                )
+            # The sequences of a slice lie apart; what one has lies without gaps.
+            if not array[:1].flags.c_contiguous:
+                raise KernelError("Packed keys and values of a sequence lie without gaps.")
+        if scales.shape != (*words.shape[:3], groups) or groups * self.group != self.heads[1]:
+            raise KernelError("Packed keys and values have a scale for each group.")
+        head = words.shape[2] * words.shape[3]
+        keys, key_scales, key_biases, values, value_scales, value_biases = self.parts
+        ordered = [keys, values, key_scales, key_biases, value_scales, value_biases]
+        return _layout(ordered, (head, head, words.shape[2], 0, self.bits, self.group))
+
+
+AnyKV = KV | PackedKV
+
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""What the library is told of the first sequence, and by how much that grows from one to the next."""
+
+
+def _layout(arrays: Sequence[Array], rest: tuple[int, ...]) -> Layout:
+    missing = (0,) * (KV_FIELDS - len(rest) - len(arrays))
+    first = tuple(array.__array_interface__["data"][0] for array in arrays)
+    return (*first, *missing, *rest), (*(array.strides[0] for array in arrays), *missing, *(0,) * len(rest))
+
+
+def describe(parts: Sequence[AnyKV]) -> NDArray[np.int64]:
+    """The library's description of each sequence of all parts, [sequences, fields]; good as long as the arrays are
+    held. Raises `KernelError`."""
+    first, growth = np.array([part.layout() for part in parts], np.int64).swapaxes(0, 1)
+    counts = [part.sequences for part in parts]
+    places = np.concatenate([np.arange(count) for count in counts])
+    found: NDArray[np.int64] = np.repeat(first, counts, axis=0)
+    return found + np.repeat(growth, counts, axis=0) * places[:, None]

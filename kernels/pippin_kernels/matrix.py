@@ -1,25 +1,31 @@
 """Matrices that vectors are multiplied with, in blocks of 16 rows."""
 
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin_kernels.structures import BLOCK, CMatrix
+from pippin_kernels.structures import BLOCK, CExperts, CMatrix
 
 Array = NDArray[Any]
 
 ALIGNMENT = 64  # bytes: a line of the cache
 TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
+BYTES = np.dtype(np.uint8)
+Format = Literal["affine", "dense", "mxfp4", "nvfp4"]
+Float4 = Literal["mxfp4", "nvfp4"]
+FORMATS: tuple[Format, ...] = ("affine", "dense", "mxfp4", "nvfp4")
+FLOAT4_GROUPS: dict[Float4, int] = {"mxfp4": 32, "nvfp4": 16}
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix [rows, columns] in the layout of the kernels. Made by `packed` or `dense`, which check what they are
-    given, so that the kernels never read beyond it."""
+    """A matrix [rows, columns] in the layout of the kernels. Made by `packed`, `float4` or `dense`, which check what
+    they are given, so that the kernels never read beyond it."""
 
     weights: Array
     scales: Array | None
@@ -27,6 +33,7 @@ class Matrix:
     addend: NDArray[np.float32] | None
     rows: int
     columns: int
+    format: Format
     bits: int
     group: int
 
@@ -56,7 +63,37 @@ class Matrix:
             addend=_padded(addend, rows),
             rows=rows,
             columns=columns,
+            format="affine",
             bits=bits,
+            group=group,
+        )
+
+    @classmethod
+    def float4(cls, words: Array, scales: Array, *, format: Float4, addend: Array | None = None) -> Self:
+        """From MLX's quantisations to floating-point numbers of 4 bits: words [rows, columns / 8], and scales uint8
+        [rows, columns / 32] (mxfp4) or [rows, columns / 16] (nvfp4). Raises `ValueError` for what cannot be such."""
+        group = FLOAT4_GROUPS[format]
+        if words.ndim != 2 or words.dtype != np.uint32 or 0 in words.shape:
+            raise ValueError(
+                f"{format} weights are uint32 [rows, words], not {words.dtype} {list(words.shape)}"
+            )
+        rows, columns = words.shape[0], words.shape[1] * 8
+        if columns % group or scales.shape != (rows, columns // group) or scales.dtype != BYTES:
+            raise ValueError(
+                f"scales {list(scales.shape)} of {scales.dtype} do not fit {format} weights [{rows}, {columns}]"
+            )
+        # In both, what is not a finite number has all bits set but for E4M3's sign.
+        if bool(np.any(scales == 0xFF if format == "mxfp4" else scales & 0x7F == 0x7F)):
+            raise ValueError("scales hold numbers that are not finite: the file is damaged")
+        return cls(
+            weights=_blocked(words),
+            scales=_blocked(scales),
+            biases=None,
+            addend=_padded(addend, rows),
+            rows=rows,
+            columns=columns,
+            format=format,
+            bits=4,
             group=group,
         )
 
@@ -73,6 +110,7 @@ class Matrix:
             addend=_padded(addend, weights.shape[0]),
             rows=weights.shape[0],
             columns=weights.shape[1],
+            format="dense",
             bits=weights.dtype.itemsize * 8,
             group=0,
         )
@@ -84,7 +122,7 @@ class Matrix:
 
     def structure(self) -> CMatrix:
         """As the library sees it; good as long as the matrix is held."""
-        numbers = self.weights if self.scales is None else self.scales
+        numbers = self.weights if self.format == "dense" else self.biases
         return CMatrix(
             address(self.weights),
             address(self.scales),
@@ -98,8 +136,66 @@ class Matrix:
             ),
             self.bits,
             self.group,
-            TYPES[numbers.dtype],
+            0 if numbers is None else TYPES[numbers.dtype],
+            FORMATS.index(self.format),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """The networks of a mixture, of which a router chooses for each token: matrices of all of them, one behind the
+    other."""
+
+    router: Matrix | None  # None where others choose
+    gate: "Stack"
+    up: "Stack"
+    down: "Stack"
+    chosen: int  # networks that a token goes through
+    normalized: bool = True  # the weights of those chosen are 1 together
+
+    @property
+    def hidden(self) -> int:
+        return self.gate.matrix.columns
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.router, self.gate.matrix, self.up.matrix, self.down.matrix)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def structure(self) -> CExperts:
+        """As the library sees it; good as long as the experts are held. Raises `ValueError` for counts that differ."""
+        counts = {self.gate.count, self.up.count, self.down.count}
+        if self.router is not None:
+            counts.add(self.router.rows)
+        if len(counts) != 1:
+            raise ValueError("a mixture has as many matrices as its router has rows")
+        router = CMatrix() if self.router is None else self.router.structure()
+        structures = (stack.matrix.structure() for stack in (self.gate, self.up, self.down))
+        return CExperts(router, *structures, self.gate.count, self.chosen, self.normalized)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """As many matrices of one shape, one behind the other: `matrix` has the shape of one and the memory of all."""
+
+    matrix: Matrix
+    count: int
+
+    @classmethod
+    def of(cls, count: int, make: Callable[[int], Matrix]) -> Self:
+        """`make` gives each of them. They lie there twice one at a time."""
+        first = make(0)
+        held = {name: getattr(first, name) for name in ("weights", "scales", "biases", "addend")}
+        all_of = {
+            name: None if array is None else aligned((count, *array.shape), array.dtype)
+            for name, array in held.items()
+        }
+        for index in range(count):
+            one = first if index == 0 else make(index)
+            for name, whole in all_of.items():
+                if whole is not None:
+                    whole[index] = getattr(one, name)
+        return cls(replace(first, **all_of), count)
 
 
 def address(array: Array | None) -> int | None:

@@ -2,7 +2,7 @@
 
 import ctypes as c
 
-ABI = 1
+ABI = 3
 BLOCK = 16
 
 
@@ -21,6 +21,7 @@ class CMatrix(c.Structure):
         ("bits", c.c_int32),
         ("group", c.c_int32),
         ("type", c.c_int32),
+        ("format", c.c_int32),
     ]
 
 
@@ -34,11 +35,19 @@ class CRope(c.Structure):
     ]
 
 
+class CExperts(c.Structure):
+    _fields_ = [
+        *((name, CMatrix) for name in ("router", "gate", "up", "down")),
+        *((name, c.c_int32) for name in ("count", "chosen", "normalized")),
+    ]
+
+
 class CLayer(c.Structure):
     _fields_ = [
         *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         *((name, c.c_void_p) for name in ("input_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")),
         *((name, c.c_void_p) for name in ("query_norm", "key_norm", "sinks")),
+        ("experts", c.POINTER(CExperts)),
         ("rope", c.c_int32),
         ("window", c.c_int32),
     ]
@@ -50,17 +59,43 @@ class CShape(c.Structure):
         ("final_norm", c.c_void_p),
         ("layers", c.POINTER(CLayer)),
         ("ropes", c.POINTER(CRope)),
-        *((name, c.c_int32) for name in ("layer_count", "rope_count", "hidden", "intermediate")),
+        *((name, c.c_int32) for name in ("layer_count", "rope_count", "hidden")),
         *((name, c.c_int32) for name in ("heads", "kv_heads", "head_dim", "activation")),
         *((name, c.c_float) for name in ("norm_eps", "attention_scale", "attention_softcap")),
         *((name, c.c_float) for name in ("embedding_scale", "residual_scale")),
     ]
 
 
-class CKV(c.Structure):
+class CAddition(c.Structure):
+    _fields_ = [("down", CMatrix), ("up", CMatrix)]
+
+
+class CEncoderLayer(c.Structure):
     _fields_ = [
-        ("keys", c.c_void_p),
-        ("values", c.c_void_p),
-        *((name, c.c_int64) for name in ("key_slot_stride", "key_head_stride")),
-        *((name, c.c_int64) for name in ("value_slot_stride", "value_head_stride", "capacity")),
+        *((name, CMatrix) for name in ("query", "key", "value", "output", "up", "down")),
+        *(
+            (name, c.c_void_p)
+            for name in ("attention_norm", "attention_norm_bias", "mlp_norm", "mlp_norm_bias")
+        ),
     ]
+
+
+class CEncoderShape(c.Structure):
+    _fields_ = [
+        ("layers", c.POINTER(CEncoderLayer)),
+        *((name, c.c_int32) for name in ("layer_count", "hidden", "intermediate")),
+        *((name, c.c_int32) for name in ("heads", "head_dim", "activation")),
+        ("norm_eps", c.c_float),
+        ("attention_scale", c.c_float),
+    ]
+
+
+class CStep(c.Structure):
+    _fields_ = [
+        *((name, c.c_void_p) for name in ("starts", "counts", "adapters", "kv")),
+        ("sequences", c.c_int64),
+    ]
+
+
+KV_FIELDS = 12
+"""Numbers of 64 bits in a `pk_kv`: six addresses, two strides, capacity, shift, bits, group."""

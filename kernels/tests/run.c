@@ -36,8 +36,9 @@ static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, i
 {
     int64_t blocks = (rows + PK_BLOCK - 1) / PK_BLOCK, size = type == PK_F32 ? 4 : 2;
     pk_matrix m = {.rows = rows, .columns = columns, .bits = bits, .group = group, .type = type};
+    m.format = bits > 8 ? PK_DENSE : PK_AFFINE;
     if (bits <= 8) {
-        m.weight_bytes = blocks * columns / 32 * bits * PK_BLOCK * 4;
+        m.weight_bytes = blocks * (columns * bits / 32) * PK_BLOCK * 4;
         uint32_t *words = malloc((size_t)m.weight_bytes);
         for (int64_t index = 0; index < m.weight_bytes / 4; index++)
             words[index] = state = state * 1664525u + 1013904223u;
@@ -51,6 +52,24 @@ static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, i
     }
     m.addend = filled(blocks * PK_BLOCK, PK_F32);
     m.addend_bytes = blocks * PK_BLOCK * 4;
+    return m;
+}
+
+static pk_matrix float4_of(int64_t rows, int64_t columns, int format)
+{
+    const int group = format == PK_MXFP4 ? 32 : 16;
+    pk_matrix m = matrix_of(rows, columns, 4, 32, PK_F32);
+    free((void *)m.scales);
+    free((void *)m.biases);
+    m.format = format;
+    m.group = group;
+    m.biases = NULL;
+    m.bias_bytes = 0;
+    m.scale_bytes = (rows + PK_BLOCK - 1) / PK_BLOCK * (columns / group) * PK_BLOCK;
+    uint8_t *scales = malloc((size_t)m.scale_bytes);
+    for (int64_t index = 0; index < m.scale_bytes; index++)
+        scales[index] = (uint8_t)(format == PK_MXFP4 ? 120 + index % 9 : index % 0x7f);
+    m.scales = scales;
     return m;
 }
 
@@ -80,9 +99,9 @@ static void compare(const char *what, const char *name, const float *a, const fl
 static pk_context *contexts[MOST_SETS];
 static int sets = 0;
 
-static void try_products(int64_t rows, int64_t columns, int bits, int group, int type, int64_t tokens)
+static void try_products(pk_matrix m, int64_t tokens)
 {
-    pk_matrix m = matrix_of(rows, columns, bits, group, type);
+    const int64_t rows = m.rows, columns = m.columns;
     float *x = filled(tokens * columns, PK_F32), *first = malloc((size_t)(tokens * rows) * 4);
     for (int set = 0; set < sets; set++) {
         float *out = malloc((size_t)(tokens * rows) * 4);
@@ -104,19 +123,169 @@ static void try_products(int64_t rows, int64_t columns, int bits, int group, int
     release(&m);
 }
 
-static void try_decoder(int64_t slots, int64_t count, int steps)
+/* In every way of multiplying int8, which must agree, and be near to what float32 gives. */
+static void try_int8(pk_matrix m, int64_t tokens)
 {
-    enum { HIDDEN = 96, INNER = 160, HEADS = 6, KV = 2, DIM = 24, LAYERS = 2, WORDS = 50 };
+    const int64_t rows = m.rows, columns = m.columns;
+    float *x = filled(tokens * columns, PK_F32), *first = malloc((size_t)(tokens * rows) * 4);
+    float *out = malloc((size_t)(tokens * rows) * 4);
+    const char *name;
+    for (int set = 0; (name = pk_int8_set(set)) != NULL; set++) {
+        pk_context *context = pk_open(THREADS, NULL);
+        failures += pk_round_activations(context, name) != PK_OK;
+        if (pk_product(context, &m, x, columns, tokens, out, rows) != PK_OK) {
+            fprintf(stderr, "refused: %s\n", pk_refusal());
+            failures++;
+        }
+        if (set == 0)
+            memcpy(first, out, (size_t)(tokens * rows) * 4);
+        compare("a product of int8", name, first, out, tokens * rows);
+        pk_close(context);
+    }
+    free(out);
+    free(x);
+    free(first);
+    release(&m);
+}
+
+static void try_encoder(void)
+{
+    enum { HIDDEN = 48, INNER = 112, HEADS = 4, DIM = 12, SEQUENCES = 3, TOKENS = 75 };
+    const int64_t lengths[SEQUENCES] = {1, 70, 4}, none[SEQUENCES] = {1, 0, 4};
+    float *norm = filled(HIDDEN, PK_F32), *first = malloc(TOKENS * HIDDEN * 4), *given = filled(TOKENS * HIDDEN, PK_F32);
+    pk_encoder_layer layer = {.query = matrix_of(HEADS * DIM, HIDDEN, 32, 0, PK_F32),
+                              .key = matrix_of(HEADS * DIM, HIDDEN, 16, 0, PK_F16),
+                              .value = matrix_of(HEADS * DIM, HIDDEN, 16, 0, PK_BF16),
+                              .output = matrix_of(HIDDEN, HEADS * DIM, 32, 0, PK_F32),
+                              .up = matrix_of(INNER, HIDDEN, 32, 0, PK_F32),
+                              .down = matrix_of(HIDDEN, INNER, 32, 0, PK_F32),
+                              .attention_norm = norm,
+                              .mlp_norm = norm,
+                              .mlp_norm_bias = norm};
+    pk_encoder_shape shape = {.layers = &layer,
+                              .layer_count = 1,
+                              .hidden = HIDDEN,
+                              .intermediate = INNER,
+                              .heads = HEADS,
+                              .head_dim = DIM,
+                              .activation = PK_GELU,
+                              .norm_eps = 1e-6f,
+                              .attention_scale = 0.3f};
+    for (int set = 0; set < sets; set++) {
+        float *states = malloc(TOKENS * HIDDEN * 4);
+        memcpy(states, given, TOKENS * HIDDEN * 4);
+        pk_encoder *encoder = pk_encoder_open(contexts[set], &shape);
+        if (encoder == NULL || pk_encoder_run(encoder, states, SEQUENCES, none) != PK_REFUSED ||
+            pk_encoder_run(encoder, states, SEQUENCES, lengths) != PK_OK) {
+            fprintf(stderr, "an encoder: %s\n", pk_refusal());
+            failures++;
+        }
+        if (set == 0)
+            memcpy(first, states, TOKENS * HIDDEN * 4);
+        compare("an encoder", pk_used(contexts[set]), first, states, TOKENS * HIDDEN);
+        pk_encoder_close(encoder);
+        free(states);
+    }
+    shape.intermediate++;
+    failures += pk_encoder_open(contexts[0], &shape) != NULL;
+    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.up, &layer.down};
+    for (int index = 0; index < 6; index++)
+        release(all[index]);
+    free(norm);
+    free(first);
+    free(given);
+}
+
+/* `count` matrices one behind the other: the sizes in bytes are those of all. */
+static pk_matrix stack_of(int64_t count, int64_t rows, int64_t columns, int bits, int group)
+{
+    pk_matrix m = matrix_of(count * rows, columns, bits, group, PK_F32); /* rows is whole blocks */
+    m.rows = rows;
+    return m;
+}
+
+enum { HIDDEN = 96, INNER = 160, HEADS = 6, KV_HEADS = 2, DIM = 32, LAYERS = 2, WORDS = 50, EXPERTS = 3, WINDOW = 7, RANK = 3 };
+
+/* Keys and values of a sequence: packed in the first layer, a ring in the second; each in memory of its own. */
+static pk_kv kv_of(int layer, int64_t capacity, int64_t count)
+{
+    if (layer == 1) {
+        capacity = capacity < WINDOW + count - 1 ? capacity : WINDOW + count - 1;
+        size_t size = (size_t)(KV_HEADS * capacity * DIM) * 4;
+        return (pk_kv){.keys = malloc(size), .values = malloc(size), .key_head_stride = capacity * DIM,
+                       .value_head_stride = capacity * DIM, .capacity = capacity, .shift = capacity / 2};
+    }
+    size_t words = (size_t)(KV_HEADS * capacity * DIM / 8) * 4, scales = (size_t)(KV_HEADS * capacity) * 4;
+    return (pk_kv){.keys = malloc(words), .values = malloc(words), .key_scales = malloc(scales),
+                   .key_biases = malloc(scales), .value_scales = malloc(scales), .value_biases = malloc(scales),
+                   .key_head_stride = capacity * DIM / 8, .value_head_stride = capacity * DIM / 8,
+                   .capacity = capacity, .bits = 4, .group = 32};
+}
+
+static void release_kv(pk_kv *kv)
+{
+    void *all[] = {kv->keys, kv->values, kv->key_scales, kv->key_biases, kv->value_scales, kv->value_biases};
+    for (int index = 0; index < 6; index++)
+        free(all[index]);
+}
+
+/* Sequences of different lengths and adapters, for some steps; then steps that are to be refused. */
+static void run_decoder(pk_decoder *decoder, int64_t sequences, int64_t count, int steps, float *hidden)
+{
     const int64_t capacity = count * steps;
+    pk_kv *kv = malloc((size_t)(LAYERS * sequences) * sizeof *kv);
+    int64_t *starts = calloc((size_t)sequences, 8), *counts = malloc((size_t)sequences * 8), all = 0;
+    int32_t *adapters = malloc((size_t)sequences * 4), *tokens = malloc((size_t)(sequences * count) * 4);
+    for (int64_t sequence = 0; sequence < sequences; sequence++) {
+        counts[sequence] = count > 1 ? count - sequence % 2 : 1;
+        adapters[sequence] = (int32_t)(sequence % 3);
+        all += counts[sequence];
+    }
+    for (int64_t token = 0; token < all; token++)
+        tokens[token] = (int32_t)(token * 7 % WORDS);
+    for (int64_t index = 0; index < LAYERS * sequences; index++)
+        kv[index] = kv_of((int)(index / sequences), capacity, count);
+    pk_step step = {starts, counts, adapters, kv, sequences};
+    for (int turn = 0; turn < steps; turn++) {
+        failures += pk_decoder_run(decoder, &step, tokens, hidden) != PK_OK;
+        for (int64_t sequence = 0; sequence < sequences; sequence++)
+            starts[sequence] += counts[sequence];
+    }
+    float *states = filled(all * HIDDEN, PK_F32), *unseen = malloc((size_t)(all * HIDDEN) * 4);
+    starts[0] = capacity;
+    failures += pk_decoder_run(decoder, &step, tokens, unseen) != PK_REFUSED;
+    memset(starts, 0, (size_t)sequences * sizeof *starts);
+    failures += pk_decoder_layer(decoder, 0, &step, states) != PK_OK;
+    failures += pk_decoder_layer(decoder, LAYERS, &step, states) != PK_REFUSED;
+    tokens[0] = WORDS;
+    failures += pk_decoder_run(decoder, &step, tokens, unseen) != PK_REFUSED;
+    kv[0].group = 16;
+    failures += pk_decoder_layer(decoder, 0, &step, states) != PK_REFUSED;
+    for (int64_t index = 0; index < LAYERS * sequences; index++)
+        release_kv(&kv[index]);
+    void *memory[] = {kv, starts, counts, adapters, tokens, states, unseen};
+    for (size_t index = 0; index < sizeof memory / sizeof *memory; index++)
+        free(memory[index]);
+}
+
+static void try_decoder(int64_t sequences, int64_t count, int steps)
+{
     pk_layer layers[LAYERS];
-    float *norms = filled(HIDDEN, PK_F32), frequencies[DIM / 2];
+    float *norms = filled(HIDDEN, PK_F32), *sinks = filled(HEADS, PK_F32), frequencies[DIM / 2];
     for (int pair = 0; pair < DIM / 2; pair++)
         frequencies[pair] = powf(10000.0f, -(float)pair / (DIM / 2));
     pk_rope ropes[] = {{frequencies, DIM, 0, 1.0f, 1.0f}};
+    pk_experts experts = {.router = matrix_of(EXPERTS, HIDDEN, 8, 32, PK_F32),
+                          .gate = stack_of(EXPERTS, INNER, HIDDEN, 4, 32),
+                          .up = stack_of(EXPERTS, INNER, HIDDEN, 4, 32),
+                          .down = stack_of(EXPERTS, HIDDEN, INNER, 4, 32),
+                          .count = EXPERTS,
+                          .chosen = 2,
+                          .normalized = 1};
     for (int layer = 0; layer < LAYERS; layer++)
         layers[layer] = (pk_layer){.query = matrix_of(HEADS * DIM, HIDDEN, 4, 32, PK_F16),
-                                   .key = matrix_of(KV * DIM, HIDDEN, 8, 32, PK_BF16),
-                                   .value = matrix_of(KV * DIM, HIDDEN, 4, 32, PK_F32),
+                                   .key = matrix_of(KV_HEADS * DIM, HIDDEN, 8, 32, PK_BF16),
+                                   .value = matrix_of(KV_HEADS * DIM, HIDDEN, 4, 32, PK_F32),
                                    .output = matrix_of(HIDDEN, HEADS * DIM, 16, 0, PK_BF16),
                                    .gate = matrix_of(INNER, HIDDEN, 3, 32, PK_F32),
                                    .up = matrix_of(INNER, HIDDEN, 5, 32, PK_F32),
@@ -125,8 +294,10 @@ static void try_decoder(int64_t slots, int64_t count, int steps)
                                    .mlp_norm = norms,
                                    .query_norm = norms,
                                    .key_norm = norms,
+                                   .sinks = sinks,
                                    .attention_out_norm = layer ? norms : NULL,
-                                   .window = layer ? 7 : 0};
+                                   .experts = layer ? NULL : &experts,
+                                   .window = layer ? WINDOW : 0};
     pk_shape shape = {.embedding = matrix_of(WORDS, HIDDEN, 2, 32, PK_F32),
                       .final_norm = norms,
                       .layers = layers,
@@ -134,52 +305,33 @@ static void try_decoder(int64_t slots, int64_t count, int steps)
                       .layer_count = LAYERS,
                       .rope_count = 1,
                       .hidden = HIDDEN,
-                      .intermediate = INNER,
                       .heads = HEADS,
-                      .kv_heads = KV,
+                      .kv_heads = KV_HEADS,
                       .head_dim = DIM,
                       .norm_eps = 1e-5f,
                       .attention_scale = 0.2f,
                       .embedding_scale = 1.0f,
                       .residual_scale = 1.0f};
-    float *first = malloc((size_t)(slots * count * HIDDEN) * 4);
+    pk_addition added[2] = {{matrix_of(RANK, HIDDEN, 32, 0, PK_F32), matrix_of(HEADS * DIM, RANK, 32, 0, PK_F32)}};
+    pk_addition gates[1] = {{matrix_of(RANK, HIDDEN, 32, 0, PK_F32), matrix_of(INNER, RANK, 32, 0, PK_F32)}};
+    const size_t bytes = (size_t)(sequences * count * HIDDEN) * 4;
+    float *first = calloc(1, bytes);
     for (int set = 0; set < sets; set++) {
         pk_decoder *decoder = pk_decoder_open(contexts[set], &shape);
+        float *hidden = calloc(1, bytes);
         if (decoder == NULL) {
             fprintf(stderr, "refused: %s\n", pk_refusal());
             failures++;
             continue;
         }
-        pk_kv kv[LAYERS];
-        for (int layer = 0; layer < LAYERS; layer++) {
-            size_t size = (size_t)(slots * KV * capacity * DIM) * 4;
-            kv[layer] = (pk_kv){malloc(size), malloc(size), KV * capacity * DIM, capacity * DIM,
-                                KV * capacity * DIM, capacity * DIM, capacity};
-        }
-        int32_t *tokens = malloc((size_t)(slots * count) * 4);
-        int64_t *starts = malloc((size_t)slots * 8);
-        float *hidden = malloc((size_t)(slots * count * HIDDEN) * 4);
-        for (int64_t token = 0; token < slots * count; token++)
-            tokens[token] = (int32_t)(token * 7 % WORDS);
-        for (int step = 0; step < steps; step++) {
-            for (int64_t slot = 0; slot < slots; slot++)
-                starts[slot] = step * count;
-            failures += pk_decoder_run(decoder, tokens, slots, count, starts, kv, hidden) != PK_OK;
-        }
-        starts[0] = capacity;
-        failures += pk_decoder_run(decoder, tokens, slots, count, starts, kv, hidden) != PK_REFUSED;
-        starts[0] = 0;
-        tokens[0] = WORDS;
-        failures += pk_decoder_run(decoder, tokens, slots, count, starts, kv, hidden) != PK_REFUSED;
+        failures += pk_decoder_adapt(decoder, 0, PK_QUERY, added, 2) != PK_OK;
+        failures += pk_decoder_adapt(decoder, 1, PK_GATE, gates, 1) != PK_OK;
+        failures += pk_decoder_adapt(decoder, 0, PK_GATE, gates, 1) != PK_REFUSED; /* which are experts' */
+        failures += pk_decoder_adapt(decoder, 1, PK_UP, added, 1) != PK_REFUSED;
+        run_decoder(decoder, sequences, count, steps, hidden);
         if (set == 0)
-            memcpy(first, hidden, (size_t)(slots * count * HIDDEN) * 4);
-        compare("a decoder", pk_used(contexts[set]), first, hidden, slots * count * HIDDEN);
-        for (int layer = 0; layer < LAYERS; layer++) {
-            free(kv[layer].keys);
-            free(kv[layer].values);
-        }
-        free(tokens);
-        free(starts);
+            memcpy(first, hidden, bytes);
+        compare("a decoder", pk_used(contexts[set]), first, hidden, sequences * count * HIDDEN);
         free(hidden);
         pk_decoder_close(decoder);
     }
@@ -189,8 +341,12 @@ static void try_decoder(int64_t slots, int64_t count, int steps)
         for (int index = 0; index < 7; index++)
             release(all[index]);
     }
-    release(&shape.embedding);
+    pk_matrix *rest[] = {&experts.router, &experts.gate, &experts.up,    &experts.down, &shape.embedding,
+                         &added[0].down,  &added[0].up,  &gates[0].down, &gates[0].up};
+    for (int index = 0; index < 9; index++)
+        release(rest[index]);
     free(norms);
+    free(sinks);
     free(first);
 }
 
@@ -206,13 +362,25 @@ int main(void)
     for (int b = 0; b < 6; b++)
         for (int t = 0; t < 6; t++)
             for (int type = PK_F32; type <= PK_BF16; type++)
-                try_products(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type, tokens[t]);
+                try_products(matrix_of(37 + 16 * b, 128 * (1 + t % 3), bits[b], 32 << (t % 3), type), tokens[t]);
     for (int t = 0; t < 6; t++)
         for (int type = PK_F32; type <= PK_BF16; type++)
-            try_products(21, 67, type == PK_F32 ? 32 : 16, 0, type, tokens[t]);
-    try_products(33, 1152, 4, 64, PK_F32, 50);
+            try_products(matrix_of(21, 67, type == PK_F32 ? 32 : 16, 0, type), tokens[t]);
+    for (int t = 0; t < 6; t++) {
+        try_products(float4_of(37, 32 * (1 + 20 * (t % 2)), PK_MXFP4), tokens[t]);
+        try_products(float4_of(37, 16 * (1 + 50 * (t % 2)), PK_NVFP4), tokens[t]);
+    }
+    try_products(matrix_of(33, 1152, 4, 64, PK_F32), 50);
+    for (int t = 0; t < 6; t++) {
+        for (int b = 0; b < 6; b++)
+            try_int8(matrix_of(37, 128 * (1 + t % 2), bits[b], 32 << (t % 3), t % 3), tokens[t]);
+        try_int8(float4_of(37, 96, PK_MXFP4), tokens[t]);
+        try_int8(float4_of(37, 80, PK_NVFP4), tokens[t]);
+    }
+    try_encoder();
     try_decoder(3, 1, 12);
-    try_decoder(1, 40, 2);
+    try_decoder(3, 5, 4);
+    try_decoder(2, 40, 2);
     for (int set = 0; set < sets; set++)
         pk_close(contexts[set]);
     printf("%d instruction sets, %d failures\n", sets, failures);

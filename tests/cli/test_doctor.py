@@ -63,6 +63,22 @@ def test_an_mlx_without_the_kernels_of_its_chip_is_told(changes: dict[str, Any],
     ] * warned
 
 
+@pytest.mark.parametrize(
+    ("kernels", "missing", "told"),
+    [
+        ("avx512", None, ("ok", "Kernels for CPUs with avx512")),
+        (None, "the package pippin-kernels is not installed (make kernels)", ("warning", "make kernels")),
+    ],
+)
+def test_the_kernels_for_cpus_are_told_or_what_is_missing(
+    kernels: str | None, missing: str | None, told: tuple[str, str]
+) -> None:
+    report = REPORT | {"device": "Device(cpu, 0)", "kernels": kernels, "kernels_missing": missing}
+    [finding] = findings.cpu_kernels(report)
+    assert finding.state == told[0]
+    assert told[1] in finding.text
+
+
 def test_kernels_are_found_in_the_library_beside_mlx(tmp_path: Path) -> None:
     assert device._has_nax_kernels(tmp_path) is None
     library = tmp_path / "lib" / "mlx.metallib"

@@ -147,3 +147,21 @@ def test_rows_and_prefixes_share_what_the_weights_leave() -> None:
     assert shares.sequences + shares.prefixes == 8 * GIB
     assert share_memory(plan, ModelOptions(prefix_cache=False), 2 * GIB).prefixes == 0
     assert share_memory(plan, ModelOptions(cache_memory_mb=100), 2 * GIB).prefixes == 100 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("options", "takes"),
+    [
+        (ModelOptions(), True),
+        (ModelOptions(kv_bits=4), True),
+        (ModelOptions(kv_bits=3), False),
+        (ModelOptions(kv_key_bits=8, kv_value_bits=4), False),
+    ],
+)
+def test_kernels_are_left_out_for_keys_and_values_that_they_cannot_read(
+    options: ModelOptions, takes: bool
+) -> None:
+    facts = DeviceFacts(
+        system="Linux", accelerator="cpu", memory=1 << 34, free=1 << 34, working_set=1 << 34, cores=2
+    )
+    assert decide(facts, options).kernels is takes

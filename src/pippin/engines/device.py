@@ -76,6 +76,7 @@ class DevicePlan(Struct, frozen=True, kw_only=True):
     compiles: bool = True  # MLX may compile kernels while it runs
     slow_functions: bool = False  # MLX computes exp, erf and softmax one number at a time
     kernels: bool = False  # Pippin's own kernels for CPUs compute the decoders that they know
+    rounds_activations: bool = False  # the kernels round vectors to int8
     sorts_slowly: bool = False  # sorting a vocabulary costs more than a round trip to the device
 
     def longest_chunk(self, context: int) -> int:
@@ -116,6 +117,7 @@ def decide(facts: DeviceFacts, options: ModelOptions, memory_bytes: int | None =
         compiles=not on_cpu,
         slow_functions=on_cpu and facts.system == "Linux",
         kernels=on_cpu and _wants_kernels(options),
+        rounds_activations=on_cpu and options.cpu_activations == "int8",
         sorts_slowly=on_cpu,
     )
 
@@ -128,15 +130,11 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 
 
 def _wants_kernels(options: ModelOptions) -> bool:
-    """Whether the options ask for nothing that the kernels lack: these compute in float32, without adapters, and keep
-    keys and values unquantised."""
-    plain = (
-        cache_bits(options) == (None, None)
-        and options.adapter_path is None
-        and not options.adapters
-        and options.adapter_dir is None
-    )
-    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
+    """Whether the options ask for nothing that the kernels lack: these compute in float32, and read keys and values
+    of 4 or 8 bits, alike, where they are quantised."""
+    keys, values = cache_bits(options)
+    readable = keys == values and keys in (None, 4, 8)
+    return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and readable
 
 
 class MemoryShares(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ causal language model whose hidden states after the last norm are pooled. How st
 folder's sentence-transformers files (`modules.json`, `1_Pooling/config.json`).
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,7 @@ class EmbeddingPreparer:
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(folder, options.embedding_max_length)
         self.options = options
+        self.threads = spec.threads or os.cpu_count() or 1
         self._overflow = options.embedding_overflow
         settings = read_json(folder / "config_sentence_transformers.json")
         prompts = settings.get("prompts") or {}
@@ -230,7 +232,7 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)
     if config["model_type"] == "gemma3_text":
         restore_sliding_window(model, config)
-    cast_weights(model, preparer.options)
+    cast_weights(model, preparer.options, preparer.threads)
     pad = preparer.tokenizer.pad
     if pooling is not None:
         model.pooling_config = pooling.config

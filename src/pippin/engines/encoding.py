@@ -21,6 +21,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
+from pippin.engines.cpu.encoder import use_kernels
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
 
@@ -276,10 +277,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def cast_weights(model: nn.Module, options: ModelOptions) -> None:
-    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
+def cast_weights(model: nn.Module, options: ModelOptions, threads: int | None = None) -> None:
+    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory.
+
+    With `threads` the kernels for CPUs take the layers of encoders that they know. Raises `ServerError("load_failed")`
+    for weights that are damaged.
+    """
     plan = decide(find_facts(), options)
     configure(plan)
+    if plan.kernels and threads is not None:
+        try:
+            use_kernels(model, threads)
+        except ValueError as error:
+            raise ServerError("load_failed", f"The weights cannot be used: {error}.") from error
     if plan.dequantize:
         dequantize_model(model)
     if plan.run_type is not None:

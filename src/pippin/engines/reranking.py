@@ -3,6 +3,7 @@
 A reranker is a cross-encoder of mlx-vlm with one label, or a language model that was trained to answer yes or no.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -57,6 +58,7 @@ class RerankingPreparer:
         self.info: ModelInfo = spec.info
         self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
         self.options = options
+        self.threads = spec.threads or os.cpu_count() or 1
         self.is_classifier = any(
             str(name).endswith("ForSequenceClassification")
             for name in self.tokenizer.config.get("architectures") or ()
@@ -176,7 +178,7 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
         raise ServerError(
             "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
         ) from error
-    cast_weights(model, preparer.options)
+    cast_weights(model, preparer.options, preparer.threads)
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
@@ -198,7 +200,7 @@ def _language_model(preparer: RerankingPreparer) -> Forward:
             f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
         )
     model, _ = load_model(preparer.folder, trust_remote_code=False)
-    cast_weights(model, preparer.options)
+    cast_weights(model, preparer.options, preparer.threads)
     pad = preparer.tokenizer.pad
     head: Callable[[mx.array], Any] = (
         model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear

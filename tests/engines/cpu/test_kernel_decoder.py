@@ -3,7 +3,7 @@
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,12 +14,15 @@ from mlx_lm.models.cache import make_prompt_cache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
-from pippin.engines.cpu.kernels import on_kernels, why_missing, why_not
-from pippin.engines.device import DevicePlan, decide, find_facts
+from pippin.engines.cpu.kernels import Way, put_on, way_of, why_missing
+from pippin.engines.device import DevicePlan, configure, decide, find_facts
+from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
+from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.model.lora import AdaptedLinear, Adapters
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
 from tests.engines.language.bench import Bench, run_all
-from tests.engines.tiny_models import COMMON, HEADS, tiny_model
+from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
@@ -35,6 +38,14 @@ GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.7,
 }
+GEMMA3 = {"sliding_window": 24, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16, "head_dim": 16}
+GPT_OSS = {
+    "num_local_experts": 5,
+    "num_experts_per_tok": 3,
+    "sliding_window": 20,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "head_dim": 32,
+}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -49,17 +60,41 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("granite", GRANITE),
     ("gemma", {}),
     ("gemma2", {}),
+    (
+        "llama",
+        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 24},
+    ),
+    ("gemma3_text", {**GEMMA3, "num_hidden_layers": 4}),
+    ("qwen3_moe", {**EXPERTS, "head_dim": 16}),
+    (
+        "qwen3_moe",
+        {**EXPERTS, "num_experts": 9, "norm_topk_prob": False, "mlp_only_layers": [1], "head_dim": 32},
+    ),
+    ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}),
+    ("gpt_oss", GPT_OSS),
+    ("gpt_oss", {**GPT_OSS, "rope_scaling": YARN}),
 ]
-FORMATS = [(None, mx.float32), (None, mx.bfloat16), (4, mx.float16), (8, mx.float32), (3, mx.bfloat16)]
+FORMATS: list[tuple[int | str | None, mx.Dtype]] = [
+    (None, mx.float32),
+    (None, mx.bfloat16),
+    (4, mx.float16),
+    (8, mx.float32),
+    (3, mx.bfloat16),
+    ("mxfp4", mx.bfloat16),
+    ("nvfp4", mx.bfloat16),
+]
 
 
-def made(architecture: str, changes: dict[str, Any], bits: int | None, type: mx.Dtype) -> nn.Module:
+def made(architecture: str, changes: dict[str, Any], bits: int | str | None, type: mx.Dtype) -> nn.Module:
+    """`bits` of affine quantisation, another quantisation's name, or None."""
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
     arguments = {"model_type": architecture, **BASE, **changes}
     mx.random.seed(7)
     model = module.Model(module.ModelArgs.from_dict(arguments))
     model.update(tree_map(lambda a: a + 0.08 * mx.random.normal(a.shape), model.parameters()))
-    if bits is not None:
+    if isinstance(bits, str):
+        nn.quantize(model, mode=bits)
+    elif bits is not None:
         nn.quantize(model, 32, bits)
     model.update(cast(model.parameters(), type))
     return model
@@ -72,13 +107,13 @@ def cast(parameters: Any, type: mx.Dtype) -> Any:
 @pytest.mark.parametrize(("bits", "type"), FORMATS)
 @pytest.mark.parametrize(("architecture", "changes"), CASES)
 def test_logits_are_those_of_mlx_in_float32(
-    architecture: str, changes: dict[str, Any], bits: int | None, type: mx.Dtype
+    architecture: str, changes: dict[str, Any], bits: int | str | None, type: mx.Dtype
 ) -> None:
     reference = made(architecture, changes, bits, type)
     reference.update(cast(reference.parameters(), mx.float32))
     model = made(architecture, changes, bits, type)
-    assert why_not(model) is None
-    kernels = on_kernels(model, 2)
+    assert way_of(model) == Way("fused layers")
+    kernels, _ = put_on(model, Way("fused layers"), 2)
     tokens = mx.random.randint(0, BASE["vocab_size"], (1, 90))
     theirs, ours = make_prompt_cache(reference), make_prompt_cache(kernels)
     start = 0
@@ -112,6 +147,26 @@ def test_weights_stay_as_they_are_stored(tmp_path: Path, on_a_cpu: DevicePlan) -
     assert weight_bytes(model) < 1.1 * stored
 
 
+@pytest.mark.parametrize("type", [mx.bfloat16, mx.float16])
+def test_dense_weights_of_16_bits_are_not_widened(
+    tmp_path: Path, on_a_cpu: DevicePlan, type: mx.Dtype
+) -> None:
+    folder = tiny_model("llama", tmp_path / "model", vocab_size=320)
+    weights = {name: array.astype(type) for name, array in mx.load(str(folder / "model.safetensors")).items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    model = loaded(folder, on_a_cpu)
+    assert runs_on_kernels(model)
+    assert weight_bytes(model) <= 1.02 * sum(array.nbytes for array in weights.values())
+
+
+def test_mlx_keeps_little_of_what_is_freed_beside_the_kernels(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
+    configure(on_a_cpu)
+    loaded(quantised(tiny_model("llama", tmp_path / "model", vocab_size=320)), on_a_cpu)
+    assert mx.get_cache_memory() < 2**20
+    mx.eval([mx.zeros(1 << 24) + 1 for _ in range(3)])  # 64 MiB each
+    assert mx.get_cache_memory() <= 64 * 2**20
+
+
 def quantised(folder: Path, damage: Any = None) -> Path:
     """The checkpoint with 4-bit weights; `damage` may change one of its arrays."""
     config = json.loads((folder / "config.json").read_text())
@@ -129,6 +184,23 @@ def quantised(folder: Path, damage: Any = None) -> Path:
     return folder
 
 
+def test_activations_are_rounded_where_the_option_says_so(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
+    folder = quantised(tiny_model("llama", tmp_path / "model", vocab_size=320))
+    rounding = decide(find_facts(), ModelOptions(cpu_activations="int8"))
+    tokens = mx.array([[5, 17, 300, 2]])
+    exact, rounded = loaded(folder, on_a_cpu)(tokens), loaded(folder, rounding)(tokens)
+    size = float(mx.abs(exact).max())
+    assert 1e-5 * size < float(mx.abs(exact - rounded).max()) < 0.1 * size
+
+
+def test_the_log_tells_of_an_option_that_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = decide(find_facts(), ModelOptions(cpu_activations="int8", cpu_kernels="off"))
+    loaded(tiny_model("llama", tmp_path / "model"), plan)
+    assert "--cpu-activations int8 changes nothing without the kernels" in caplog.text
+
+
 def test_scales_that_are_not_numbers_are_refused(tmp_path: Path, on_a_cpu: DevicePlan) -> None:
     folder = quantised(tiny_model("llama", tmp_path / "model"), lambda scales: scales * float("nan"))
     with pytest.raises(ServerError, match="not finite"):
@@ -140,22 +212,97 @@ def test_scales_that_are_not_numbers_are_refused(tmp_path: Path, on_a_cpu: Devic
     [
         ModelOptions(cpu_kernels="off"),
         ModelOptions(dtype="bfloat16"),
-        ModelOptions(kv_bits=8),
-        ModelOptions(adapters={"one": "somewhere"}),
     ],
 )
 def test_what_options_ask_for_and_the_kernels_lack_runs_on_mlx(options: ModelOptions) -> None:
     assert not decide(find_facts(), options).kernels
 
 
-@pytest.mark.parametrize("architecture", ["qwen3_moe", "gemma3_text", "qwen3_next"])
-def test_an_architecture_that_is_not_known_runs_on_mlx_and_the_log_says_so(
-    tmp_path: Path, on_a_cpu: DevicePlan, architecture: str, caplog: pytest.LogCaptureFixture
+def test_a_model_that_only_wraps_a_decoder_runs_as_that() -> None:
+    inner = {"model_type": "gemma3_text", **BASE, **GEMMA3}
+    module = importlib.import_module("mlx_lm.models.gemma3")
+    mx.random.seed(3)
+    arguments = {"model_type": "gemma3", "text_config": inner, "vocab_size": BASE["vocab_size"]}
+    model = module.Model(module.ModelArgs.from_dict(arguments))
+    tokens = mx.arange(30)[None]
+    expected = model(tokens, cache=make_prompt_cache(model))
+    mx.eval(expected)
+    assert way_of(model) == Way("fused layers")
+    kernels, _ = put_on(model, Way("fused layers"), 2)
+    found = kernels(tokens, cache=make_prompt_cache(kernels))
+    assert float(mx.abs(expected - found).max()) < TOLERANCE
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_moe"])
+def test_a_class_that_computes_otherwise_than_it_did_is_left_to_mlx(
+    tmp_path: Path,
+    on_a_cpu: DevicePlan,
+    architecture: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level("INFO"):
-        model = loaded(tiny_model(architecture, tmp_path / "model"), on_a_cpu)
+    folder = tiny_model(architecture, tmp_path / "model")
+    attention = importlib.import_module(f"mlx_lm.models.{architecture}").Attention
+    own = attention.__call__
+    monkeypatch.setattr(attention, "__call__", lambda self, x, *given: own(self, x, *given) + 0.1 * x)
+    tokens = mx.arange(5)[None]
+    model = loaded(folder, on_a_cpu)
     assert not runs_on_kernels(model)
-    assert f"the architecture {architecture!r} is not one that the kernels know" in caplog.text
+    assert "away from what the installed mlx-lm gives" in caplog.text
+    alone = loaded(folder, decide(find_facts(), ModelOptions(cpu_kernels="off")))
+    assert mx.allclose(model(tokens), alone(tokens), atol=1e-5)
+
+
+def test_prompts_of_different_lengths_are_computed_together() -> None:
+    kernels, _ = put_on(made("llama", {}, 4, mx.float16), Way("fused layers"), 2)
+    prompts = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15, 16]]
+    alone, started = [], []
+    for prompt in prompts:
+        cache = make_prompt_cache(kernels)
+        kernels(mx.array([[1, 2, 3]]), cache=cache)
+        alone.append(kernels(mx.array([prompt]), cache=cache)[0])
+        cache = make_prompt_cache(kernels)
+        kernels(mx.array([[1, 2, 3]]), cache=cache)
+        started.append(cache)
+    counts = [len(prompt) for prompt in prompts]
+    width = max(counts)
+    padded = mx.array([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
+    together = kernels(padded, cache=[JoinedAttention(layer, counts) for layer in zip(*started, strict=True)])
+    for row, (count, expected) in enumerate(zip(counts, alone, strict=True)):
+        assert float(mx.abs(together[row, :count] - expected).max()) < TOLERANCE
+    assert [cache[0].offset for cache in started] == [3 + count for count in counts]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_layers_with_sinks_keep_keys_and_values_in_few_bits(bits: Literal[4, 8]) -> None:
+    """MLX's attention takes no sinks then; the trial of the batch compares with what the model says unquantised."""
+    kernels, _ = put_on(made("gpt_oss", GPT_OSS, 4, mx.bfloat16), Way("fused layers"), 2)
+    batching = choose_batching(kernels, ModelOptions(kv_bits=bits, kv_group_size=32))
+    assert batching.shape is not None
+    forms = {getattr(kind, "bits", None) for kind in batching.shape.layout.kinds}
+    assert forms == {None, bits}  # of layers with a window and without
+
+
+def test_adapters_add_to_projections_that_are_fused() -> None:
+    """phi3 has query, key and value in one matrix: what is added to it falls apart into three."""
+    mx.random.seed(5)
+    model, ours = made("phi3", {}, None, mx.float32), made("phi3", {}, None, mx.float32)
+    kernels, _ = put_on(ours, Way("fused layers"), 2)
+    adapters = Adapters(("one",))
+    for path in ("layers.1.self_attn.qkv_proj", "layers.0.mlp.gate_up_proj", "layers.2.mlp.down_proj"):
+        inside, out = kernels.linear_sizes(f"model.{path}")
+        down, up = mx.random.normal((2, inside, 4)) * 0.3, mx.random.normal((2, 4, out)) * 0.3
+        up[0] = 0
+        kernels.adapt(f"model.{path}", adapters, down, up)
+        _, number, part, name = path.split(".")
+        parent = model.layers[int(number)][part]
+        parent[name] = AdaptedLinear(parent[name], adapters, down, up)
+    tokens = mx.random.randint(0, 300, (3, 9))
+    for rows in ([0, 0, 0], [1, 1, 1], [1, 0, 1]):
+        adapters.choose(rows)
+        caches = make_prompt_cache(model), make_prompt_cache(kernels)
+        expected, found = model(tokens, cache=caches[0]), kernels(tokens, cache=caches[1])
+        assert float(mx.abs(expected - found).max()) < TOLERANCE
 
 
 @pytest.mark.model

@@ -4,30 +4,63 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlx_lm.utils import load_adapters, load_model
 
 from pippin.engines.cpu.kernels import why_missing
+from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject
 from tests.engines.language.schedules import COMES_BACK, CROWDED, GREW, KNOWN, LOOKED_BACK
-from tests.engines.language.step.test_schedules import happened, play, play_many
+from tests.engines.language.step.test_schedules import (
+    ADAPTABLE,
+    ALONE,
+    QUANTISABLE,
+    adapter,
+    happened,
+    play,
+    play_many,
+)
 from tests.engines.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
 ON_A_CPU: dict[str, Any] = {"overlaps": False}
+ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_moe", "gpt_oss")
 SCHEDULES = 6  # of each architecture
 
 
-def traits() -> list[dict[str, Any]]:
-    proposals = (None, "prompt_lookup", "draft", "known")
-    return [{**ON_A_CPU, "proposals": source} for source in proposals]
+def traits_of(architecture: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"proposals": source} for source in (None, "prompt_lookup", "draft", "known")
+    ]
+    if architecture in ADAPTABLE:
+        found += [{"adapted": True}, {"adapted": True, "proposals": "prompt_lookup"}]
+    if architecture in QUANTISABLE:
+        found += [{"kv_bits": bits, **ALONE} for bits in (4, 8)] + [{"kv_bits": 8}]
+    return [{**traits, **ON_A_CPU} for traits in found]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def subject_of(root: Path, architecture: str) -> Subject:
+    folder = tiny_model(architecture, root / architecture, head_dim=32)
+    draft = tiny_model("llama", root / "draft")
+    named = (
+        {each: str(adapter(folder, root, each)) for each in ("one", "two")}
+        if architecture in ADAPTABLE
+        else {}
+    )
+    found = Subject(folder, draft=draft, adapters=named, kernels=True)
+    for each, path in named.items():
+        model, _ = load_model(folder)
+        model = load_adapters(model, path)
+        model.eval()
+        found.references[each] = Reference(model, found.tokenizer)
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: str) -> None:
-    folder = tiny_model(architecture, tmp_path / "model", head_dim=32)
-    subject = Subject(folder, draft=folder, kernels=True)
+    subject = subject_of(tmp_path, architecture)
     assert type(subject.model).__name__ == "KernelDecoder"
     for schedule in (COMES_BACK, CROWDED, GREW, KNOWN, LOOKED_BACK):
         play(subject, schedule)
     happened(subject.tally, proposals=True)
-    play_many(subject, traits(), SCHEDULES, "day")
+    play_many(subject, traits_of(architecture), SCHEDULES, "day")

@@ -1,5 +1,6 @@
 """The kernels for CPUs give what MLX gives in float32, with every instruction set that this machine has."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.activations import swiglu_oai
 
 pk = pytest.importorskip("pippin_kernels", reason="the kernels are not built: make kernels")
 if pk.why_unavailable() is not None:
@@ -81,6 +83,151 @@ def test_products_with_packed_weights_are_those_with_the_numbers_they_stand_for(
 @instruction_sets
 @draws
 @given(
+    format=st.sampled_from(["mxfp4", "nvfp4"]),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 70),
+    tokens=st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 50]),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_with_fp4_are_those_with_the_numbers_they_stand_for(
+    name: str, format: str, rows: int, groups: int, tokens: int, with_bias: bool, seed: int
+) -> None:
+    group = {"mxfp4": 32, "nvfp4": 16}[format]
+    random = np.random.default_rng(seed)
+    words = random.integers(0, 2**32, (rows, groups * group // 8), np.uint32)
+    # Scales of all sizes that a model may have, and so of both signs in nvfp4.
+    scales = (
+        random.integers(110, 135, (rows, groups))
+        if format == "mxfp4"
+        else random.integers(0, 255, (rows, groups))
+    )
+    scales = np.where(scales == 127, 0, scales).astype(np.uint8)
+    exact = fp4_numbers(words, scales, format)
+    addend = normal(rows, seed=seed + 1) if with_bias else None
+    matrix = pk.Matrix.float4(words, scales, format=format, addend=addend)
+    x = normal(tokens, groups * group, seed=seed + 2)
+    expected = x.astype(np.float64) @ exact.T + (0 if addend is None else addend)
+    assert_near(kernels(name).product(matrix, x), expected)
+    indexes = np.arange(rows, dtype=np.int32)[::-1].copy()
+    assert_near(kernels(name).rows(matrix, indexes), exact[::-1], 1e-7)
+
+
+def fp4_numbers(words: np.ndarray, scales: np.ndarray, format: str) -> np.ndarray:
+    """What MLX takes the weights for, in float64. It is given four groups at least, as it wants."""
+    groups, size = scales.shape[1], words.shape[1] // scales.shape[1]
+    more = -groups % 4
+    wide = np.pad(words, ((0, 0), (0, more * size))), np.pad(scales, ((0, 0), (0, more)))
+    found = mx.dequantize(*map(mx.array, wide), mode=format, dtype=mx.float32)
+    return np.array(found, np.float64)[:, : words.shape[1] * 8]
+
+
+def rounded(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors [tokens, columns] as int8 has them, each 32 columns with a factor of their own; and how much a number
+    may differ from that because it lies between two, which the last bit of float32 decides."""
+    out, doubt = np.empty(x.shape), np.zeros(x.shape)
+    for start in range(0, x.shape[1], 32):
+        part = x[:, start : start + 32]
+        largest = np.abs(part).max(1, keepdims=True)
+        inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+        factor = (largest / np.float32(127)).astype(np.float64)
+        out[:, start : start + 32] = np.rint(part * inverse) * factor
+        between = np.abs(np.abs(part * inverse) % 1 - 0.5) < 1e-4
+        doubt[:, start : start + 32] = between * factor
+    return out, doubt
+
+
+int8_sets = pytest.mark.parametrize("int8", pk.int8_sets())
+
+
+@int8_sets
+@draws
+@given(
+    format=st.sampled_from([2, 3, 4, 5, 6, 8, "mxfp4", "nvfp4"]),
+    group=st.sampled_from([32, 64, 128]),
+    type=st.sampled_from(TYPES),
+    rows=st.integers(1, 70),
+    groups=st.integers(1, 10),
+    tokens=st.sampled_from([1, 2, 4, 5, 8, 9, 17, 40]),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products_with_int8_are_those_with_the_rounded_vectors(
+    int8: str,
+    format: int | str,
+    group: int,
+    type: mx.Dtype,
+    rows: int,
+    groups: int,
+    tokens: int,
+    with_bias: bool,
+    seed: int,
+) -> None:
+    addend = normal(rows, seed=seed + 1) if with_bias else None
+    if isinstance(format, str):
+        size = {"mxfp4": 32, "nvfp4": 16}[format]
+        random = np.random.default_rng(seed)
+        words = random.integers(0, 2**32, (rows, groups * size // 8), np.uint32)
+        scales = random.integers(100, 126, (rows, groups)).astype(np.uint8)
+        matrix = pk.Matrix.float4(words, scales, format=format, addend=addend)
+        exact = fp4_numbers(words, scales, format)
+    else:
+        weights = mx.array(normal(rows, groups * group, seed=seed))
+        words, scales, biases = mx.quantize(weights, group, format)
+        scales, biases = scales.astype(type), biases.astype(type)
+        wide = scales.astype(mx.float32), biases.astype(mx.float32)
+        exact = np.array(mx.dequantize(words, *wide, group, format), np.float64)
+        matrix = pk.Matrix.packed(
+            np.array(words), stored(scales), stored(biases), bits=format, group=group, addend=addend
+        )
+    x = normal(tokens, matrix.columns, seed=seed + 2)
+    x[:, :16] = 0 if seed % 3 else x[:, :16] * 100
+    rounding = pk.Kernels(2)
+    rounding.round_activations(int8)
+    found = rounding.product(matrix, x)
+    numbers, doubt = rounded(x)
+    expected = numbers @ exact.T + (0 if addend is None else addend)
+    # Weights are dequantised in parts here, so the biases' share counts beside what is left of their sum.
+    parts = np.abs(numbers) @ (np.abs(exact) + np.abs(exact).max(1, keepdims=True)).T
+    allowed = 2e-6 * (parts + np.abs(expected) + 1) + doubt @ np.abs(exact).T
+    assert (np.abs(found - expected) <= allowed).all()
+
+
+@int8_sets
+def test_int8_of_extreme_vectors_is_defined(int8: str) -> None:
+    matrix, rounding = packed(), pk.Kernels(1)
+    rounding.round_activations(int8)
+    x = np.zeros((3, 64), np.float32)
+    x[1, 3], x[2, 40] = np.nan, 1e-42
+    found = rounding.product(matrix, x)
+    assert np.isnan(found[1]).all()
+    assert np.abs(found[[0, 2]]).max() < 1e-30
+
+
+def test_int8_of_dense_weights_stays_exact() -> None:
+    rounding, exact = pk.Kernels(1), kernels(pk.instruction_sets()[0])
+    rounding.round_activations()
+    matrix, x = pk.Matrix.dense(normal(30, 70)), normal(4, 70)
+    assert (rounding.product(matrix, x) == exact.product(matrix, x)).all()
+
+
+@instruction_sets
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
+def test_every_scale_of_fp4_has_its_value(name: str, format: str) -> None:
+    finite = [each for each in range(256) if each != 255 and (format == "mxfp4" or each != 127)]
+    scales = np.array(finite, np.uint8)[:, None]
+    words = np.full((len(finite), {"mxfp4": 4, "nvfp4": 2}[format]), 0x22222222, np.uint32)  # ones
+    matrix = pk.Matrix.float4(words, scales, format=format)
+    first = np.zeros((1, matrix.columns), np.float32)
+    first[0, 0] = 1
+    for tokens in (1, 4, 40):
+        found = kernels(name).product(matrix, first.repeat(tokens, 0))
+        assert (found == fp4_numbers(words, scales, format)[:, 0]).all()
+
+
+@instruction_sets
+@draws
+@given(
     type=st.sampled_from(TYPES),
     rows=st.integers(1, 70),
     columns=st.integers(1, 700),
@@ -91,8 +238,10 @@ def test_products_with_dense_weights_are_those_with_their_numbers(
 ) -> None:
     weights = mx.array(normal(rows, columns)).astype(type)
     x = normal(tokens, columns, seed=1)
-    expected = x.astype(np.float64) @ np.array(weights.astype(mx.float32), np.float64).T
-    assert_near(kernels(name).product(pk.Matrix.dense(stored(weights)), x), expected)
+    exact = np.array(weights.astype(mx.float32), np.float64).T
+    found = kernels(name).product(pk.Matrix.dense(stored(weights)), x)
+    # What a sum is wrong by goes with its summands, which may cancel each other out.
+    assert (np.abs(found - x.astype(np.float64) @ exact) <= 1e-6 * (np.abs(x) @ np.abs(exact))).all()
 
 
 @instruction_sets
@@ -116,12 +265,16 @@ def test_norms_are_those_of_mlx(name: str, size: int) -> None:
 
 @instruction_sets
 @pytest.mark.parametrize(
-    ("activation", "theirs"), [("silu", nn.silu), ("gelu_tanh", nn.gelu_approx), ("gelu", nn.gelu)]
+    ("activation", "theirs"),
+    [("silu", nn.silu), ("gelu_tanh", nn.gelu_approx), ("gelu", nn.gelu), ("swiglu_oai", None)],
 )
 def test_gated_activations_are_those_of_mlx(name: str, activation: str, theirs: Any) -> None:
     gate = np.concatenate([np.linspace(-100, 100, 999, dtype=np.float32), normal(50) * 3])
     up = normal(gate.size, seed=1)
-    expected = np.array(theirs(mx.array(gate)) * mx.array(up))
+    if theirs is None:
+        expected = np.array(swiglu_oai(mx.array(gate), mx.array(up)))
+    else:
+        expected = np.array(theirs(mx.array(gate)) * mx.array(up))
     assert_near(kernels(name).gated(activation, gate, up), expected, 1e-6)
 
 
@@ -182,6 +335,162 @@ def test_attention_is_what_its_definition_says(
 
 
 @instruction_sets
+@draws
+@given(
+    starts=st.lists(st.integers(0, 200), min_size=1, max_size=3),
+    count=st.sampled_from([1, 3, 40]),
+    group=st.sampled_from([1, 3]),
+    dim=st.sampled_from([32, 64, 96]),
+    bits=st.sampled_from([4, 8]),
+    window=st.sampled_from([0, 30]),
+)
+def test_attention_reads_packed_keys_and_values_as_the_numbers_they_stand_for(
+    name: str, starts: list[int], count: int, group: int, dim: int, bits: int, window: int
+) -> None:
+    kv_heads, slots = 2, len(starts)
+    queries = normal(slots, count, kv_heads * group, dim)
+    parts, plain = [], []
+    for seed in (1, 2):
+        packed_parts = mx.quantize(mx.array(normal(slots, kv_heads, 256, dim, seed=seed)), 32, bits)
+        parts += [np.array(part) for part in packed_parts]
+        plain.append(np.array(mx.dequantize(*packed_parts, 32, bits)))
+    kv = pk.PackedKV(tuple(parts), bits, 32)
+    found = kernels(name).attention(queries, kv, np.array(starts), scale=dim**-0.5, window=window)
+    for slot, start in enumerate(starts):
+        expected = attended(queries[slot], plain[0][slot], plain[1][slot], start, window, None)
+        assert_near(found[slot], expected)
+
+
+def stacked(
+    bits: int | str | None, count: int, rows: int, columns: int, seed: int
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Matrices of experts with biases; their numbers, and the biases."""
+    weights, addends = mx.array(normal(count, rows, columns, seed=seed)), normal(count, rows, seed=seed + 1)
+    if bits is None:
+        stack = pk.Stack.of(
+            count, lambda index: pk.Matrix.dense(np.array(weights[index]), addend=addends[index])
+        )
+        return stack, np.array(weights), addends
+    if isinstance(bits, str):
+        words, scales = mx.quantize(weights, mode=bits)
+        stack = pk.Stack.of(
+            count,
+            lambda index: pk.Matrix.float4(
+                np.array(words[index]), np.array(scales[index]), format=bits, addend=addends[index]
+            ),
+        )
+        numbers = mx.dequantize(words, scales, mode=bits).astype(mx.float32)
+        return stack, np.array(numbers), addends
+    words, scales, biases = mx.quantize(weights, 32, bits)
+    stack = pk.Stack.of(
+        count,
+        lambda index: pk.Matrix.packed(
+            *(np.array(part[index]) for part in (words, scales, biases)),
+            bits=bits,
+            group=32,
+            addend=addends[index],
+        ),
+    )
+    return stack, np.array(mx.dequantize(words, scales, biases, 32, bits)), addends
+
+
+@instruction_sets
+@draws
+@given(
+    bits=st.sampled_from([None, 3, 4, 8, "mxfp4", "nvfp4"]),
+    up_bits=st.sampled_from([None, 4, "mxfp4"]),
+    count=st.integers(1, 9),
+    chosen=st.integers(1, 4),
+    inner=st.sampled_from([32, 64, 96]),
+    tokens=st.sampled_from([1, 2, 7, 30, 150]),
+    normalized=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_mixture_is_what_its_definition_says(
+    name: str,
+    bits: int | str | None,
+    up_bits: int | str | None,
+    count: int,
+    chosen: int,
+    inner: int,
+    tokens: int,
+    normalized: bool,
+    seed: int,
+) -> None:
+    chosen, hidden = min(chosen, count), 64
+    gate, gates, gate_biases = stacked(bits, count, inner, hidden, seed)
+    up, ups, up_biases = stacked(up_bits, count, inner, hidden, seed + 2)
+    down, downs, down_biases = stacked(bits, count, hidden, inner, seed + 4)
+    router = normal(count, hidden, seed=seed + 6) * 0.1
+    experts = pk.Experts(
+        router=pk.Matrix.dense(router), gate=gate, up=up, down=down, chosen=chosen, normalized=normalized
+    )
+    x = normal(tokens, hidden, seed=seed + 7)
+    scores = x.astype(np.float64) @ router.T
+    order = np.argsort(-scores, axis=-1)[:, :chosen].astype(np.int32)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    each = np.zeros((tokens, chosen, hidden))
+    weights = np.take_along_axis(powers, order, -1)
+    for token in range(tokens):
+        for place, expert in enumerate(order[token]):
+            left = gates[expert].astype(np.float64) @ x[token] + gate_biases[expert]
+            right = ups[expert].astype(np.float64) @ x[token] + up_biases[expert]
+            each[token, place] = downs[expert] @ (left / (1 + np.exp(-left)) * right) + down_biases[expert]
+    weights = weights / (weights if normalized else powers).sum(-1, keepdims=True)
+    assert_near(kernels(name).mixture(experts, "silu", x), (each * weights[..., None]).sum(1), 1e-5)
+    assert_near(kernels(name).mixture(experts, "silu", x, order), each, 1e-5)
+
+
+@int8_sets
+@pytest.mark.parametrize("bits", [3, 4, 8, "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_experts_with_int8_compute_what_their_matrices_do_with_int8(
+    int8: str, bits: int | str, tokens: int
+) -> None:
+    count, hidden, inner = 3, 64, 96
+    parts = {
+        "gate": stacked(bits, count, inner, hidden, 1)[0],
+        "up": stacked(bits, count, inner, hidden, 3)[0],
+        "down": stacked(bits, count, hidden, inner, 5)[0],
+    }
+    rounding = pk.Kernels(2)
+    rounding.round_activations(int8)
+    x, chosen = normal(tokens, hidden, seed=7), np.arange(tokens, dtype=np.int32)[:, None] % count
+    found = rounding.mixture(pk.Experts(router=None, **parts, chosen=1), "silu", x, chosen)
+    exact = kernels(pk.instruction_sets()[0]).mixture(
+        pk.Experts(router=None, **parts, chosen=1), "silu", x, chosen
+    )
+    assert np.abs(found - exact).max() > 1e-5 * np.abs(exact).max()
+    for expert in range(count):
+        mine = chosen[:, 0] == expert
+        if not mine.any():
+            continue
+        one = {name: nth_of(stack, expert) for name, stack in parts.items()}
+        inside = rounding.gated(
+            "silu", rounding.product(one["gate"], x[mine]), rounding.product(one["up"], x[mine])
+        )
+        assert_near(found[mine, 0], rounding.product(one["down"], inside), 1e-5)
+
+
+def nth_of(stack: pk.Stack, index: int) -> pk.Matrix:
+    arrays = {name: getattr(stack.matrix, name) for name in ("weights", "scales", "biases", "addend")}
+    return replace(
+        stack.matrix, **{name: None if array is None else array[index] for name, array in arrays.items()}
+    )
+
+
+def test_an_expert_that_is_not_there_is_refused() -> None:
+    parts = {name: stacked(None, 3, 32, 32, seed)[0] for seed, name in enumerate(("gate", "up", "down"))}
+    experts = pk.Experts(router=None, **parts, chosen=1)
+    best = kernels(pk.instruction_sets()[0])
+    for wrong in (3, -1):
+        with pytest.raises(pk.KernelError, match="no such expert"):
+            best.mixture(experts, "silu", normal(1, 32), np.array([[wrong]], np.int32))
+    with pytest.raises(pk.KernelError, match="without a router"):
+        best.mixture(experts, "silu", normal(1, 32))
+
+
+@instruction_sets
 def test_a_ring_holds_the_window(name: str) -> None:
     """Position p lies at p modulo the capacity."""
     dim, total, capacity, window = 16, 150, 40, 32
@@ -235,6 +544,61 @@ def test_damaged_weights_are_refused(changes: dict[str, Any]) -> None:
         packed(**changes)
 
 
+@pytest.mark.parametrize(
+    ("words", "scales", "format"),
+    [
+        (np.zeros((20, 8), np.uint32), np.zeros((20, 1), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.zeros((19, 2), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.zeros((20, 2), np.float32), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.full((20, 2), 255, np.uint8), "mxfp4"),
+        (np.zeros((20, 7), np.uint32), np.zeros((20, 1), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.int32), np.zeros((20, 2), np.uint8), "mxfp4"),
+        (np.zeros((0, 8), np.uint32), np.zeros((0, 2), np.uint8), "mxfp4"),
+        (np.zeros((20, 8), np.uint32), np.zeros((20, 2), np.uint8), "nvfp4"),
+        (np.zeros((20, 8), np.uint32), np.full((20, 4), 127, np.uint8), "nvfp4"),
+        (np.zeros((20, 8), np.uint32), np.full((20, 4), 255, np.uint8), "nvfp4"),
+    ],
+)
+def test_damaged_weights_of_fp4_are_refused(words: np.ndarray, scales: np.ndarray, format: str) -> None:
+    with pytest.raises(ValueError):
+        pk.Matrix.float4(words, scales, format=format)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    format=st.sampled_from(["affine", "mxfp4", "nvfp4", "dense"]),
+    rows=st.integers(0, 20),
+    words=st.integers(0, 20),
+    scale_rows=st.integers(-1, 1),
+    groups=st.integers(0, 8),
+    type=st.sampled_from([np.float32, np.float16, np.uint16, np.uint8, np.float64]),
+    bits=st.integers(0, 9),
+    group=st.sampled_from([0, 16, 31, 32, 64, 100, 128]),
+)
+def test_weights_of_any_shape_are_refused_or_whole(
+    format: str, rows: int, words: int, scale_rows: int, groups: int, type: Any, bits: int, group: int
+) -> None:
+    """What is taken is as large as its shape says: the library reads no further, and has no objection."""
+    from pippin_kernels.binding import library
+
+    scales = np.ones((max(rows + scale_rows, 0), groups), type)
+    packed_words = np.zeros((rows, words), np.uint32)
+    try:
+        match format:
+            case "affine":
+                matrix = pk.Matrix.packed(packed_words, scales, scales, bits=bits, group=group)
+            case "dense":
+                matrix = pk.Matrix.dense(scales)
+            case _:
+                matrix = pk.Matrix.float4(packed_words, scales, format=format)
+    except ValueError:
+        return
+    assert matrix.weights.shape[0] * 16 >= matrix.rows
+    assert library().pk_check(matrix.structure()) == 0
+    out = kernels(pk.instruction_sets()[0]).product(matrix, np.ones((2, matrix.columns), np.float32))
+    assert out.shape == (2, matrix.rows)
+
+
 def test_the_library_itself_refuses_memory_that_is_too_short() -> None:
     from pippin_kernels.binding import library
 
@@ -242,6 +606,22 @@ def test_the_library_itself_refuses_memory_that_is_too_short() -> None:
         structure = packed().structure()
         setattr(structure, field, getattr(structure, field) - 1)
         assert library().pk_check(structure) == -1
+    for mode in ("mxfp4", "nvfp4"):
+        words, scales = (np.array(array) for array in mx.quantize(mx.array(normal(20, 64)), mode=mode))
+        matrix = pk.Matrix.float4(words, scales, format=mode)
+        assert library().pk_check(matrix.structure()) == 0
+        changes = {
+            "weight_bytes": matrix.weights.nbytes - 1,
+            "scale_bytes": matrix.scales.nbytes - 1,
+            "group": 64,
+            "bits": 8,
+            "columns": 65,
+            "format": 9,
+        }
+        for field, value in changes.items():
+            structure = matrix.structure()
+            setattr(structure, field, value)
+            assert library().pk_check(structure) == -1
 
 
 def test_what_does_not_fit_is_refused() -> None:

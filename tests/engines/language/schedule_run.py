@@ -99,7 +99,7 @@ class Subject:
             kv_group_size=32,
             quantized_kv_start=world.quantised_start,
         )
-        model = self.load() if world.adapted else self.model
+        model = self.load(2 if self.kernels else None) if world.adapted else self.model
         plan = msgspec.structs.replace(
             PLAN,
             prefill_chunk=world.chunk,

@@ -1,6 +1,9 @@
 """`pippin show`: what is known of a model, and the defaults that its requests get."""
 
 import json
+import platform
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from pippin.catalog import Catalog
     from pippin.config.settings import Settings
     from pippin.core.models import ModelInfo
+
+SECONDS = 60.0
+"""For MLX to import and to look at a model's configuration."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -56,8 +62,29 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "capabilities": ", ".join(able) or "-",
         "tool calls": info.tool_format or "-",
         "reasoning": info.reasoning_format or "-",
-        **({"kv_bits": _packed_layers(Path(info.path))} if info.kind == "language" and info.path else {}),
+        **(_of_language(catalog, info, Path(info.path)) if info.kind == "language" and info.path else {}),
     }
+
+
+def _of_language(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, str]:
+    found = {"kv_bits": _packed_layers(folder)}
+    if platform.system() == "Linux":
+        found["on a CPU"] = (
+            _way(folder) if catalog.options_for(info).cpu_kernels == "auto" else "float32: cpu_kernels off"
+        )
+    return found
+
+
+def _way(folder: Path) -> str:
+    """How a CPU will compute a model. MLX is imported in a process of its own: a broken one may end its process."""
+    command = [sys.executable, "-m", "pippin.engines.cpu.kernels", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        found = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return "unknown: MLX does not import (pippin doctor says more)"
+    means, reason = found["means"], found["reason"]
+    return str(means) if reason is None else f"{means}: {reason}"
 
 
 def _packed_layers(folder: Path) -> str:

@@ -37,9 +37,16 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Literal["auto", "off"],
         Meta(
             description="On a CPU, compute weights as they are stored, by the kernels of the package pippin-kernels, "
-            "where it is installed and knows the architecture; `off` makes them float32 for MLX."
+            "where it is installed (`pippin show MODEL` says for which parts); `off` makes them float32 for MLX."
         ),
     ] = "auto"
+    cpu_activations: Annotated[
+        Literal["float32", "int8"],
+        Meta(
+            description="What the kernels for CPUs multiply packed weights with: `float32` is exact; `int8` rounds "
+            "each 32 numbers of a vector to 8 bits, which is quicker and changes answers (docs/performance.md)."
+        ),
+    ] = "float32"
     trust_remote_code: Annotated[
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False

@@ -1,7 +1,7 @@
-"""Which of mlx-lm's models the kernels' decoder can run, and what it is told of each: layers, norms, rotary positions.
+"""Which of mlx-lm's models the kernels' decoder can run, and how each differs from llama.
 
 An architecture is known by the class of its model: what is not listed here, or holds a layer of another class than the
-architecture's own, runs as mlx-lm runs it.
+architecture's own, runs as mlx-lm runs it, with the kernels' products where they fit (`operations.py`).
 """
 
 import importlib
@@ -12,16 +12,25 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
-from numpy.typing import NDArray
-from pippin_kernels import Layer, Matrix, Rope, Shape
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from pippin_kernels import Rope
 
-LINEARS = (nn.Linear, nn.QuantizedLinear)
-EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
-BITS = (2, 3, 4, 5, 6, 8)
-GROUPS = (32, 64, 128)
+from pippin.engines.cpu.matrices import floats, sizes, why_no_matrix
+
 LARGEST_HEAD = 512
-NORMED_OUTPUTS = {"mlp_norm": "pre_feedforward_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
+
+Activation = Literal["silu", "gelu_tanh", "gelu", "swiglu_oai"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Names in a layer's network that is a mixture of experts."""
+
+    router: str
+    experts: str
+    chosen: str  # the number of experts that a token goes through
+    # Whether the weights of those chosen are 1 together; the network is asked.
+    normalized: Callable[[Any], bool] = field(default=lambda network: True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +38,15 @@ class Architecture:
     """What tells a decoder from llama's. Names are attributes of mlx-lm's modules."""
 
     module: str  # in mlx_lm.models
-    activation: Literal["silu", "gelu_tanh", "gelu"] = "silu"
+    activation: Activation = "silu"
     norms_less_one: bool = False  # norms are stored less one
     norms_outputs: bool = False  # attention's and the feed-forward network's outputs are normed too
     fused: bool = False  # query, key and value in one projection, gate and up in another
+    heads: str = "n_heads"
+    kv_heads: str = "n_kv_heads"
+    scale: str = "scale"
+    network: str = "mlp"
+    mixture: Mixture | None = None  # of those layers whose network has experts
     attention_softcap: bool = False
     embedding_scale: Callable[[Any], float] = field(default=lambda args: 1.0)
     residual_scale: Callable[[Any], float] = field(default=lambda args: 1.0)
@@ -48,6 +62,10 @@ def _capped(args: Any, logits: mx.array) -> mx.array:
 
 def _root_of_width(args: Any) -> float:
     return float(args.hidden_size**0.5)
+
+
+def _rounded_root_of_width(args: Any) -> float:
+    return float(mx.array(args.hidden_size**0.5, mx.bfloat16).astype(mx.float32))
 
 
 ARCHITECTURES = (
@@ -72,7 +90,49 @@ ARCHITECTURES = (
         embedding_scale=_root_of_width,
         logits=_capped,
     ),
+    Architecture(
+        module="gemma3_text",
+        activation="gelu_tanh",
+        norms_less_one=True,
+        norms_outputs=True,
+        embedding_scale=_rounded_root_of_width,
+    ),
+    Architecture(
+        module="qwen3_moe",
+        mixture=Mixture(
+            router="gate",
+            experts="switch_mlp",
+            chosen="top_k",
+            normalized=lambda network: bool(network.norm_topk_prob),
+        ),
+    ),
+    Architecture(
+        module="mixtral",
+        heads="num_heads",
+        kv_heads="num_key_value_heads",
+        network="block_sparse_moe",
+        mixture=Mixture(router="gate", experts="switch_mlp", chosen="num_experts_per_tok"),
+    ),
+    Architecture(
+        module="gpt_oss",
+        activation="swiglu_oai",
+        heads="num_attention_heads",
+        kv_heads="num_key_value_heads",
+        scale="sm_scale",
+        mixture=Mixture(router="router", experts="experts", chosen="num_experts_per_tok"),
+    ),
 )
+
+WRAPPERS = {"gemma3": "language_model", "mistral3": "language_model"}
+"""Models of which one attribute is a decoder for text, and all that they call."""
+
+
+def decoder_of(model: nn.Module) -> tuple[str, nn.Module]:
+    """The decoder in a model that only wraps one, and the path to it, which ends in a dot; or the model and no path."""
+    name = WRAPPERS.get(type(model).__module__.removeprefix("mlx_lm.models."))
+    if name is None or not type(model).__module__.startswith("mlx_lm.models."):
+        return "", model
+    return f"{name}.", model[name]
 
 
 def architecture_of(model: nn.Module) -> Architecture | None:
@@ -85,59 +145,76 @@ def architecture_of(model: nn.Module) -> Architecture | None:
 
 def why_not(model: nn.Module) -> str | None:
     """Why the decoder cannot run this model, or None. Looks at no weight."""
+    _, model = decoder_of(model)
     architecture = architecture_of(model)
     if architecture is None:
         name = getattr(model, "model_type", type(model).__name__)
         return f"the architecture {name!r} is not one that the kernels know"
-    layers = model.model.layers
-    for layer in layers:
-        if getattr(layer, "use_sliding", False):
-            return "its layers attend to a sliding window"
-        if layer.self_attn.scale <= 0 or _head_dim(layer.self_attn) > LARGEST_HEAD:
-            return "its heads are of a size that the kernels do not know"
-        if (reason := _why_no_rope(layer.self_attn.rope)) is not None:
-            return reason
-    modules = [module for layer in layers for module in _projections(architecture, layer)]
-    for module in [*modules, model.model.embed_tokens, *_head_of(model)]:
-        if (reason := _why_no_matrix(module)) is not None:
-            return reason
+    try:
+        windows_of(model)
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            if (
+                getattr(attention, architecture.scale) <= 0
+                or head_dim(architecture, attention) > LARGEST_HEAD
+            ):
+                return "its heads are of a size that the kernels do not know"
+            rope_of(attention.rope)
+        for module in _matrices(architecture, model):
+            if (reason := why_no_matrix(module)) is not None:
+                return reason
+    except TypeError as error:
+        return str(error)
+    except (AttributeError, KeyError) as error:
+        return f"mlx-lm's {architecture.module!r} has changed: it has no {error}"
     return None
 
 
-def _projections(architecture: Architecture, layer: Any) -> Iterator[nn.Module]:
-    attention, mlp = layer.self_attn, layer.mlp
-    if architecture.fused:
-        yield from (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-    else:
+def windows_of(model: nn.Module) -> list[int]:
+    """Tokens that each layer attends to, 0 for all. Raises `TypeError` for a cache that is neither."""
+    found = []
+    for cache in make_prompt_cache(model):
+        if type(cache) is KVCache:
+            found.append(0)
+        elif type(cache) is RotatingKVCache and cache.keep == 0:
+            found.append(cache.max_size)
+        else:
+            raise TypeError(f"its layers have caches of the class {type(cache).__name__}")
+    return found
+
+
+def network_of(architecture: Architecture, layer: Any) -> Any:
+    return layer[architecture.network]
+
+
+def is_mixture(architecture: Architecture, layer: Any) -> bool:
+    network = network_of(architecture, layer)
+    return architecture.mixture is not None and architecture.mixture.experts in network
+
+
+def _matrices(architecture: Architecture, model: Any) -> Iterator[nn.Module]:
+    """All layers with weights that vectors are multiplied with."""
+    for layer in model.model.layers:
+        attention, network = layer.self_attn, network_of(architecture, layer)
+        if architecture.fused:
+            yield from (attention.qkv_proj, attention.o_proj, network.gate_up_proj, network.down_proj)
+            continue
         yield from (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-        yield from (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        mixture = architecture.mixture
+        if mixture is not None and mixture.experts in network:
+            yield network[mixture.router]
+            network = network[mixture.experts]
+        yield from (network.gate_proj, network.up_proj, network.down_proj)
+    yield from (model.model.embed_tokens, *heads_of(model))
 
 
-def _head_of(model: nn.Module) -> Iterator[nn.Module]:
+def heads_of(model: nn.Module) -> Iterator[nn.Module]:
     """The projection onto the vocabulary, where it is not the embedding's."""
     if "lm_head" in model:
         yield model.lm_head
 
 
-def _why_no_matrix(module: nn.Module) -> str | None:
-    if type(module) not in (*LINEARS, *EMBEDDINGS):
-        return f"it holds a layer of the class {type(module).__name__}"
-    if type(module) in (nn.Linear, nn.Embedding):
-        return None
-    if module.mode != "affine" or module.bits not in BITS or module.group_size not in GROUPS:
-        return f"its weights are quantised as {module.mode} of {module.bits} bits in groups of {module.group_size}"
-    return None
-
-
-def _why_no_rope(rope: Any) -> str | None:
-    try:
-        _rope(rope)
-    except TypeError as error:
-        return str(error)
-    return None
-
-
-def _rope(rope: Any) -> Rope | None:
+def rope_of(rope: Any) -> Rope | None:
     """Raises `TypeError` for a kind that is not known."""
     name = type(rope).__name__
     if name == "NoPE":
@@ -146,7 +223,7 @@ def _rope(rope: Any) -> Rope | None:
         half = rope.dims // 2
         frequencies = mx.exp(mx.arange(half, dtype=mx.float32) * (-log(rope.base) / half))
         return Rope(
-            inverse_frequencies=_floats(frequencies),
+            inverse_frequencies=floats(frequencies),
             interleaved=bool(rope.traditional),
             scale=float(rope.scale),
         )
@@ -155,127 +232,12 @@ def _rope(rope: Any) -> Rope | None:
         raise TypeError(f"its rotary positions are of the class {name}")
     stretch = stretches[name]
     return Rope(
-        inverse_frequencies=_floats(1 / rope._freqs),
+        inverse_frequencies=floats(1 / rope._freqs),
         interleaved=bool(getattr(rope, "traditional", False)),
         stretch=1.0 if stretch is None else float(getattr(rope, stretch)),
     )
 
 
-def _head_dim(attention: Any) -> int:
+def head_dim(architecture: Architecture, attention: Any) -> int:
     """Of each head, by the width of the output projection's input."""
-    projection = attention.o_proj
-    width = projection.weight.shape[1]
-    if type(projection) is nn.QuantizedLinear:
-        width = width * 32 // projection.bits
-    return int(width // attention.n_heads)
-
-
-def describe(model: nn.Module) -> tuple[Shape, Matrix | None]:
-    """The decoder's shape, and the head's matrix where it is not the embedding's, with weights in the kernels' layout.
-    `why_not` had no objection. Takes the model's weights out of it as it goes, so that they do not lie there twice.
-    Raises `ValueError` for weights that are damaged."""
-    architecture = architecture_of(model)
-    assert architecture is not None
-    args, inner = model.args, model.model
-    attention = inner.layers[0].self_attn
-    head_dim, activation = _head_dim(attention), architecture.activation
-    ropes: list[Rope] = []
-    layers = []
-    for index, layer in enumerate(inner.layers):
-        layers.append(_layer(architecture, layer, head_dim, ropes))
-        inner.layers[index] = nn.Identity()
-    heads = [_matrix(head) for head in _head_of(model)]
-    shape = Shape(
-        embedding=_matrix(inner.embed_tokens),
-        final_norm=_norm(architecture, inner.norm),
-        layers=tuple(layers),
-        ropes=tuple(ropes),
-        heads=attention.n_heads,
-        kv_heads=attention.n_kv_heads,
-        head_dim=head_dim,
-        activation=activation,
-        norm_eps=float(args.rms_norm_eps),
-        attention_scale=float(attention.scale),
-        attention_softcap=float(args.attn_logit_softcapping) if architecture.attention_softcap else 0.0,
-        embedding_scale=architecture.embedding_scale(args),
-        residual_scale=architecture.residual_scale(args),
-    )
-    return shape, heads[0] if heads else None
-
-
-def _layer(architecture: Architecture, layer: Any, head_dim: int, ropes: list[Rope]) -> Layer:
-    attention = layer.self_attn
-    after = {"mlp_norm": "post_attention_layernorm"}
-    if architecture.norms_outputs:
-        after = {**NORMED_OUTPUTS, "attention_out_norm": "post_attention_layernorm"}
-    inside = {"query_norm": "q_norm", "key_norm": "k_norm"}
-    norms = {name: _norm(architecture, layer[mine]) for name, mine in after.items()}
-    norms |= {
-        name: _norm(architecture, attention[mine]) for name, mine in inside.items() if mine in attention
-    }
-    return Layer(
-        **_matrices(architecture, layer, head_dim),
-        input_norm=_norm(architecture, layer.input_layernorm),
-        **norms,
-        rope=_place(_rope(attention.rope), ropes),
-    )
-
-
-def _matrices(architecture: Architecture, layer: Any, head_dim: int) -> dict[str, Matrix]:
-    attention, mlp = layer.self_attn, layer.mlp
-    found = {"output": _matrix(attention.o_proj), "down": _matrix(mlp.down_proj)}
-    if not architecture.fused:
-        names = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-        found |= {name: _matrix(attention[mine]) for name, mine in names.items()}
-        return found | {"gate": _matrix(mlp.gate_proj), "up": _matrix(mlp.up_proj)}
-    queries, keys = attention.n_heads * head_dim, attention.n_kv_heads * head_dim
-    projection, both = attention.qkv_proj, mlp.gate_up_proj
-    half = both.weight.shape[0] // 2
-    return found | {
-        "query": _matrix(projection, 0, queries),
-        "key": _matrix(projection, queries, queries + keys),
-        "value": _matrix(projection, queries + keys, queries + 2 * keys),
-        "gate": _matrix(both, 0, half),
-        "up": _matrix(both, half, 2 * half),
-    }
-
-
-def _matrix(module: Any, start: int = 0, stop: int | None = None) -> Matrix:
-    """Rows from `start` to `stop` of a projection or an embedding."""
-    rows = slice(start, stop)
-    addend = _floats(module.bias[rows]) if "bias" in module else None
-    weight = _stored(module.weight[rows])
-    if type(module) in (nn.Linear, nn.Embedding):
-        return Matrix.dense(weight, addend=addend)
-    scales, biases = _stored(module.scales[rows]), _stored(module.biases[rows])
-    return Matrix.packed(weight, scales, biases, bits=module.bits, group=module.group_size, addend=addend)
-
-
-def _stored(array: mx.array) -> NDArray[Any]:
-    """The numbers as they are; numpy has no bfloat16, whose bits it is given."""
-    return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
-
-
-def _floats(array: mx.array) -> NDArray[np.float32]:
-    return np.array(array.astype(mx.float32))
-
-
-def _norm(architecture: Architecture, norm: Any) -> NDArray[np.float32]:
-    weight = _floats(norm.weight)
-    return weight + np.float32(1) if architecture.norms_less_one else weight
-
-
-def _place(rope: Rope | None, ropes: list[Rope]) -> int | None:
-    """Where the decoder's list has this rope, which joins it if it is new."""
-    if rope is None:
-        return None
-    for index, known in enumerate(ropes):
-        alike = (known.interleaved, known.scale, known.stretch) == (
-            rope.interleaved,
-            rope.scale,
-            rope.stretch,
-        )
-        if alike and np.array_equal(known.inverse_frequencies, rope.inverse_frequencies):
-            return index
-    ropes.append(rope)
-    return len(ropes) - 1
+    return sizes(attention.o_proj)[0] // int(getattr(attention, architecture.heads))

@@ -1,21 +1,23 @@
 """A model whose steps the kernels compute: called as mlx-lm's models are, on the caches that those are called on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from numpy.typing import NDArray
-from pippin_kernels import KV, Decoder, Kernels, Matrix
+from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Projection, Step
 
-from pippin.engines.cpu.architectures import architecture_of, describe
-from pippin.engines.language.kv_cache.kinds.attention import (
-    AttentionInSlot,
-    BatchedAttention,
-    JoinedAttention,
+from pippin.engines.cpu.description import Sample, describe
+from pippin.engines.cpu.kernels import OtherAnswer
+from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
+from pippin.engines.language.kv_cache.layout import open_in_place
+from pippin.engines.language.model.lora import Adapters
+
+TOLERANCE = (
+    1e-3  # of the largest number of a layer's output: far above rounding, far below another architecture's
 )
 
 
@@ -35,91 +37,120 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
         return mx.array(products.reshape(*states.shape[:-1], -1))
 
 
-@dataclass(frozen=True)
-class Opened:
-    """Where the sequences of a step lie: keys and values of each layer, [slots, heads, capacity, size], of which they
-    take the slots from `low` on, and the tokens that each has."""
-
-    layers: list[list[mx.array]]
-    low: int
-    lengths: list[int]
-
-
 class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Takes tokens and caches, and gives logits, at once: nothing is left to be evaluated."""
 
-    def __init__(self, model: nn.Module, threads: int) -> None:
-        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. Raises `ValueError` for
-        weights that are damaged."""
+    def __init__(self, model: nn.Module, threads: int, *, rounds: bool = False) -> None:
+        """Of a model that `architectures.why_not` has no objection to, whose weights it takes. With `rounds` vectors
+        are int8. Raises `ValueError` for weights that are damaged, `OtherAnswer` where a layer says something else
+        than mlx-lm's own."""
         super().__init__()
-        self.args = model.args
         self.model_type = model.model_type
-        self._logits = architecture_of(model).logits  # type: ignore[union-attr] # `why_not` knew it
-        shape, head = describe(model)
+        found = describe(model)
+        self.args = found.args
+        self._logits = found.architecture.logits
+        self._linears = found.linears
+        self._adapters: Adapters | None = None
         kernels = Kernels(threads)
+        shape = found.shape
         self._decoder = Decoder(kernels, shape)
-        self.lm_head = KernelHead(kernels, shape.embedding if head is None else head)
-        self.weight_bytes = shape.nbytes + (0 if head is None else head.nbytes)
+        self._token = TokenArray(shape.kv_heads, shape.head_dim, mx.float32)
+        self.lm_head = KernelHead(kernels, shape.embedding if found.head is None else found.head)
+        self.weight_bytes = shape.nbytes + (0 if found.head is None else found.head.nbytes)
         self.instruction_set = kernels.instruction_set
+        for sample in found.samples:
+            self._compare(sample)
+        if rounds:  # after the comparison, which is as exact as float32
+            kernels.round_activations()
 
     @property
     def layers(self) -> list[None]:
-        """As many as there are: mlx-lm makes a cache for each."""
+        """As many as there are."""
         return [None] * len(self._decoder.shape.layers)
 
+    def make_cache(self) -> list[Any]:
+        """As mlx-lm's model makes them."""
+        windows = [layer.window for layer in self._decoder.shape.layers]
+        return [RotatingKVCache(max_size=window) if window else KVCache() for window in windows]
+
+    def linear_sizes(self, path: str) -> tuple[int, int] | None:
+        """What goes into the linear layer that mlx-lm's model has at a path, and what comes out; None where the model
+        has none that adapters can add to."""
+        found = self._linears.get(path)
+        return None if found is None else found[:2]
+
+    def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
+        """Let each sequence's adapter add to a linear layer: `down` [adapters, in, rank] and `up` [adapters, rank,
+        out], of which those at 0 are no adapter's."""
+        self._adapters = adapters
+        *_, places = self._linears[path]
+        for place in places:
+            pairs = [_addition(down[index], up[index][:, place.rows]) for index in range(1, down.shape[0])]
+            projection: Projection = place.projection
+            self._decoder.adapt(place.layer, projection, pairs)
+
     def __call__(self, inputs: mx.array, cache: Sequence[Any] | None = None) -> mx.array:
-        """Logits [slots, count, vocabulary] of tokens [slots, count], which follow what lies in the caches."""
+        """Logits [sequences, count, vocabulary] of tokens [sequences, count], which follow what lies in the caches."""
         tokens = np.asarray(inputs)
         # Blocks for the prefix cache may be on their way from memory that is written here.
         mx.synchronize()
-        hidden = self._run(tokens, [KVCache() for _ in self.layers] if cache is None else cache)
+        hidden = self._run(tokens, self.make_cache() if cache is None else cache)
         found: mx.array = self._logits(self.args, self.lm_head(mx.array(hidden)))
         return found
 
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
-        """Normed states [slots, count, hidden] after the last layer."""
-        if isinstance(caches[0], JoinedAttention):
-            return self._run_apart(tokens, caches)
-        opened = self._open(caches, *tokens.shape)
-        slots = slice(opened.low, opened.low + len(opened.lengths))
+        """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""
+        shape = tokens.shape[0], tokens.shape[1]
+        layers = [open_in_place(cache, self._token, shape) for cache in caches]
+        counts = [part.count for part in layers[0] for _ in part.starts]
         # Views of the buffers last for this step only: MLX copies what it should change while others look at it.
-        layers = [KV(*(np.asarray(buffer)[slots] for buffer in layer)) for layer in opened.layers]
-        hidden: NDArray[np.float32] = self._decoder.run(tokens, opened.lengths, layers)
-        if not isinstance(caches[0], BatchedAttention):  # whose table of slots is told by its group
-            for cache in caches:
-                cache.offset = opened.lengths[0] + tokens.shape[1]
+        step = Step(
+            starts=[start for part in layers[0] for start in part.starts],
+            counts=counts,
+            kv=[[_view(part) for part in layer] for layer in layers],
+            adapters=self._chosen(len(counts)),
+        )
+        if min(counts) == shape[1]:
+            found: NDArray[np.float32] = self._decoder.run(tokens.reshape(-1), step)
+            return found.reshape(*shape, -1)
+        real = np.arange(shape[1]) < np.array(counts)[:, None]
+        hidden = np.zeros((*shape, self._decoder.shape.hidden), np.float32)
+        hidden[real] = self._decoder.run(tokens[real], step)
         return hidden
 
-    def _run_apart(self, tokens: NDArray[Any], joined: Sequence[JoinedAttention]) -> NDArray[np.float32]:
-        """Several prompts, padded on the right: one after the other, without the padding."""
-        hidden = np.zeros((*tokens.shape, self._decoder.shape.hidden), np.float32)
-        for row, count in enumerate(joined[0].counts):
-            own = [layer.caches[row] for layer in joined]
-            hidden[row, :count] = self._run(tokens[row : row + 1, :count], own)[0]
-        return hidden
+    def _chosen(self, sequences: int) -> list[int] | None:
+        """The adapter of each sequence of this step."""
+        if self._adapters is None or self._adapters.uniform == 0:
+            return None
+        uniform = self._adapters.uniform
+        return np.asarray(self._adapters.rows).tolist() if uniform is None else [uniform] * sequences
 
-    def _open(self, caches: Sequence[Any], rows: int, count: int) -> Opened:
-        """Where `count` tokens of each of so many sequences can be written."""
-        shape = self._decoder.shape
-        match caches[0]:
-            case BatchedAttention(slots=slots):
-                buffers = [cache.opened(shape.kv_heads, shape.head_dim) for cache in caches]
-                return Opened(buffers, slots.low, slots.lengths[slots.low : slots.high])
-            case AttentionInSlot() as first:
-                buffers = [cache.opened(shape.kv_heads, shape.head_dim) for cache in caches]
-                return Opened(buffers, first.index, [first.offset])
-            case KVCache() as first:
-                if first.keys is None or first.offset + count > first.keys.shape[2]:
-                    self._enlarge(caches, rows, count)
-                return Opened([[cache.keys, cache.values] for cache in caches], 0, [first.offset] * rows)
-        raise TypeError(f"the kernels do not write into a {type(caches[0]).__name__}")
+    def _compare(self, sample: Sample) -> None:
+        cache = KVCache()
+        layer = open_in_place(cache, self._token, (1, len(sample.states)))
+        step = Step(starts=[0], counts=[len(sample.states)], kv=[[_view(part) for part in layer]])
+        found = self._decoder.run_layer(sample.layer, sample.states, step)
+        difference = float(np.abs(found - sample.expected).max() / np.abs(sample.expected).max())
+        if not difference < TOLERANCE:
+            raise OtherAnswer(
+                f"layer {sample.layer} computed by the kernels is {difference:.1g} of its largest number away from "
+                "what the installed mlx-lm gives"
+            )
 
-    def _enlarge(self, caches: Sequence[KVCache], rows: int, count: int) -> None:
-        """As mlx-lm does it."""
-        shape = self._decoder.shape
-        size = rows, shape.kv_heads, count, shape.head_dim
-        for cache in caches:
-            # Two arrays: a cache that they fill takes them as its memory.
-            cache.update_and_fetch(mx.zeros(size), mx.zeros(size))
-            cache.offset -= count
-        mx.eval([(cache.keys, cache.values) for cache in caches])
+
+def _view(part: InPlace) -> AnyKV:
+    """The memory of the sequences that a step computes."""
+    slots = slice(part.low, part.low + len(part.starts))
+    arrays = [np.asarray(array)[slots] for array in part.arrays]
+    if part.form is None:
+        keys, values = arrays
+        return KV(keys, values, part.shift)
+    return PackedKV(tuple(arrays), *part.form)
+
+
+def _addition(down: mx.array, up: mx.array) -> Addition | None:
+    """Of one adapter to one matrix: [in, rank] and [rank, out]."""
+    if not mx.any(up != 0).item():
+        return None
+    matrices = (np.ascontiguousarray(np.asarray(each.astype(mx.float32)).T) for each in (down, up))
+    return Addition(*map(Matrix.dense, matrices))

@@ -24,7 +24,7 @@ from pippin.engines.language.kv_cache.probe import Batching, choose_batching, on
 from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import adapters_in, install
+from pippin.engines.language.model.lora import adapters_in, install, is_low_rank
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
@@ -55,7 +55,11 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     configure(plan)
     trusted = options.trust_remote_code
     threads = spec.threads or os.cpu_count() or 1
-    model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads)
+    # Adapters that are not LoRA become part of mlx-lm's own layers.
+    known = options.adapter_path is None or is_low_rank(options.adapter_path)
+    model, _ = load_weights(
+        spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads if known else None
+    )
     if isinstance(model, VisionModel):
         chosen = choose_way(model, preparer, spec.info.id)
         if chosen is None:

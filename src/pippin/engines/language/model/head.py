@@ -14,6 +14,14 @@ EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 """The layers that a model with tied embeddings uses as its head."""
 
 
+def _words(module: nn.Module) -> int | None:
+    """How many words an embedding has that may be the head, too; None for other layers."""
+    if isinstance(module, EMBEDDINGS):
+        return int(module.weight.shape[0])
+    words = getattr(module, "vocabulary", None)  # of an embedding that is not MLX's
+    return words if hasattr(module, "as_linear") else None
+
+
 class Head:
     """Within `only`, a model's head computes the logits of one position of each sequence.
 
@@ -30,7 +38,7 @@ class Head:
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
                 self._narrow(module, "__call__")
-            elif isinstance(module, EMBEDDINGS) and module.weight.shape[0] == vocabulary:
+            elif _words(module) == vocabulary:
                 self._narrow(module, "as_linear")
         self.works = self._try(model)
 

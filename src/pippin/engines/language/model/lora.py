@@ -12,7 +12,7 @@ import logging
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -79,6 +79,20 @@ class AdaptedLinear(nn.Module):  # type: ignore[misc]  # untyped in mlx
         return y + ((x @ self.down[rows]) @ self.up[rows]).astype(y.dtype)
 
 
+@runtime_checkable
+class AddsItself(Protocol):
+    """A model whose linear layers are not MLX's, and which adds to them what the adapters add."""
+
+    def linear_sizes(self, path: str) -> tuple[int, int] | None:
+        """What goes into a linear layer and what comes out, by its path in mlx-lm's model; None where there is none."""
+        ...
+
+    def adapt(self, path: str, adapters: Adapters, down: mx.array, up: mx.array) -> None:
+        """Add with `down` [adapters, in, rank] and `up` [adapters, rank, out] from now on, for each sequence those of
+        the adapter that is chosen for it."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Addition:
     """The matrices that one adapter adds to one layer, with its scale multiplied into `up`."""
@@ -136,7 +150,7 @@ def _install_low_rank(
     for name, folder in folders.items():
         try:
             found[name] = _placed(_read(name, Path(folder).expanduser()), layers)
-            _check_layers(name, found[name], layers)
+            _check_layers(name, found[name], model, layers)
         except ServerError as error:
             if name not in spare:
                 raise
@@ -147,20 +161,30 @@ def _install_low_rank(
     adapters = Adapters(tuple(names), default=default, folders=numbers)
     loaded = list(found.values())
     paths = sorted({path for additions in loaded for path in additions})
-    replaced = {path: _stacked(layers[path], path, names, loaded, adapters) for path in paths}
-    for path, layer in replaced.items():
-        _replace(model, path, layer)
+    linears = {path: _linear(model, layers, path) for path in paths}
+    # All are stacked before any is replaced: one that does not fit leaves the model as it was.
+    pairs = {
+        path: _stacked(linear, path, names, loaded)
+        for path, linear in linears.items()
+        if isinstance(linear, _Linear)  # the others were refused
+    }
+    for path, (down, up) in pairs.items():
+        if isinstance(model, AddsItself):
+            model.adapt(path, adapters, down, up)
+        else:
+            _replace(model, path, AdaptedLinear(layers[path], adapters, down, up))
     return adapters
 
 
-def _check_layers(name: str, additions: Mapping[str, _Addition], layers: Mapping[str, nn.Module]) -> None:
+def _check_layers(
+    name: str, additions: Mapping[str, _Addition], model: nn.Module, layers: Mapping[str, nn.Module]
+) -> None:
     """Raises `ServerError` for an adapter of anything but linear layers of this model."""
     for path in sorted(additions):
-        base = layers.get(path)
-        if not isinstance(base, (nn.Linear, nn.QuantizedLinear)):
-            what = "has no such layer" if base is None else f"has a {type(base).__name__} there"
+        linear = _linear(model, layers, path)
+        if isinstance(linear, str):
             raise _refused(
-                name, f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
+                name, f"it changes {path}, and the model {linear}; only plain linear layers can be adapted"
             )
 
 
@@ -201,13 +225,41 @@ def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) ->
     return {path_of(name): addition for name, addition in additions.items()}
 
 
+def _linear(model: nn.Module, layers: Mapping[str, nn.Module], path: str) -> "_Linear | str":
+    """The linear layer at a path, or what the model has there instead."""
+    if isinstance(model, AddsItself):
+        sizes = model.linear_sizes(path)
+        missing = "has no such layer that the kernels for CPUs can add to (--cpu-kernels off may do it)"
+        return missing if sizes is None else _Linear(*sizes, mx.float32)
+    match layers.get(path):
+        case nn.QuantizedLinear() as base:
+            out, words = base.weight.shape
+            return _Linear(words * 32 // base.bits, out, base.scales.dtype)
+        case nn.Linear() as base:
+            out, inside = base.weight.shape
+            return _Linear(inside, out, base.weight.dtype)
+        case None:
+            return "has no such layer"
+        case base if isinstance(sizes := getattr(base, "linear_sizes", None), tuple):
+            return _Linear(*sizes, mx.float32)  # a linear layer that is not MLX's
+        case base:
+            return f"has a {type(base).__name__} there"
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A linear layer that can be adapted."""
+
+    inside: int
+    out: int
+    dtype: mx.Dtype  # of what is added
+
+
 def _stacked(
-    base: nn.Module, path: str, names: list[str], loaded: list[dict[str, _Addition]], adapters: Adapters
-) -> AdaptedLinear:
-    out, inside = base.weight.shape
-    if isinstance(base, nn.QuantizedLinear):
-        inside = inside * 32 // base.bits
-    dtype = base.scales.dtype if isinstance(base, nn.QuantizedLinear) else base.weight.dtype
+    linear: _Linear, path: str, names: list[str], loaded: list[dict[str, _Addition]]
+) -> tuple[mx.array, mx.array]:
+    """`down` [adapters, in, rank] and `up` [adapters, rank, out], ranks padded with zeros."""
+    inside, out, dtype = linear.inside, linear.out, linear.dtype
     rank = max(additions[path].down.shape[1] for additions in loaded if path in additions)
     down = mx.zeros((len(names) + 1, inside, rank), dtype=dtype)
     up = mx.zeros((len(names) + 1, rank, out), dtype=dtype)
@@ -227,7 +279,7 @@ def _stacked(
         down[index, :, :own] = found.down.astype(dtype)
         up[index, :own] = found.up.astype(dtype)
     mx.eval(down, up)
-    return AdaptedLinear(base, adapters, down, up)
+    return down, up
 
 
 def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:
@@ -238,17 +290,27 @@ def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:
     parent[last] = layer
 
 
+def _method(config: Mapping[str, Any]) -> str:
+    return "dora" if config.get("use_dora") else str(config.get("fine_tune_type", "lora"))
+
+
+def is_low_rank(folder: str) -> bool:
+    """Whether an adapter is plain LoRA by its configuration, or cannot be read; the library must apply any other."""
+    try:
+        config = json.loads((Path(folder).expanduser() / "adapter_config.json").read_bytes())
+    except (OSError, ValueError):
+        return True
+    return _method(config) == "lora"
+
+
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
     """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer."""
     try:
         config = json.loads((folder / "adapter_config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise _refused(name, f"{folder} has no readable adapter_config.json ({error})") from error
-    method = config.get("fine_tune_type", "lora")
-    if method != "lora" or config.get("use_dora"):
-        raise _refused(
-            name, f"it is of type {'dora' if config.get('use_dora') else method}, and only LoRA is supported"
-        )
+    if (method := _method(config)) != "lora":
+        raise _refused(name, f"it is of type {method}, and only LoRA is supported")
     peft = folder / "adapter_model.safetensors"
     path = peft if peft.exists() else folder / "adapters.safetensors"
     try:

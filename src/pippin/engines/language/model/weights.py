@@ -1,5 +1,6 @@
 """Loads a model with its weights, in the dtype that `engines/device.py` decides on."""
 
+import gc
 import json
 import logging
 from collections.abc import Callable
@@ -18,8 +19,12 @@ from pippin.engines.base import LoadProgress
 from pippin.engines.cpu import kernels
 from pippin.engines.device import DevicePlan, dtype_of, evaluate_in_pieces, weights_too_large
 from pippin.engines.language.vision import checkpoint
+from pippin.engines.language.vision.model import VisionModel
 
 log = logging.getLogger(__name__)
+
+KERNELS_ALLOCATOR_CACHE = 64 * 2**20
+"""Bytes of freed buffers that MLX keeps where the kernels compute a model: their own memory is not MLX's."""
 
 
 def load_weights(
@@ -61,11 +66,16 @@ def load_weights(
             raise refusal from error
         log.warning("%s is served for text only: %s", info.id, refusal.report.message)
         return found
-    if plan.kernels and kernel_threads is not None:
-        reason = kernels.why_not(model)
-        if reason is None:
-            return _put_on_kernels(model, plan, progress, info, kernel_threads), config
-        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, reason)
+    on_kernels = False
+    if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
+        try:
+            model, on_kernels = _put_on_kernels(model, plan, progress, info, kernel_threads)
+        except kernels.OtherAnswer as error:
+            # Its weights were taken.
+            log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
+            model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
+    if plan.rounds_activations and not on_kernels:
+        log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
     _cast_weights(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
@@ -73,20 +83,38 @@ def load_weights(
 
 def _put_on_kernels(
     model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
-) -> nn.Module:
-    """The model as the kernels compute it, its weights as they are stored."""
+) -> tuple[nn.Module, bool]:
+    """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
+    they cannot. Raises `kernels.OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
+    more then."""
+    way = kernels.way_of(model)
+    if way.means == "float32":
+        log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
+        return model, False
     total = weight_bytes(model)
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
     progress(0, total, "weights")
     try:
-        found = kernels.on_kernels(model, threads)
+        found, used = kernels.put_on(model, way, threads, rounds=plan.rounds_activations)
     except ValueError as error:
         message = f"The weights of {info.id!r} cannot be used: {error}. Download it again."
         raise ServerError("load_failed", message) from error
     progress(total, total, "weights")
-    log.info("%s runs on the kernels for CPUs, with %s", info.id, found.instruction_set)
-    return found
+    _bound_allocator(plan)
+    because = "" if way.reason is None else f": {way.reason}"
+    rounded = ", its activations rounded to int8" if plan.rounds_activations else ""
+    log.info(
+        "%s runs on the kernels for CPUs, by %s, with %s%s%s", info.id, way.means, used, rounded, because
+    )
+    return found, True
+
+
+def _bound_allocator(plan: DevicePlan) -> None:
+    """Give back what taking the weights left behind, and let MLX keep little of what is freed from here on."""
+    gc.collect()  # modules that mlx-lm made refer to each other
+    mx.clear_cache()
+    mx.set_cache_limit(min(plan.allocator_cache, KERNELS_ALLOCATOR_CACHE))
 
 
 def _refuse_foreign_code(info: ModelInfo, folder: Path, trusted: bool) -> None:
@@ -203,7 +231,6 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
 
 def weight_bytes(model: nn.Module) -> int:
     """The size of all parameters."""
-    held = getattr(model, "weight_bytes", None)  # of a model whose weights are not MLX's arrays
-    if isinstance(held, int):
-        return held
-    return sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    arrays: int = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    # Some layers hold weights that are not MLX's arrays, and say how many bytes.
+    return arrays + sum(int(getattr(module, "weight_bytes", 0)) for _, module in model.named_modules())

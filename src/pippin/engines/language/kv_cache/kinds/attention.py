@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, TokenArray
+from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
 Mask = mx.array | str | None
@@ -38,6 +38,16 @@ class AttentionKind(CacheKind):
 
     def batched(self, slots: SlotTable) -> "BatchedAttention":
         return BatchedAttention(slots)
+
+    @classmethod
+    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        rows, count = shape
+        start = cache.offset
+        if cache.keys is None or start + count > cache.keys.shape[2]:
+            # Two arrays: a cache that they fill takes them as its memory.
+            cache.update_and_fetch(token.zeros(rows, count), token.zeros(rows, count))
+        cache.offset = start + count
+        return [InPlace(arrays=[cache.keys, cache.values], starts=[start] * rows, count=count)]
 
     def in_slot(self, batched: Any, slot: Slot) -> "AttentionInSlot":
         return AttentionInSlot(batched, slot)
@@ -77,10 +87,7 @@ KIND = AttentionKind
 
 
 class BatchedAttention(BatchedCache):
-    """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence.
-
-    A kernel that reads them in place needs `buffers`, and `slots` for the lengths.
-    """
+    """Keys and values of all slots, [slots, heads, capacity, size] each: a token lies at its index in the sequence."""
 
     form: tuple[int, int] | None = None
     """Bits and group size of what is quantised, None for what is stored as it comes."""
@@ -177,11 +184,17 @@ class BatchedAttention(BatchedCache):
             slots, size = len(self.slots.lengths), self._size(self.slots.capacity)
             self.buffers = [TokenArray.of(array).zeros(slots, size) for array in new]
 
-    def opened(self, heads: int, size: int) -> list[mx.array]:
-        """The buffers, for kernels that read and write them in place; `heads` and `size` are for the first step, which
-        makes them."""
-        token = TokenArray(heads, size, mx.float32).zeros(1, 1)
-        self._allot([token, token])
+    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """As `CacheKind.opened`. The group's table of slots counts the tokens."""
+        slots = self.slots
+        arrays = self.held(token)
+        lengths = slots.lengths[slots.low : slots.high]
+        return [InPlace(arrays=arrays, starts=lengths, count=shape[1], low=slots.low, form=self.form)]
+
+    def held(self, token: TokenArray) -> list[mx.array]:
+        """The buffers of all slots, which the first step makes."""
+        if not self.buffers:
+            self._allot(self._encoded(token.zeros(1, 1), token.zeros(1, 1)))
         return self.buffers
 
     # What its group asks for.
@@ -263,13 +276,12 @@ class AttentionInSlot(KVCache):  # type: ignore[misc] # mlx-lm has no types
         buffers, index = self._batched.buffers, self._slot.index
         return buffers[number][index : index + 1] if buffers else None
 
-    @property
-    def index(self) -> int:
-        return self._slot.index
-
-    def opened(self, heads: int, size: int) -> list[mx.array]:
-        """The buffers of all slots, for kernels that read and write them in place."""
-        return self._batched.opened(heads, size)
+    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """As `CacheKind.opened`."""
+        start, count = self._tokens, shape[1]
+        arrays = self._batched.held(token)
+        self.offset = start + count
+        return [InPlace(arrays=arrays, starts=[start], count=count, low=self._slot.index)]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         self._batched.write(self._slot.index, keys, values, self._tokens)
@@ -291,6 +303,15 @@ class JoinedAttention:
     @property
     def offset(self) -> mx.array:
         return self._starts + mx.array(list(self.counts), dtype=mx.int32) if self._written else self._starts
+
+    def opened(self, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """As `CacheKind.opened`: each prompt takes its own tokens, without the padding."""
+        found: list[InPlace] = []
+        for cache, count in zip(self.caches, self.counts, strict=True):
+            own = (1, count)
+            in_slot = isinstance(cache, AttentionInSlot)
+            found += cache.opened(token, own) if in_slot else AttentionKind.opened(cache, token, own)
+        return found
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Give each cache its own tokens; all keys and values, [prompts, heads, longest, size]."""

@@ -42,6 +42,23 @@ class TokenArray:
         return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
 
 
+@dataclass(frozen=True, kw_only=True)
+class InPlace:
+    """Where kernels write `count` tokens of each of some sequences in one layer, and read what each has.
+
+    `arrays` are keys and values [slots, heads, capacity, size], or six of them where they are quantised (`form`: bits
+    and group size): packed words, scales and biases of keys, and those of values. The sequences lie in the slots from
+    `low` on, and have `starts` tokens. The token with index p lies at (p + shift) modulo the capacity.
+    """
+
+    arrays: list[mx.array]
+    starts: list[int]
+    count: int
+    low: int = 0
+    shift: int = 0
+    form: tuple[int, int] | None = None
+
+
 class BatchedCache(ABC):
     """One layer's cache of all slots of a group, which the model is given as that layer's cache.
 
@@ -108,6 +125,14 @@ class CacheKind(ABC):
     """Arrays that `packed` gives."""
     host_fills: ClassVar[bool] = False
     """Whether the host can write blocks into a prompt's cache, between `open_to_host` and `filled_by_host`."""
+
+    @classmethod
+    def opened(cls, cache: Any, token: TokenArray, shape: tuple[int, int]) -> list[InPlace]:
+        """Where kernels write the next tokens [sequences, count] of a cache of a class that is served, which counts
+        them as there from now on. `token` is the shape of a layer's keys, and of its values. What the kind itself
+        gives a model in place of such a cache (`batched`, `in_slot`, `joined`) has this as a method, without
+        `cache`."""
+        raise NotImplementedError
 
     @property
     def batches(self) -> bool:

@@ -1,0 +1,110 @@
+"""Random 4-bit models whose few layers have the sizes of well-known ones, for `benchmarks.cpu_kernels`.
+
+    python -m benchmarks.layers NAME DESTINATION
+
+writes the folder DESTINATION/NAME. Names: qwen3-30b-a3b (a mixture of 64 experts in place of 128, so that it fits in
+float32 as well), gemma3-4b (a layer with a window and one without), qwen3-next (hybrid).
+"""
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+WORDS = 40_960
+COMMON: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen3-30b-a3b": {
+        **COMMON,
+        **EXPERTS,
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 2,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+    },
+    "gemma3-4b": {
+        **COMMON,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 2,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 1024,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 256,
+    },
+    "qwen3-next": {
+        **COMMON,
+        **EXPERTS,
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 4,
+        "num_experts": 32,
+        "hidden_size": 2048,
+        "intermediate_size": 5120,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "partial_rotary_factor": 0.25,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": 32,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    },
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=sorted(MODELS))
+    parser.add_argument("destination", type=Path)
+    given = parser.parse_args()
+    write(MODELS[given.name], given.destination / given.name)
+
+
+def write(config: dict[str, Any], folder: Path) -> None:
+    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    nn.quantize(model, 64, 4)
+
+    def narrow(array: mx.array) -> mx.array:
+        return array.astype(mx.bfloat16) if array.dtype == mx.float32 else array
+
+    weights = dict(tree_flatten(tree_map(narrow, model.parameters())))
+    folder.mkdir(parents=True, exist_ok=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    config = {**config, "quantization": {"group_size": 64, "bits": 4}}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+if __name__ == "__main__":
+    main()

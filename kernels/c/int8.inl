@@ -1,0 +1,280 @@
+/* Products with vectors of int8: dots of 4 columns at a time, exact in integers, and one multiplication for each group.
+ * A file of an instruction set defines LANES, WIDEST and PRODUCTS, includes this, and puts INT8_FUNCTIONS into its
+ * `pk_int8`. PRODUCTS is PK_VNNI, PK_MADD or PK_PLAIN.
+ *
+ * A panel holds, for each of its vectors side by side: dwords of 4 bytes [columns / 4, width]; the factors of groups
+ * [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32 columns, or
+ * of 16 in NVFP4, with their factor. Which columns share a dword depends on how the weights are packed: those that one
+ * shift and one mask bring into the four bytes of a word. */
+#define PK_PLAIN 0
+#define PK_MADD 1
+#define PK_VNNI 2
+
+#include "isa.h"
+#include "tile.h"
+#include "vector.h"
+
+#include <float.h>
+#include <math.h>
+
+typedef uint8_t Q __attribute__((vector_size(LANES * 4)));
+typedef int8_t S __attribute__((vector_size(LANES * 4)));
+
+/* Weights as bytes */
+
+/* Twice a number of fp4, and 12, in each byte: from 0 to 24. */
+INLINE U fp4_bytes(U nibbles)
+{
+#if LANES == 16
+    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return (U)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), (__m512i)nibbles);
+#elif LANES == 8
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    return (U)_mm256_shuffle_epi8(table, (__m256i)nibbles);
+#else
+    const S size = (S)nibbles & 7;
+    const S twice = size + ((size > 4) & (size - 4)) + ((size > 6) & 2), negative = ((S)nibbles > 7);
+    return (U)(((twice ^ negative) - negative) + 12);
+#endif
+}
+
+/* Dword `place` of the eight that 32 columns are. */
+INLINE U quad(const U *words, const int format, const int bits, int place)
+{
+    if (bits == 8)
+        return words[place];
+    if (bits == 4) {
+        U nibbles = (words[place / 2] >> (4 * (place % 2))) & 0x0f0f0f0f;
+        return format == PK_AFFINE ? nibbles : fp4_bytes(nibbles);
+    }
+    if (bits == 2)
+        return (words[place / 4] >> (2 * (place % 4))) & 0x03030303;
+    U found = {0};
+    for (int byte = 0; byte < 4; byte++) {
+        const int bit = (4 * place + byte) * bits, shift = bit % 32;
+        U field = words[bit / 32] >> shift;
+        if (shift + bits > 32)
+            field |= words[bit / 32 + 1] << (32 - shift);
+        found |= (field & ((1u << bits) - 1)) << (8 * byte);
+    }
+    return found;
+}
+
+/* Which of 32 columns is byte `byte` of dword `place`. */
+static int column_of(int bits, int place, int byte)
+{
+    if (bits != 2 && bits != 4)
+        return 4 * place + byte;
+    const int quads = 8 / bits;
+    return place / quads * (32 / bits) + place % quads + byte * quads;
+}
+
+/* sum + four products of a lane's bytes: weights from 0 to 255 with numbers from -127 to 127. */
+INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
+{
+    (void)bits;
+#if PRODUCTS == PK_VNNI && LANES == 16
+    return (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32((int)x));
+#elif PRODUCTS == PK_VNNI
+    return (I)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, _mm256_set1_epi32((int)x));
+#elif PRODUCTS == PK_MADD
+    /* Two products of 8 bits are more than 16 bits hold, so such weights are multiplied in halves. */
+    const __m256i numbers = _mm256_set1_epi32((int)x), ones = _mm256_set1_epi16(1);
+    if (bits < 8)
+        return sum + (I)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)weights, numbers), ones);
+    const __m256i low = (__m256i)(weights & 0x0f0f0f0f), high = (__m256i)((weights >> 4) & 0x0f0f0f0f);
+    sum += (I)_mm256_madd_epi16(_mm256_maddubs_epi16(low, numbers), ones);
+    return sum + (I)_mm256_madd_epi16(_mm256_maddubs_epi16(high, numbers), _mm256_set1_epi16(16));
+#else
+    for (int byte = 0; byte < 4; byte++)
+        sum += (I)((weights >> (8 * byte)) & 0xff) * (int8_t)(x >> (8 * byte));
+    return sum;
+#endif
+}
+
+/* Panels */
+
+static int64_t panel_size(int64_t columns, int width)
+{
+    return (columns / 4 + (columns + 31) / 32 + (columns + 15) / 16) * width;
+}
+
+INLINE int run_of(int format) { return format == PK_NVFP4 ? 16 : PK_QUANTISED; }
+
+typedef struct panel {
+    uint32_t *dwords;
+    float *factors, *sums;
+} panel;
+
+static panel panel_at(const float *memory, int64_t columns, int width)
+{
+    float *dwords = (float *)memory, *factors = dwords + columns / 4 * width;
+    return (panel){(uint32_t *)dwords, factors, factors + (columns + 31) / 32 * width};
+}
+
+/* Numbers from -127 to 127 of 16 or 32 columns, and their factor. What is not finite gives a factor that is not. */
+static float quantise(const float *x, int count, int32_t *numbers)
+{
+    const float rounding = 0x1.8p23f; /* leaves the nearest integer in the lowest bits */
+    F most = {0}, wrong = {0};
+    for (int index = 0; index < count; index += LANES) {
+        const F v = load(x + index);
+        most = larger(most, larger(v, -v));
+        wrong += v - v;
+    }
+    const float largest = largest_of(most);
+    const int finite = sum_of(wrong) == 0.0f;
+    memset(numbers, 0, PK_QUANTISED * sizeof *numbers);
+    if (!finite || largest <= FLT_MIN * 127.0f)
+        return finite ? 0.0f : NAN;
+    for (int index = 0; index < count; index += LANES) {
+        const F shifted = load(x + index) * (127.0f / largest) + rounding;
+        const U found = (U)shifted - 0x4b400000;
+        memcpy(numbers + index, &found, sizeof found);
+    }
+    return largest / 127.0f;
+}
+
+/* `order` tells which column each byte of a group is. */
+static void pack_vector(const pk_matrix *matrix, const float *x, int width, const uint8_t *order, panel at)
+{
+    const int run = run_of(matrix->format);
+    for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
+        const int64_t left = matrix->columns - column;
+        const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
+        int32_t numbers[PK_QUANTISED];
+        uint32_t dwords[PK_QUANTISED / 4];
+        uint8_t bytes[PK_QUANTISED] = {0};
+        const float factor = quantise(x + column, count, numbers);
+        at.factors[column / PK_QUANTISED * width] = factor;
+        for (int index = 0; index < count; index++)
+            bytes[index] = (uint8_t)numbers[order[index]];
+        memcpy(dwords, bytes, sizeof dwords);
+        for (int place = 0; place < count / 4; place++)
+            at.dwords[(column / 4 + place) * width] = dwords[place];
+        for (int start = 0; start < count; start += run) {
+            int32_t total = 0;
+            for (int index = 0; index < run; index++)
+                total += numbers[start + index];
+            at.sums[(column + start) / run * width] = (float)total * factor;
+        }
+    }
+}
+
+static void pack(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+{
+    memset(memory, 0, (size_t)panel_size(matrix->columns, width) * sizeof *memory);
+    const panel first = panel_at(memory, matrix->columns, width);
+    uint8_t order[PK_QUANTISED];
+    for (int index = 0; index < PK_QUANTISED; index++)
+        order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
+    for (int64_t token = 0; token < tokens; token++)
+        pack_vector(matrix, vectors[token], width, order,
+                    (panel){first.dwords + token, first.factors + token, first.sums + token});
+}
+
+/* Products */
+
+INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F *scale, F *bias)
+{
+    if (format == PK_AFFINE) {
+        *scale = load_as(matrix->type, matrix->scales, at);
+        *bias = load_as(matrix->type, matrix->biases, at);
+        return;
+    }
+    *scale = load_scale(format, matrix->scales, at) * 0.5f; /* as the bytes of fp4 are twice its numbers, and 12 */
+    *bias = *scale * -12.0f;
+}
+
+INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits, const int width)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, columns = matrix->columns;
+    const int run = run_of(format);
+    const int64_t runs = columns / run, runs_a_group = matrix->group / run, groups = runs / runs_a_group;
+    const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
+    const panel x = panel_at(tile->panels + which * panel_size(columns, width), columns, width);
+    const uint32_t *dwords = x.dwords;
+    F sums[WIDEST], scale = {0}, bias = {0};
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        sums[token] = beginning(tile, which * width + token, row, 0);
+    for (int64_t place = 0; place < runs; place++) {
+        if (place % runs_a_group == 0)
+            load_group(matrix, format, (block * groups + place / runs_a_group) * PK_BLOCK + lane, &scale, &bias);
+        U held[9];
+        for (int word = 0; word < bits * run / 32; word++)
+            held[word] = load_words(words + word * PK_BLOCK);
+        held[bits * run / 32] = held[0];
+        __builtin_prefetch(words + 64 * PK_BLOCK);
+        words += bits * run / 32 * PK_BLOCK;
+        I dots[WIDEST] = {{0}};
+#pragma GCC unroll 8
+        for (int index = 0; index < run / 4; index++) {
+            const U weights = quad(held, format, bits, index);
+#pragma GCC unroll 16
+            for (int token = 0; token < width; token++)
+                dots[token] = add_products(dots[token], weights, dwords[index * width + token], bits);
+        }
+        dwords += run / 4 * width;
+        const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
+#pragma GCC unroll 16
+        for (int token = 0; token < width; token++) {
+            sums[token] += __builtin_convertvector(dots[token], F) * (scale * factors[token]);
+            sums[token] += bias * totals[token];
+        }
+    }
+#pragma GCC unroll 16
+    for (int token = 0; token < width; token++)
+        finish(tile, which * width + token, row, sums[token]);
+}
+
+#define PRODUCT(FORMAT, BITS, WIDTH)                                                                                   \
+    static void products_##FORMAT##_##BITS##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                  \
+    {                                                                                                                  \
+        products(tile, panel, row, FORMAT, BITS, WIDTH);                                                               \
+    }
+#define PRODUCTS_OF(WIDTH)                                                                                             \
+    PRODUCT(PK_AFFINE, 2, WIDTH)                                                                                       \
+    PRODUCT(PK_AFFINE, 3, WIDTH)                                                                                       \
+    PRODUCT(PK_AFFINE, 4, WIDTH)                                                                                       \
+    PRODUCT(PK_AFFINE, 5, WIDTH)                                                                                       \
+    PRODUCT(PK_AFFINE, 6, WIDTH)                                                                                       \
+    PRODUCT(PK_AFFINE, 8, WIDTH)                                                                                       \
+    PRODUCT(PK_MXFP4, 4, WIDTH)                                                                                        \
+    PRODUCT(PK_NVFP4, 4, WIDTH)                                                                                        \
+    static const kernel kernels_##WIDTH[] = {[2] = products_PK_AFFINE_2_##WIDTH, [3] = products_PK_AFFINE_3_##WIDTH,   \
+                                             [4] = products_PK_AFFINE_4_##WIDTH, [5] = products_PK_AFFINE_5_##WIDTH,   \
+                                             [6] = products_PK_AFFINE_6_##WIDTH, [8] = products_PK_AFFINE_8_##WIDTH,   \
+                                             [9] = products_PK_MXFP4_4_##WIDTH,  [10] = products_PK_NVFP4_4_##WIDTH};
+
+typedef void (*kernel)(const pk_tile *tile, int64_t panel, int64_t row);
+
+PRODUCTS_OF(1)
+PRODUCTS_OF(4)
+#if WIDEST >= 8
+PRODUCTS_OF(8)
+#endif
+
+static int width_for(int64_t tokens)
+{
+    return tokens == 1 ? 1 : tokens <= 4 || WIDEST == 4 ? 4 : 8;
+}
+
+static void multiply(const pk_tile *tile, int64_t first, int64_t last)
+{
+    const pk_matrix *matrix = tile->matrix;
+    const kernel *kernels = tile->width == 1 ? kernels_1 : kernels_4;
+#if WIDEST >= 8
+    if (tile->width == 8)
+        kernels = kernels_8;
+#endif
+    const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
+    for (int64_t row = first; row < last; row += PK_BLOCK)
+        for (int64_t panel = 0; panel * tile->width < tile->tokens; panel++)
+            for (int lane = 0; lane < PK_BLOCK; lane += LANES)
+                chosen(tile, panel, row + lane);
+}
+
+#define INT8_FUNCTIONS .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply

@@ -1,0 +1,17 @@
+/* int8 by AVX-512's VNNI. */
+#include "isa.h"
+#if defined(__AVX512VNNI__)
+#define LANES 16
+#define WIDEST 8
+#define PRODUCTS PK_VNNI
+#include "int8.inl"
+
+const pk_int8 *pk_int8_avx512_vnni(void)
+{
+    static const pk_int8 set = {.name = "avx512-vnni", INT8_FUNCTIONS};
+    __builtin_cpu_init();
+    return pk_isa_avx512() != NULL && __builtin_cpu_supports("avx512vnni") ? &set : NULL;
+}
+#else
+const pk_int8 *pk_int8_avx512_vnni(void) { return NULL; }
+#endif
