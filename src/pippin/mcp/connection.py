@@ -151,7 +151,10 @@ class Connection:
 
 @asynccontextmanager
 async def _transport(server: McpServer, see: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
-    """The library's transport to a server; `see` is shown the HTTP answers of one that streams. What a program prints to stderr goes nowhere, for it may hold anything."""
+    """The library's transport to a server; `see` is shown the HTTP answers of one that streams.
+
+    What a program prints to stderr goes nowhere, for it may hold anything.
+    """
     if server.transport == "stdio":
         from mcp.client.stdio import StdioServerParameters, stdio_client
 

@@ -375,7 +375,7 @@ def test_disable_any_whitespace_writes_json_without_any(openai_client: OpenAI) -
 
 def test_the_tokenizers_settings_are_told(openai_client: OpenAI) -> None:
     told: Any = openai_client.get("/tokenizer_info", cast_to=object)
-    assert "GPT2" in told["tokenizer_class"]
+    assert told["tokenizer_class"].startswith("PreTrainedTokenizer")
     assert (
         "enable_thinking" not in told["chat_template"]
     )  # the folder's own, not what the operator put over it
