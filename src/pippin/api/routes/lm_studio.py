@@ -6,6 +6,7 @@ OpenAI's, under LM Studio's addresses.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -84,7 +85,7 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-def _as(api: Api, path: str) -> list[BaseRoute]:
+def _as(api: Api, path: str) -> Sequence[BaseRoute]:
     dialect = api.dialects[path]
 
     async def generate(request: Request) -> Response:
