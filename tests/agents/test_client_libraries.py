@@ -113,7 +113,7 @@ def test_open_responses(address: str, tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_open_responses_of_a_real_model(demo_model: Path, tmp_path: Path) -> None:
-    # The demo model sees nothing, calls no tools unless it has to, and counts on and on when a WebSocket's cases ask it.
+    # The demo model sees nothing, calls no tools unless it has to, and counts on and on over a WebSocket.
     left_out = ["image_input", "tool_calling", *(f"websocket_{name}" for name in OVER_WEBSOCKETS)]
     with running_server(tmp_path, str(demo_model), "--temperature", "0") as server:
         commands = python_environment("open_responses", *OPEN_RESPONSES)
