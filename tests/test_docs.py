@@ -112,14 +112,23 @@ def test_commands_in_documents_are_understood(block: Block) -> None:
 
 OF_OTHER_PROGRAMS = {
     "--add-host",
+    "--allow-all-tools",
     "--allowedTools",
     "--analytics-disable",
+    "--apikey",
+    "--auth-type",
+    "--auto",
+    "--baseurl",
     "--fail",
+    "--modelid",
     "--no-show-model-warnings",
+    "--print",
+    "--provider",
     "--schema",
     "--service",
     "--silent",
     "--user",
+    "--yolo",
 }
 OF_BENCHMARKS = ("performance.md", "engine.md", "reliability.md", "vision.md")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-zA-Z]*(?:-[a-z]+)*")

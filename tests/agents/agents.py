@@ -96,3 +96,64 @@ def aider(address: str, model: str, home: Path, *asked: str, files: tuple[str, .
         OPENAI_API_BASE=f"{address}/v1",
         OPENAI_API_KEY="none",
     )
+
+
+def copilot(address: str, model: str, home: Path, asked: str, *, wire: str = "completions") -> str:
+    """`wire`: `completions`, `responses`, or `websockets`, which is Responses over a WebSocket."""
+    given = {"COPILOT_PROVIDER_WIRE_API": wire}
+    if wire == "websockets":
+        given = {"COPILOT_PROVIDER_WIRE_API": "responses", "COPILOT_PROVIDER_TRANSPORT": "websockets"}
+    return run(
+        [npm_command("copilot"), "-p", asked, "--allow-all-tools", "--no-auto-update", "--silent"],
+        home,
+        COPILOT_PROVIDER_BASE_URL=f"{address}/v1",
+        COPILOT_MODEL=model,
+        COPILOT_PROVIDER_MAX_PROMPT_TOKENS="56000",
+        COPILOT_PROVIDER_MAX_OUTPUT_TOKENS="8000",
+        COPILOT_OFFLINE="true",
+        **given,
+    )
+
+
+def qwen_code(address: str, model: str, home: Path, asked: str) -> str:
+    settings = home / ".qwen" / "settings.json"
+    settings.parent.mkdir(exist_ok=True)
+    private = {"telemetry": {"enabled": False}, "privacy": {"usageStatisticsEnabled": False}}
+    settings.write_text(json.dumps({**private, "general": {"enableAutoUpdate": False}}))
+    return run(
+        [npm_command("qwen"), asked, "--auth-type", "openai", "--model", model, "--yolo"],
+        home,
+        OPENAI_BASE_URL=f"{address}/v1",
+        OPENAI_API_KEY="none",
+    )
+
+
+def continue_cli(address: str, model: str, home: Path, asked: str) -> str:
+    config = home / "continue.yaml"
+    config.write_text(
+        f"""
+        name: Pippin
+        version: 1.0.0
+        schema: v1
+        models:
+          - name: Chat
+            provider: openai
+            model: {model}
+            apiBase: {address}/v1
+            apiKey: none
+            roles: [chat]
+            capabilities: [tool_use]
+        """
+    )
+    return run(
+        [npm_command("cn"), "--config", str(config), "--print", "--auto", asked],
+        home,
+        CONTINUE_TELEMETRY_ENABLED="0",
+    )
+
+
+def cline(address: str, model: str, home: Path, asked: str) -> str:
+    command = npm_command("cline")
+    told = ["--provider", "openai", "--apikey", "none", "--modelid", model, "--baseurl", f"{address}/v1"]
+    run([command, "auth", *told], home, CLINE_TELEMETRY_DISABLED="1")
+    return run([command, "--provider", "openai", "--model", model, asked], home, CLINE_TELEMETRY_DISABLED="1")

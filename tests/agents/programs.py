@@ -14,22 +14,18 @@ NPM_PACKAGES: Final = {
     "codex": "@openai/codex@0.169.0",
     "claude": "@anthropic-ai/claude-code@2.1.197",
     "opencode": "opencode-ai@1.18.33",
+    "copilot": "@github/copilot@1.0.102",
+    "qwen": "@qwen-code/qwen-code@0.24.4",
+    "cn": "@continuedev/cli@1.5.47",
+    "cline": "cline@3.0.65",
 }
 FETCH_SECONDS: Final = 500
 RUN_SECONDS: Final = 2000  # a real model computes an agent's first prompt for minutes
 
 
 def npm_command(name: str) -> Path:
-    """The command of one of the agents that npm brings; the first to ask fetches them all."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not here to fetch the agents")
-    commands = CACHE / "node_modules" / ".bin"
-    if not all((commands / each).exists() for each in NPM_PACKAGES):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        fetch = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(CACHE), *NPM_PACKAGES.values()]
-        subprocess.run(fetch, check=True, timeout=FETCH_SECONDS, capture_output=True)
-    return commands / name
+    """The command of one of the agents that npm brings; each lies in a folder of its own."""
+    return node_folder(name, NPM_PACKAGES[name]) / "node_modules" / ".bin" / name
 
 
 def node_folder(name: str, *packages: str) -> Path:

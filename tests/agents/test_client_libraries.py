@@ -9,6 +9,7 @@ import pytest
 
 from tests.agents.programs import node_folder, python_environment, run
 from tests.api.scripted_server import scripted_server
+from tests.running_server import running_server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first run fetches the libraries
 
@@ -24,6 +25,10 @@ RULES: Final[tuple[dict[str, Any], ...]] = (
         "calls": [{"name": "Color", "arguments": {"name": "red"}}],
     },
     {"when": {"user": "color"}, "say": '{"name": "red"}'},
+    {
+        "when": {"user": "San Francisco", "tools": ["get_weather"]},
+        "calls": [{"name": "get_weather", "arguments": {"location": "San Francisco, CA"}}],
+    },
     {"when": {"user": "."}, "say": "Hello there."},
 )
 
@@ -44,6 +49,9 @@ def address(tmp_path: Path) -> Iterator[str]:
         ),
         ("use_instructor.py", ("instructor==1.17.0",)),
         ("use_litellm.py", ("litellm==1.106.2",)),
+        ("use_langgraph.py", ("langchain==1.4.7", "langchain-openai==1.7.3")),
+        ("use_openai_agents.py", ("openai-agents==0.24.0",)),
+        ("use_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.68.0",)),
     ],
 )
 def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:
@@ -60,6 +68,7 @@ def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_pat
     ("script", "packages"),
     [
         ("use_anthropic.mjs", ("@anthropic-ai/sdk@1.12.0",)),
+        ("use_ai_sdk.mjs", ("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92", "zod@4.6.7")),
     ],
 )
 def test_a_javascript_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:
@@ -82,3 +91,32 @@ def test_llm_on_the_command_line(address: str, tmp_path: Path) -> None:
         run([*command, "--schema", "name str", "A color, please"], tmp_path, **given).strip()
         == '{"name": "red"}'
     )
+
+
+OVER_WEBSOCKETS: Final = (
+    "response",
+    "sequential_responses",
+    "continuation",
+    "reconnect_store_false_recovery",
+    "previous_response_not_found",
+    "failed_continuation_evicts_cache",
+    "compact_new_chain",
+)
+OPEN_RESPONSES: Final = ("openresponses-types==2.4.0", "websockets==17.4", "httpx==0.28.1")
+
+
+def test_open_responses(address: str, tmp_path: Path) -> None:
+    commands = python_environment("open_responses", *OPEN_RESPONSES)
+    passed = run([commands / "python", SCRIPTS / "use_open_responses.py", address, "scripted"], tmp_path)
+    assert len(passed.splitlines()) == 16
+
+
+@pytest.mark.model
+def test_open_responses_of_a_real_model(demo_model: Path, tmp_path: Path) -> None:
+    # The demo model sees nothing, calls no tools unless it has to, and counts on and on over a WebSocket.
+    left_out = ["image_input", "tool_calling", *(f"websocket_{name}" for name in OVER_WEBSOCKETS)]
+    with running_server(tmp_path, str(demo_model), "--temperature", "0") as server:
+        commands = python_environment("open_responses", *OPEN_RESPONSES)
+        script = [commands / "python", SCRIPTS / "use_open_responses.py", server, "smollm2-135m-instruct"]
+        passed = run([*script, *left_out], tmp_path)
+    assert len(passed.splitlines()) == 7

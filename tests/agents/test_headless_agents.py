@@ -1,7 +1,7 @@
 """The agents themselves, headless, against a scripted model that uses their tools."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,16 @@ from pippin.api.dialects.messages.dialect import MessagesDialect
 from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.core.conversation import Message, Reasoning
 from pippin.core.requests import GenerationRequest
-from tests.agents.agents import aider, claude_code, codex, opencode
+from tests.agents.agents import (
+    aider,
+    claude_code,
+    cline,
+    codex,
+    continue_cli,
+    copilot,
+    opencode,
+    qwen_code,
+)
 from tests.api.scripted_server import scripted_server
 
 ASKED: Final = "please read the note"
@@ -33,6 +42,11 @@ RULES: Final[tuple[dict[str, Any], ...]] = (
             ("exec_command", {"cmd": "cat note.txt"}),
             ("Bash", {"command": "cat note.txt", "description": "Read it"}),
             ("bash", {"command": "cat note.txt", "description": "Read it"}),
+            (
+                "run_shell_command",
+                {"command": "cat note.txt", "description": "Read it", "is_background": False},
+            ),
+            ("run_commands", {"commands": ["cat note.txt"]}),
         )
     ),
     {"when": {"user": "please shout"}, "say": "I shout.\n\nhello.py\n```\nprint('HELLO')\n```\n"},
@@ -138,3 +152,38 @@ def test_aider(
     assert file.read_text() == "print('HELLO')\n"
     check_answers(caplog)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("agent", [qwen_code, continue_cli, cline])
+def test_other_agents_over_chat_completions(
+    agent: Callable[..., str],
+    address: str,
+    home: Path,
+    seen: list[GenerationRequest],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert SECRET in agent(address, "scripted", home, ASKED)
+    check_answers(caplog)
+    check_conversation_grows(seen)
+
+
+@pytest.mark.parametrize("wire", ["completions", "responses", "websockets"])
+def test_copilot_with_its_own_provider(
+    wire: str,
+    address: str,
+    home: Path,
+    seen: list[GenerationRequest],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert SECRET in copilot(address, "scripted", home, ASKED, wire=wire)
+    check_answers(caplog)
+    check_conversation_grows(seen)
+
+
+def check_conversation_grows(seen: list[GenerationRequest]) -> None:
+    """The second turn has the same tools and holds the first one word by word, so that its prefix is found again."""
+    first, second = seen[0], seen[-1]
+    earlier, later = conversation(first), conversation(second)
+    assert second.tools == first.tools
+    assert len(later) > len(earlier)
+    assert later[: len(earlier)] == earlier

@@ -76,6 +76,21 @@ def test_errors_bodies_and_media_are_those_that_are_served(document: dict[str, A
     assert "requestBody" not in paths["/v1/cache/reset"]["post"]
 
 
+def test_what_must_not_be_empty_or_missing_is_said(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for name, field in (
+        ("ChatRequest", "messages"),
+        ("MessagesBody", "messages"),
+        ("CompletionRequest", "prompt"),
+        ("EmbeddingRequest", "input"),
+    ):
+        assert schemas[name]["properties"][field]["minItems"] == 1
+    for path in ("/api/v0/chat/completions", "/api/v0/completions", "/api/v0/embeddings"):
+        ours = document["paths"][path.replace("/api/v0", "/v1")]["post"]["requestBody"]
+        assert document["paths"][path]["post"]["requestBody"] == ours
+    assert not document["paths"]["/v1/conversations"]["post"]["requestBody"]["required"]
+
+
 def test_every_route_is_in_the_document(document: dict[str, Any]) -> None:
     routes = routes_of(application(FakeService()))
     routed = {route.path.replace(":path", "") for route in routes if route.path.startswith(("/v1/", "/api/"))}

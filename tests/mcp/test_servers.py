@@ -7,9 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +186,42 @@ def test_a_server_that_can_not_be_used_says_why_and_tells_no_paths(
         asyncio.run(main())
     assert "secret-path" not in caplog.text
     assert os.path.dirname(sys.executable) not in caplog.text
+
+
+class AsksForLogin(BaseHTTPRequestHandler):
+    """As MCP servers answer that want OAuth: 401, and where it is explained."""
+
+    def do_POST(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Bearer resource_metadata="http://127.0.0.1/.well-known/x"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_POST
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Nothing is printed."""
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_a_server_that_asks_for_a_login_is_named_so(transport: Any) -> None:
+    async def main() -> str:
+        address = f"http://127.0.0.1:{strict.server_port}/mcp"
+        async with servers(McpServer(name="far", transport=transport, url=address, timeout=10)) as opened:
+            [connection] = opened.connections
+            assert connection.state == "failed"
+            return connection.error or ""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), AsksForLogin) as strict:
+        thread = threading.Thread(target=strict.serve_forever, daemon=True)
+        thread.start()
+        try:
+            said = asyncio.run(main())
+        finally:
+            strict.shutdown()
+            thread.join(10)
+    assert "asks for a login (OAuth)" in said
+    assert "`headers`" in said
 
 
 LOGGED = """

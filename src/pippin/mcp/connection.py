@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
@@ -20,6 +20,7 @@ RETRY: Final = (
 )  # seconds before the first and before every later attempt to connect, doubled between
 PATIENCE: Final = 5.0  # seconds a request waits for a server that is connecting
 MOST_TOOLS: Final = 256
+LOGIN: Final = "it asks for a login (OAuth), which is not done here; give it a token in `headers`."
 LONGEST_DESCRIPTION: Final = 4096
 
 State = Literal["connecting", "connected", "failed", "stopped"]
@@ -47,6 +48,7 @@ class Connection:
         self._client: Any = None  # mcp.Client; a library that is imported only when it is needed
         self._settled = asyncio.Event()  # connected, or failed at least once
         self._lost = asyncio.Event()
+        self._login_wanted = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -120,7 +122,8 @@ class Connection:
 
         self._lost.clear()
         info = mcp_types.Implementation(name="pippin", version=__version__)
-        async with _transport(self.server) as transport:
+        self._login_wanted = False
+        async with _transport(self.server, self._see_status) as transport:
             client = mcp.Client(transport, client_info=info, cache=None)
             try:
                 async with asyncio.timeout(self.server.greeting_timeout):
@@ -134,8 +137,12 @@ class Connection:
                 self._client, self.tools = None, ()
                 await client.__aexit__(None, None, None)
 
+    async def _see_status(self, answer: Any) -> None:
+        """Of each answer over HTTP: the library makes one error of all bad ones, without their status."""
+        self._login_wanted = self._login_wanted or answer.status_code == 401
+
     def _fail(self, error: Exception) -> None:
-        reason = reason_of(error)
+        reason = LOGIN if self._login_wanted else reason_of(error)
         if reason != self.error:  # once, not at every attempt
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
@@ -143,8 +150,11 @@ class Connection:
 
 
 @asynccontextmanager
-async def _transport(server: McpServer) -> AsyncIterator[Any]:
-    """The library's transport to a server. What a program prints to stderr goes nowhere, for it may hold anything."""
+async def _transport(server: McpServer, see: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
+    """The library's transport to a server; `see` is shown the HTTP answers of one that streams.
+
+    What a program prints to stderr goes nowhere, for it may hold anything.
+    """
     if server.transport == "stdio":
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -162,6 +172,7 @@ async def _transport(server: McpServer) -> AsyncIterator[Any]:
         from mcp.shared._httpx_utils import create_mcp_http_client
 
         async with create_mcp_http_client(headers=dict(server.headers)) as http:
+            http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks.get("response", ()), see]}
             yield streamable_http_client(server.url, http_client=http)
 
 
@@ -203,7 +214,7 @@ def reason_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if _asks_for_login(error):
-        return "it asks for a login (OAuth), which is not done here; give it a token in `headers`."
+        return LOGIN
     match error:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
             return "the library is missing; install pippin[mcp]."

@@ -98,6 +98,7 @@ def test_token_ids_and_lists_of_them_are_inputs(client: OpenAI, address: str) ->
         ({"input": [[]]}, "input"),
         ({"input": ["a"] * 2049}, "input"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
+        ({"input": "a", "dimensions": 17}, "dimensions"),  # the scripted model has 16
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "image_url": "x"}, "image_url"),
         ({"input": {"text": "a"}}, "input"),
@@ -502,3 +503,9 @@ def test_every_kind_is_counted_by_the_one_observer(address: str) -> None:
     counted = [line for line in metrics.splitlines() if 'kind="embeddings"' in line or "embeddings" in line]
     assert any("stop" in line for line in counted), metrics
     assert not any("cancelled" in line for line in counted)
+
+
+def test_a_model_without_a_tokenizer_of_its_own_says_so(address: str) -> None:
+    reply = httpx.get(f"{address}/tokenizer_info")
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+    assert httpx.get(f"{address}/tokenizer_info", params={"model": "nobody-has-this"}).status_code == 404

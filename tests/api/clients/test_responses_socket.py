@@ -104,6 +104,25 @@ def test_what_was_not_stored_is_unknown_to_other_connections(address: str) -> No
     assert refused["error"]["code"] == "previous_response_not_found"
 
 
+def test_a_turn_that_fails_ends_the_chain_that_is_not_stored(address: str) -> None:
+    orphan = {"type": "function_call_output", "call_id": "call_of_nobody", "output": "rain"}
+    with socket_of(address) as socket:
+        first = asked(socket, input="hello", store=False)[-1]["response"]
+        [failed] = asked(socket, input=[orphan], previous_response_id=first["id"], store=False)
+        assert "call_of_nobody" in failed["error"]["message"]
+        [refused] = asked(socket, input="and now", previous_response_id=first["id"], store=False)
+        assert refused["error"]["code"] == "previous_response_not_found"
+
+
+def test_a_failed_turn_that_goes_on_with_nothing_ends_no_chain(address: str) -> None:
+    with socket_of(address) as socket:
+        first = asked(socket, input="hello", store=False)[-1]["response"]
+        [failed] = asked(socket, input="a", temperature=9)
+        assert failed["type"] == "error"
+        second = asked(socket, input="and now", previous_response_id=first["id"], store=False)
+        assert said(second) == "The second turn."
+
+
 def test_tools_are_called_and_answered(address: str) -> None:
     with socket_of(address) as socket:
         first = asked(socket, input="weather", tools=[TOOL], store=False)[-1]["response"]

@@ -330,3 +330,52 @@ def test_completions_follow_a_format(
             Animal.model_validate_json(choice.text)
         else:
             assert re.fullmatch(pattern, choice.text)
+
+
+QUOTING: Final = "x <think>a</think> b"
+CONSTANT: Final[dict[str, Any]] = {"const": QUOTING}
+
+
+def test_a_constant_that_quotes_reasoning_comes_back_from_each_api(
+    openai_client: OpenAI, anthropic_client: Anthropic
+) -> None:
+    named = {"type": "json_schema", "name": "constant", "schema": CONSTANT}
+    off: Any = {"extra_body": {"enable_thinking": False}}
+    chat = openai_client.chat.completions.create(
+        model=MODEL,
+        messages=HELLO,
+        response_format={"type": "json_schema", "json_schema": {"name": "constant", "schema": CONSTANT}},
+        **off,
+    )
+    response = openai_client.responses.create(model=MODEL, input=HELLO, text={"format": named}, **off)  # type: ignore[dict-item]
+    message = anthropic_client.messages.create(
+        model=MODEL,
+        messages=HELLO,
+        max_tokens=60,
+        output_config={"format": {"type": "json_schema", "schema": CONSTANT}},
+        **off,
+    )
+    assert json.loads(chat.choices[0].message.content or "") == QUOTING
+    assert json.loads(response.output_text) == QUOTING
+    assert [json.loads(block.text) for block in message.content if block.type == "text"] == [QUOTING]
+
+
+def test_disable_any_whitespace_writes_json_without_any(openai_client: OpenAI) -> None:
+    reply = openai_client.chat.completions.create(
+        model=MODEL,
+        messages=HELLO,
+        extra_body={
+            "structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True},
+            "enable_thinking": False,
+        },
+    )
+    said = reply.choices[0].message.content or ""
+    assert said == json.dumps(json.loads(said), separators=(",", ":"), ensure_ascii=False)
+
+
+def test_the_tokenizers_settings_are_told(openai_client: OpenAI) -> None:
+    told: Any = openai_client.get("/tokenizer_info", cast_to=object)
+    assert told["tokenizer_class"].startswith("PreTrainedTokenizer")
+    assert (
+        "enable_thinking" not in told["chat_template"]
+    )  # the folder's own, not what the operator put over it

@@ -21,7 +21,10 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**48)]
 class EmbeddingRequest(Struct, kw_only=True, omit_defaults=True):
     input: Annotated[
         str | tuple[str | TokenId | tuple[TokenId, ...], ...],
-        Meta(description="Text, texts, token ids, or lists of token ids."),
+        Meta(
+            description="Text, texts, token ids, or lists of token ids.",
+            extra_json_schema={"minLength": 1, "minItems": 1},
+        ),
     ]
     model: Annotated[Name, Meta(description="Name of the model.")] = "default"
     encoding_format: Annotated[

@@ -55,7 +55,12 @@ def routes(api: Api) -> list[BaseRoute]:
     conversations = Conversations(api)
     return [
         *both(
-            "/conversations", conversations.create, "POST", body=NewConversation, answer=ConversationAnswer
+            "/conversations",
+            conversations.create,
+            "POST",
+            body=NewConversation,
+            answer=ConversationAnswer,
+            optional=True,
         ),
         *both("/conversations/{id}", conversations.read, "GET", answer=ConversationAnswer),
         *both(

@@ -6,6 +6,7 @@ OpenAI's, under LM Studio's addresses.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -16,9 +17,10 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
-from pippin.api.context import Api, Endpoint, both, json_reply
+from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract
+from pippin.api.kinds.embeddings import EmbeddingReply, EmbeddingRequest
 from pippin.api.routes.embeddings import embedding
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
@@ -73,9 +75,9 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/api/v0/models", models.listed),
         *both("/api/v0/models/{id:path}", models.one, answer=ListedModel),
-        *both("/api/v0/chat/completions", _as(api, "/chat/completions"), "POST"),
-        *both("/api/v0/completions", _as(api, "/completions"), "POST"),
-        *both("/api/v0/embeddings", embedding(api), "POST"),
+        *_as(api, "/chat/completions"),
+        *_as(api, "/completions"),
+        *both("/api/v0/embeddings", embedding(api), "POST", body=EmbeddingRequest, answer=EmbeddingReply),
         *both("/api/v1/models", models.listed_newer),
         *both("/api/v1/models/load", models.load, "POST", body=LoadBody),
         *both("/api/v1/models/unload", models.unload, "POST", body=UnloadBody),
@@ -83,12 +85,14 @@ def routes(api: Api) -> list[BaseRoute]:
     ]
 
 
-def _as(api: Api, path: str) -> Endpoint:
+def _as(api: Api, path: str) -> Sequence[BaseRoute]:
+    dialect = api.dialects[path]
+
     async def generate(request: Request) -> Response:
         """As OpenAI's address of the same name"""
-        return await api.handler.answer(request, api.dialects[path])
+        return await api.handler.answer(request, dialect)
 
-    return generate
+    return both(f"/api/v0{path}", generate, "POST", body=dialect.contract.body, answer=dialect.answer)
 
 
 async def _stateful(request: Request) -> Response:

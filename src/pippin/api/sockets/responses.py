@@ -52,6 +52,11 @@ class ConnectionHistory(OwnedHistory):
         before = self.items(turn.previous) if turn.previous is not None else turn.before
         self._last = (id, StoredResponse(response=turn.response, input=turn.input, before=before))
 
+    def forget(self, id: object) -> None:
+        """Drop what only this connection knows of a response: a turn that fails ends the chain that it went on with."""
+        if self._last is not None and self._last[0] == id:
+            self._last = None
+
 
 class ResponsesSocket:
     """Serves one connection."""
@@ -80,13 +85,22 @@ class ResponsesSocket:
             await self._channel.close()
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
-        body, generates = self._body_of(message)
+        event = self._event_of(message)
+        try:
+            await self._respond(request, event)
+        except ServerError:
+            self._history.forget(event.get("previous_response_id"))
+            raise
+
+    async def _respond(self, request: Request, event: dict[str, Any]) -> None:
+        fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
+        body = msgspec.json.encode(fields | {"stream": True})
         handler = self._api.handler
         handler.admit(exchange_of(request.scope))
         prepared = await handler.prepare(request, self._dialect, history=self._history, body=body)
         encoder = prepared.encoder
         assert isinstance(encoder, SavingEncoder)
-        if not generates:
+        if event.get("generate") is False:
             await self._send_frames(_begun_only(encoder))
             await encoder.save()
             return
@@ -99,8 +113,8 @@ class ResponsesSocket:
         finally:
             await answer.close()
 
-    def _body_of(self, message: str | bytes) -> tuple[bytes, bool]:
-        """The body that an event stands for, and whether anything is to be generated."""
+    def _event_of(self, message: str | bytes) -> dict[str, Any]:
+        """A `response.create` whose answer can travel on this connection."""
         most = self._api.options.max_body_mb
         if len(message) > most * MIB:
             raise ServerError("too_large", f"The event is larger than {most:g} MiB.")
@@ -111,8 +125,7 @@ class ResponsesSocket:
             raise unsupported(
                 "background", "a connection waits for its responses; send it to POST /v1/responses."
             )
-        fields = {name: value for name, value in event.items() if name not in ("type", *WHOLE)}
-        return msgspec.json.encode(fields | {"stream": True}), event.get("generate") is not False
+        return event
 
     async def _send_frames(self, frames: bytes) -> None:
         for data in events_of(frames):

@@ -348,7 +348,10 @@ def prediction_of(prediction: Prediction | None) -> str | None:
 
 
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
-    messages: Annotated[tuple[ChatMessage, ...], Meta(description="The conversation so far.")]
+    messages: Annotated[
+        tuple[ChatMessage, ...],
+        Meta(description="The conversation so far.", extra_json_schema={"minItems": 1}),
+    ]
     max_completion_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=100_000_000)] | None,
         Meta(description="Most new tokens, reasoning among them; wins over `max_tokens`."),

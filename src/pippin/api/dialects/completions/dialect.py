@@ -29,7 +29,10 @@ Prompt = str | tuple[TokenId, ...]
 class CompletionRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     prompt: Annotated[
         str | tuple[str | TokenId | tuple[TokenId, ...], ...],
-        Meta(description="Text, texts, token ids, or lists of token ids."),
+        Meta(
+            description="Text, texts, token ids, or lists of token ids.",
+            extra_json_schema={"minLength": 1, "minItems": 1},
+        ),
     ]
     suffix: Annotated[
         str | None, Meta(description="Text after the gap, for models with fill-in-the-middle tokens.")

@@ -103,7 +103,7 @@ def _read(
 ) -> tuple[ItemsReader, Toolbox]:
     """Read what came before, and this turn."""
     history = context.history or NoHistory()
-    reader = ItemsReader(history.item)
+    reader = ItemsReader(history.item, complete=fields.previous_response_id is not None)
     if fields.previous_response_id is not None:
         if fields.conversation is not None:
             raise invalid("conversation", "can't be combined with `previous_response_id`.")

@@ -261,14 +261,17 @@ _SKIPPED: Final = frozenset(
 class ItemsReader:
     """Takes items one by one; items of one assistant turn become one message.
 
-    `find` gives the stored item that an `item_reference` means, or raises `ServerError`.
+    `find` gives the stored item that an `item_reference` means, or raises `ServerError`. `complete`: the items are a
+    whole conversation, so that an output without its call is a mistake; a client that sends all turns itself may have
+    cut off the first of them.
     """
 
-    def __init__(self, find: Callable[[str], Item]) -> None:
+    def __init__(self, find: Callable[[str], Item], *, complete: bool = False) -> None:
         self.messages: list[Message] = []
         self.tools: list[dict[str, Any]] = []  # that came with items
         self.skipped: list[str] = []  # types of items that were left out
         self._find = find
+        self._complete = complete
         self._names: dict[str, str] = {}  # of tools, by call id
         self._turn: list[Part] = []  # of the assistant
 
@@ -392,6 +395,10 @@ class ItemsReader:
         call_id = item.call_id or item.id
         if not call_id:
             raise invalid(f"{param}.call_id", "is required.")
+        if self._complete and call_id not in self._names:
+            raise invalid(
+                f"{param}.call_id", f"{call_id!r} is not a call of the conversation that goes on here."
+            )
         output = item.output if item.output is not None else item.status or ""
         if kind == "shell_call_output" and isinstance(output, list):
             parts: tuple[Text | Image, ...] = tuple(Text(_shell_output(chunk)) for chunk in output)
