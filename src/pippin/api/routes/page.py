@@ -20,8 +20,8 @@ POLICY: Final = (
     "font-src 'self'; media-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
-"""What a browser lets the page do. A script that an answer of a model brings along is no file of ours and does not run; no
-text becomes HTML by any other way than DOMPurify; nothing is loaded from elsewhere or sent there."""
+"""What a browser lets the page do. A script that an answer of a model brings along is no file of ours and does
+not run; no text becomes HTML by any other way than DOMPurify; nothing is loaded from elsewhere or sent there."""
 
 HEADERS: Final = {
     "content-security-policy": POLICY,

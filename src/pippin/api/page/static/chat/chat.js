@@ -237,7 +237,7 @@ class Chat {
   async respond(parent) {
     this.running?.abort();
     const { conversation } = this;
-    const model = at("chat-model").value;
+    const model = at("chat-model").value || "default";
     const options = await trying(() => this.options.request());
     if (options === null) return;
     const message = add(conversation, parent, "assistant", { model });
