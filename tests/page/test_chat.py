@@ -34,7 +34,7 @@ def test_markdown_code_and_mathematics_are_drawn(address: str, opened: Opener) -
     page = opened(address)
     say(page, "Show markdown")
     page.wait_for_selector(".message.assistant .katex-display")
-    assert page.inner_text(".markdown h1") == "Sorting"
+    assert page.inner_text(".markdown h4.d1") == "Sorting"
     assert page.locator(".markdown table .katex").count() == 1
     assert "It costs $5 or $6." in page.inner_text(".message.assistant")
     assert page.inner_text(".hljs-keyword >> nth=0") == "def"

@@ -12,7 +12,7 @@ import { announce, button, element } from "./dom.js";
 
 const ALLOWED = {
   ALLOWED_TAGS: [
-    ..."a p br hr h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code em strong del table thead tbody tr th td span".split(" "),
+    ..."a p br hr h4 ul ol li blockquote pre code em strong del table thead tbody tr th td span".split(" "),
   ],
   ALLOWED_ATTR: ["href", "class", "align", "start"],
   ALLOW_DATA_ATTR: false,
@@ -31,6 +31,10 @@ marked.use({
   ],
   renderer: {
     html: ({ text }) => escaped(text),
+    // The page's own headings end at the third level, and no answer makes new chapters of it.
+    heading({ tokens, depth }) {
+      return `<h4 class="d${depth}">${this.parser.parseInline(tokens)}</h4>`;
+    },
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
   },

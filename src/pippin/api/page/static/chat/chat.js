@@ -28,6 +28,7 @@ class Chat {
     this.conversation = newConversation();
     this.conversations = [];
     this.media = [];
+    this.follows = true;
     this.running = null; // what stops the answer that runs
     this.options = new Options(at("chat-options"));
     this.acts = {
@@ -71,9 +72,10 @@ class Chat {
       if (event.key === "Escape" && this.running) this.running.abort();
     });
     input.addEventListener("paste", (event) => this.attach(event.clipboardData.files));
-    const thread = at("chat");
-    thread.addEventListener("dragover", (event) => event.preventDefault());
-    thread.addEventListener("drop", (event) => {
+    this.followTheEnd();
+    const part = at("chat");
+    part.addEventListener("dragover", (event) => event.preventDefault());
+    part.addEventListener("drop", (event) => {
       event.preventDefault();
       this.attach(event.dataTransfer.files);
     });
@@ -90,6 +92,21 @@ class Chat {
     });
     at("chat-model").addEventListener("change", (event) => localStorage.setItem(MODEL, event.target.value));
     at("chat-search").addEventListener("input", () => this.drawList());
+  }
+
+  /** Keep the end in view as an answer grows, and formulas and pictures in it, unless the person scrolled away. */
+  followTheEnd() {
+    const scroll = at("chat-scroll");
+    scroll.addEventListener("scroll", () => {
+      this.follows = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
+    });
+    new ResizeObserver(() => this.follows && this.toTheEnd()).observe(at("chat-thread"));
+  }
+
+  toTheEnd() {
+    const scroll = at("chat-scroll");
+    scroll.scrollTop = scroll.scrollHeight;
+    this.follows = true;
   }
 
   // Models
@@ -288,8 +305,7 @@ class Chat {
     this.views = branch.map((message) => new MessageView(message, siblings(this.conversation, message), this.acts));
     at("chat-thread").replaceChildren(...this.views.map(({ node }) => node));
     at("chat-empty").hidden = branch.length > 0;
-    const end = at("chat-scroll");
-    end.scrollTop = end.scrollHeight;
+    this.toTheEnd();
   }
 
   drawRunning() {
@@ -305,7 +321,7 @@ function matches(conversation, wanted) {
   return [conversation.title, ...texts].some((text) => text.toLowerCase().includes(wanted));
 }
 
-/** Draws a growing answer at most once a frame, and keeps its end in view unless the person scrolled away. */
+/** Draws a growing answer at most once a frame. */
 class Follower {
   constructor(view) {
     this.view = view;
@@ -326,15 +342,8 @@ class Follower {
     this.drawing = true;
     requestAnimationFrame(() => {
       this.drawing = false;
-      if (!this.ended) this.draw();
+      if (!this.ended) this.view.draw({ running: true, progress: this.progress });
     });
-  }
-
-  draw() {
-    const scroll = at("chat-scroll");
-    const follows = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
-    this.view.draw({ running: true, progress: this.progress });
-    if (follows) scroll.scrollTop = scroll.scrollHeight;
   }
 
   end() {
