@@ -87,11 +87,11 @@ bench: $(TO_TEST) demo ## Measure Pippin beside mlx_lm.server; ARGS="--clients 1
 	$(BIN)/python -m benchmarks.compare --model $(BENCH)/smollm2-f32 $(ARGS)
 
 .PHONY: chaos
-chaos: $(TO_TEST) $(DEMO_FILE) ## Do the server's worst while clients check their answers
+chaos: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) demo ## Do the server's worst while clients check their answers
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: soak
-soak: $(TO_TEST) ## Serve mixed work for MINUTES=60 and show that nothing grows
+soak: $(TO_TEST) $(TEST_MODELS) ## Serve mixed work for MINUTES=60 and show that nothing grows
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) $(ARGS)
 
 .PHONY: clean

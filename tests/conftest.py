@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: the weights of small models, and the real clients."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,16 @@ accelerate_blas(
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 DEMO_NAME = "smollm2-135m-instruct"
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """The levels of the log, which are the process's, stay as they were before the test."""
+    loggers = (logging.getLogger(), logging.getLogger("pippin"))
+    before = [each.level for each in loggers]
+    yield
+    for each, level in zip(loggers, before, strict=True):
+        each.setLevel(level)
 
 
 @pytest.fixture(scope="session")

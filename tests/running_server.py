@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,20 +14,31 @@ SECONDS = 300  # the demo model warms up slowly on a machine that is shared
 
 
 @contextlib.contextmanager
-def running_server(home: Path, *words: str, source: Path = ROOT / "src", kill: bool = False) -> Iterator[str]:
-    """Serve what `words` say on a free port, with an empty home; gives the address once a model is ready.
+def running_server(
+    home: Path,
+    *words: str,
+    source: Path = ROOT / "src",
+    module: str = "pippin",
+    kill: bool = False,
+    verb: str = "serve",
+    ready: str = r"is ready after",
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Serve what `words` say on a free port, with an empty home; gives the address once the log says `ready`.
 
-    Pippin is imported from the folder `source`. The output is in `server.log` in `home`. Linear algebra keeps to one
-    thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as in a crash.
+    Pippin is imported from the folder `source`, and `module` is run as its command. The output is in `server.log` in
+    `home`. Linear algebra keeps to one thread, so that tests can share a machine. With `kill` it ends by SIGKILL, as
+    in a crash.
     """
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(source)}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     output = home / "server.log"
-    command = [sys.executable, "-m", "pippin", "serve", *words, "--port", "0"]
+    environment |= variables or {}
+    command = [sys.executable, "-m", module, verb, *words, "--port", "0"]
     with output.open("w") as file:
         process = subprocess.Popen(command, env=environment, cwd=home, stdout=file, stderr=subprocess.STDOUT)
     try:
-        _wait(process, output, r"is ready after")
+        _wait(process, output, ready)
         found = re.search(r"serves at (http://\S+)", output.read_text())
         assert found is not None
         yield found[1]

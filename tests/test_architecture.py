@@ -36,7 +36,7 @@ ONLY_IN = {
     "mlx_lm": {"engines"},
     "pippin_kernels": {"engines"},
     "mlx_vlm": {"engines"},
-    "mlx_audio": {"engines"},
+    "mlx_audio": {"engines", "catalog"},  # there its registry of names alone, which imports no MLX
     "mflux": {"engines"},
     "transformers": {"engines"},
     "tokenizers": {"engines", "catalog"},

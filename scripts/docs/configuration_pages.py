@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from pippin.config.compat.promises import PROMISES
 from pippin.config.compat.servers import SERVERS
 from pippin.config.compat.terms import Server, Term
 from pippin.config.options.declaration import Option, options
@@ -75,8 +76,13 @@ or 8 bits, so `--kv-bits 3.5` is 4. A value that the server itself would refuse 
 With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
 
 Their endpoints answer under the same addresses, with `/v1` and without; what is another here, or is not there, is in a
-table of its own. Errors have the shape of OpenAI or Anthropic everywhere, CORS is off until `--allowed-origin` names
-someone, and files of the server's disk are read inside `--media-path` alone and never written.
+table of its own. Errors have the shape of OpenAI or Anthropic everywhere, and files of the server's disk are read
+inside `--media-path` alone and never written. CORS is off until `--allowed-origin` names someone, or a profile whose
+server had it open.
+
+What their documents and newest code promise and Pippin once did not do stands in a last table for each, with its
+state: **works**, **partly** or **not yet** (the note says what holds today), **differs** or **refused** (on purpose,
+for the reason that is given). `tests/drop_in` runs text examples of their documents as they are typed there.
 """
 
 
@@ -140,6 +146,12 @@ def _server(server: Server) -> str:
         if pairs:
             parts.append(f"### {server.title}: {title}\n")
             parts.append(_table(("There", "In Pippin"), [(f"`{name}`", note) for name, note in pairs]))
+    if promises := next(found for name, found in PROMISES.items() if name == server.name):
+        parts.append(f"### {server.title}: where its promises stand\n")
+        rows = [
+            (each.what.replace("|", "\\|"), each.state, each.note.replace("|", "\\|")) for each in promises
+        ]
+        parts.append(_table(("What its users find there", "In Pippin", "How, or why"), rows))
     return "\n".join(parts)
 
 
@@ -151,6 +163,9 @@ def _term_row(term: Term) -> tuple[str, ...]:
 
 def _profile(server: Server) -> str:
     values = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.profile.items())
+    if server.fallbacks:
+        ranked = ", ".join(f"`{name}: {_plain(value)}`" for name, value in server.fallbacks.items())
+        values += f"; below the checkpoint's own defaults of sampling, {ranked}"
     notes = "".join(f" {note}" for note in server.profile_notes)
     return f"`--compat {server.name}` sets {values}.{notes}\n"
 

@@ -7,6 +7,11 @@ from typing import Final
 from tests.agents.programs import npm_command, python_environment, run
 
 AIDER: Final = "aider-chat==0.86.2"
+REMINDERS: Final = {
+    "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "countdown",
+    # What it does by itself for newer models than it takes ours for: a message of the role `system`.
+    "CLAUDE_CODE_FORCE_MID_CONVERSATION_SYSTEM": "1",
+}
 
 
 def codex(address: str, model: str, home: Path, asked: str, *, again: bool = False) -> str:
@@ -29,7 +34,10 @@ def codex(address: str, model: str, home: Path, asked: str, *, again: bool = Fal
     return run(command, home, CODEX_HOME=str(home))
 
 
-def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool = False) -> str:
+def claude_code(
+    address: str, model: str, home: Path, asked: str, *, again: bool = False, reminders: bool = False
+) -> str:
+    """`reminders`: it tells as the system, after each result of a tool, how many tokens are left."""
     command: list[str | Path] = [npm_command("claude"), *(["--continue"] if again else []), "-p", asked]
     return run(
         [*command, "--allowedTools", "Bash", "--model", model],
@@ -43,7 +51,7 @@ def claude_code(address: str, model: str, home: Path, asked: str, *, again: bool
         DISABLE_AUTOUPDATER="1",
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
         CLAUDE_CODE_ATTRIBUTION_HEADER="0",
-        CLAUDE_CODE_TOTAL_TOKENS_REMINDER="off",
+        **(REMINDERS if reminders else {"CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off"}),
     )
 
 

@@ -26,7 +26,7 @@ from pippin.core.events import (
     Rendered,
     Tokenized,
 )
-from pippin.core.models import EngineStats, ModelInfo, ModelState
+from pippin.core.models import EngineStats, ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.runtime.workers.link import Mailbox
 from pippin.service import Service
@@ -144,12 +144,15 @@ class FakeService:
     def models(self) -> list[ModelInfo]:
         return [MODEL]
 
+    def missing(self) -> list[ModelInfo]:
+        return []
+
     def model(self, name: str) -> ModelInfo:
         if name not in (MODEL.id, "default"):
             raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
         return MODEL
 
-    async def find(self, name: str) -> ModelInfo:
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         return await asyncio.to_thread(self.model, name)
 
 

@@ -18,7 +18,7 @@ from pippin.config.settings import Settings
 from pippin.core.conversation import Text
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Accepted, Counted, Event, Failed, Finished
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from tests.api.fakes import FakePool
@@ -77,7 +77,7 @@ class PlayedService:
             raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
         return ModelInfo(id=name, kind="language", created=1)
 
-    async def find(self, name: str) -> ModelInfo:
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         return self.model(name)
 
     async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> PlayedRun:

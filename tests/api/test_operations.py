@@ -214,7 +214,8 @@ def test_unload_names_what_left_and_says_when_nothing_was_there() -> None:
             return [(await client.post("/unload")).json() for _ in range(2)]
 
     first, second = asyncio.run(main())
-    assert (first["status"], first["unloaded"]) == ("success", [MODEL.id])
+    assert (first["status"], first["models"]) == ("success", [MODEL.id])
+    assert first["unloaded"] == {"model_name": MODEL.id, "adapter_name": None}
     assert second["status"] == "no_model_loaded"
 
 
@@ -222,7 +223,7 @@ def test_a_model_is_found_by_an_id_with_slashes() -> None:
     body = ask("GET", f"/v1/models/{MODEL.id}").json()
     assert (body["id"], body["max_model_len"], body["object"]) == (MODEL.id, 4096, "model")
     assert ask("GET", "/v1/models/org/none").json()["error"]["code"] == "model_not_found"
-    assert ask("POST", f"/v1/models/{MODEL.id}/unload").json()["unloaded"] == [MODEL.id]
+    assert ask("POST", f"/v1/models/{MODEL.id}/unload").json()["models"] == [MODEL.id]
 
 
 def test_unknown_addresses_and_methods_have_openais_shape() -> None:
@@ -250,7 +251,7 @@ def test_a_wrong_method_is_told_all_that_the_address_answers(path: str, methods:
 def test_unloading_without_a_name_takes_the_only_model_and_never_all_by_accident() -> None:
     service = FakeService()
     only = ask("POST", "/v1/unload", service=service).json()
-    assert only["unloaded"] == [MODEL.id]
+    assert only["models"] == [MODEL.id]
     several = FakeService()
     states = [ModelState(id=name, kind="language", state="loaded") for name in (MODEL.id, "other")]
     several.pool.states = lambda: states  # type: ignore[method-assign]

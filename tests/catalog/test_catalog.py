@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -455,3 +456,91 @@ def test_pipes_and_devices_in_a_model_folder_are_named_and_not_read(kind: str, r
     for entry in catalog.entries():
         if entry.info is not None:
             footprint(entry.info, ModelOptions())
+
+
+FAR = ModelEntry(path="org/far", name="far", preload=False)
+
+
+def test_a_model_that_the_operator_named_is_known_before_it_is_here(roots: CatalogRoots) -> None:
+    catalog = Catalog(ServerOptions(models=(FAR,)), roots)
+    assert [info.id for info in catalog.missing()] == ["far"]
+    assert catalog.models() == []
+    assert catalog.knows("far")
+    assert catalog.knows("org/far")
+    for name in ("far", "org/far"):
+        error = refusal(catalog, name).report
+        assert (error.kind, error.param) == ("model_not_found", "model")
+        assert "not downloaded yet" in error.message
+        assert "pippin pull org/far" in error.message
+    write_hub_model(roots.hub, "org/far")
+    assert catalog.resolve("far").id == catalog.resolve("org/far").id == "far"
+    assert catalog.missing() == []
+
+
+def test_an_entry_of_the_operator_goes_before_a_built_in_alias(roots: CatalogRoots) -> None:
+    mine = ModelEntry(path="org/small", name="qwen")
+    catalog = Catalog(ServerOptions(models=(mine,)), roots)
+    assert "pippin pull org/small" in refusal(catalog, "qwen").report.message
+    write_hub_model(roots.hub, "mlx-community/Qwen3-VL-4B-Instruct-4bit")
+    write_hub_model(roots.hub, "org/small", {"model_type": "llama", "max_position_embeddings": 7})
+    assert catalog.resolve("qwen").context_window == 7
+
+
+def test_with_served_only_no_other_model_has_a_name(tmp_path: Path, roots: CatalogRoots) -> None:
+    write_hub_model(roots.hub, "org/served")
+    write_hub_model(roots.hub, "org/private-notes")
+    served = (ModelEntry(path="org/served", name="mine"),)
+    catalog = Catalog(
+        ServerOptions(models=served, served_only=True, aliases={"notes": "org/private-notes"}), roots
+    )
+    assert [info.id for info in catalog.models()] == ["mine"]
+    for name in ("org/private-notes", "private", "private-notes"):
+        message = refusal(catalog, name).report.message
+        assert "private-notes" not in message.replace(repr(name), "")
+        assert "no others" in message
+    assert catalog.resolve("org/served").id == "mine"
+    assert catalog.resolve("notes").id == "org/private-notes", "an alias is the operator's word"
+    assert catalog.resolve("org/private-notes", by_operator=True).id == "org/private-notes"
+
+
+@pytest.mark.parametrize(
+    ("options", "only"),
+    [
+        ({}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "served_only": False}, False),
+        ({"host": "0.0.0.0", "api_keys": ("k",)}, False),
+        ({"host": "0.0.0.0", "allow_unauthenticated": True}, False),
+        ({"served_only": True}, True),
+    ],
+)
+def test_strangers_are_served_what_was_named_alone(
+    options: dict[str, Any], only: bool, roots: CatalogRoots
+) -> None:
+    assert Catalog(ServerOptions(models=(FAR,), **options), roots).serves_named_only is only
+    assert not Catalog(ServerOptions(**options), roots).serves_named_only, "nothing was named"
+
+
+def test_a_model_that_a_profile_knows_is_listed_when_it_is_here(roots: CatalogRoots) -> None:
+    known = ModelEntry(path="org/known", name="known", kind="speech", preload=False, listed=False)
+    write_hub_model(roots.hub, "org/served")
+    catalog = Catalog(ServerOptions(models=(ModelEntry(path="org/served"), known), served_only=True), roots)
+    assert catalog.missing() == []
+    assert catalog.knows("known")
+    assert "Those that do: org/served." in refusal(catalog, "whisper").report.message
+
+
+def test_a_path_is_a_models_name_inside_the_folders_that_were_opened_for_that(
+    tmp_path: Path, roots: CatalogRoots
+) -> None:
+    inside = write_model(tmp_path / "open" / "model")
+    outside = write_model(tmp_path / "closed" / "model")
+    (tmp_path / "open" / "link").symlink_to(outside)
+    catalog = Catalog(
+        ServerOptions(model_paths=(str(tmp_path / "open"),), served_only=True, models=(FAR,)), roots
+    )
+    assert catalog.resolve(str(inside)).id == str(inside)
+    assert catalog.knows(str(inside))
+    for path in (outside, tmp_path / "open" / "link", tmp_path / "open" / ".." / "closed" / "model"):
+        assert "--model-root" in refusal(catalog, str(path)).report.message
+    assert "--model-root" in refusal(Catalog(ServerOptions(), roots), str(inside)).report.message

@@ -13,7 +13,8 @@ import pytest
 from pippin.catalog import Catalog, CatalogRoots
 from pippin.catalog.download import Download, Fetched, Refused, download
 from pippin.catalog.hub_child import Fetch, is_wanted
-from pippin.config.options.server import ServerOptions
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 from tests.catalog.fake_hub import COMMIT, FakeHub, serving
 from tests.catalog.folders import write_model
@@ -250,3 +251,41 @@ def test_a_request_downloads_nothing_where_that_is_off(hub: FakeHub, tmp_path: P
         asyncio.run(catalog.ensure("org/model", lambda *_: None))
     assert caught.value.report.kind == "model_not_found"
     assert hub.asked == []
+
+
+def test_a_request_fetches_what_the_operator_named_by_the_name_that_it_is_served_by(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    entry = ModelEntry(path="org/model", name="mine", preload=False)
+    options = ServerOptions(models=(entry,), served_only=True)
+    catalog = Catalog(options, CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports"))
+    with pytest.raises(ServerError, match="no others"):
+        asyncio.run(catalog.ensure("org/other", lambda done, total, what: None))
+    assert hub.asked == []
+    info = asyncio.run(catalog.ensure("mine", lambda done, total, what: None))
+    assert info.id == "mine"
+    assert catalog.missing() == []
+
+
+def test_a_draft_model_and_adapters_may_be_repositories_or_aliases(hub: FakeHub, tmp_path: Path) -> None:
+    served = write_model(tmp_path / "served")
+    options = ModelOptions(draft_model_path="small", adapters={"tuned": "org/model", "own": str(served)})
+    entry = ModelEntry(path=str(served), options=options)
+    catalog = Catalog(
+        ServerOptions(models=(entry,), aliases={"small": "org/model"}),
+        CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports"),
+    )
+    info = catalog.resolve("served")
+    assert catalog.options_for(info).draft_model_path == "small"
+    asyncio.run(catalog.complete(info, lambda done, total, what: None))
+    found = catalog.options_for(info)
+    assert found.draft_model_path is not None
+    assert Path(found.draft_model_path, "model.safetensors").exists()
+    assert found.adapters == {"tuned": found.draft_model_path, "own": str(served)}
+    asked = len(hub.asked)
+    closed = Catalog(
+        ServerOptions(models=(entry,), allow_downloads=False),
+        CatalogRoots(hub=tmp_path / "empty", imports=tmp_path / "imports"),
+    )
+    asyncio.run(closed.complete(closed.resolve("served"), lambda done, total, what: None))
+    assert len(hub.asked) == asked

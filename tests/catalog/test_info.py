@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pippin.catalog.info import read_info
+from pippin.catalog.info import DEFAULT_WINDOWS, read_info
 from pippin.core.errors import ServerError
 from pippin.core.models import Capabilities, ModelKind
 from pippin.core.requests import Sampling
@@ -29,6 +29,12 @@ KINDS: list[tuple[str, dict[str, Any], ModelKind]] = [
     ("parakeet", {"target": "nemo.collections.asr.models.EncDecRNNTBPEModel"}, "transcription"),
     ("Kokoro-82M", {"istftnet": {}, "n_token": 178}, "speech"),
     ("orpheus-3b", {"model_type": "llama"}, "speech"),
+    # Families that the registry of mlx-audio knows, and two language models whose types it has other names for.
+    ("a", {"model_type": "moss_tts"}, "speech"),
+    ("b", {"model_type": "fireredasr2"}, "transcription"),
+    ("c", {"model_type": "granite_speech", "architectures": ["GraniteSpeechForCausalLM"]}, "transcription"),
+    ("glm-4-9b", {"model_type": "glm", "architectures": ["GlmForCausalLM"]}, "language"),
+    ("MiMo-7B", {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]}, "language"),
 ]
 
 
@@ -54,6 +60,13 @@ def test_a_pipeline_of_folders_makes_images(tmp_path: Path) -> None:
     info = read_info(folder)
     assert (info.kind, info.architecture) == ("images", "FluxPipeline")
     assert info.size_bytes > 0
+
+
+def test_an_image_model_as_mflux_saves_it_has_no_file_of_its_own_beside_its_parts(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "painter" / "transformer").parent
+    info = read_info(folder, kind="images")
+    assert (info.kind, info.id) == ("images", "painter")
+    assert info.created > 0
 
 
 def test_the_operators_kind_wins(tmp_path: Path) -> None:
@@ -185,3 +198,18 @@ def test_a_damaged_configuration_is_a_clear_error(tmp_path: Path, text: str) -> 
 def test_a_folder_that_says_nothing_of_its_kind_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"no usable config\.json"):
         read_info(write_model(tmp_path / "m", {"a": 1}))
+
+
+def test_a_window_that_config_json_leaves_out_is_that_of_the_architecture(tmp_path: Path) -> None:
+    # Google's gemma-3-4b-it has no max_position_embeddings.
+    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 1024}}
+    assert read_info(write_model(tmp_path / "gemma", config)).context_window == 131072
+
+
+@pytest.mark.parametrize("architecture", sorted(DEFAULT_WINDOWS))
+def test_windows_of_architectures_are_those_of_transformers(architecture: str) -> None:
+    from transformers import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[architecture]()
+    config = getattr(config, "text_config", None) or config
+    assert config.max_position_embeddings == DEFAULT_WINDOWS[architecture]

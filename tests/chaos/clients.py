@@ -4,8 +4,9 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+from typing import Any, Final
 
 import httpx
 
@@ -49,7 +50,7 @@ class Client:
             )
         )
         model = self._random.choice(self._models)
-        ask = self._random.choice([chat, chat_stream, completion, message_stream, response, response_stream])
+        ask = self._random.choice(FORMS)
         began = time.monotonic()
         name = ask.__name__
         try:
@@ -101,7 +102,9 @@ async def whole(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any
     return json.loads(reply.content)
 
 
-async def events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def events(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> AsyncGenerator[dict[str, Any], None]:
     """The stream's objects; an error in it is raised as a refusal."""
     async with http.stream("POST", path, json=body | {"stream": True}) as reply:
         if reply.status_code != 200:
@@ -165,3 +168,52 @@ async def response_stream(http: httpx.AsyncClient, model: str, words: str) -> st
     if not ended:
         raise Broken("the stream ended without response.completed")
     return text
+
+
+async def chat_progress(http: httpx.AsyncClient, model: str, words: str) -> str:
+    """As `chat_stream`, told how far the prompt is."""
+    text, reason, reports = "", None, []
+    body = {"model": model, "messages": user(words), "return_progress": True}
+    async for event in events(http, "/v1/chat/completions", body):
+        if "prompt_progress" in event:
+            reports.append(event["prompt_progress"])
+        for choice in event["choices"]:
+            text += choice["delta"].get("content") or ""
+            reason = choice["finish_reason"] or reason
+    if reason is None:
+        raise Broken("the stream ended without a reason")
+    if not progressed(reports):
+        raise Broken(f"reports of progress out of order: {reports}")
+    return text
+
+
+def progressed(reports: list[dict[str, int]]) -> bool:
+    """Whether reports come as llama.cpp's do: what is cached first, ever more of the same, all of it last."""
+    done = [report["processed"] for report in reports]
+    return (
+        bool(reports)
+        and len({(report["total"], report["cache"]) for report in reports}) == 1
+        and done[0] == reports[0]["cache"]
+        and done[-1] == reports[0]["total"]
+        and all(before < after for before, after in pairwise(done))
+    )
+
+
+async def message_late(http: httpx.AsyncClient, model: str, words: str) -> str:
+    """A turn of an agent: the system speaks again after the first answer."""
+    turns = [*user("before"), {"role": "assistant", "content": "before"}]
+    turns += [{"role": "system", "content": "Tokens used: 4711."}, *user(words)]
+    answer = await whole(http, "/v1/messages", {"model": model, "messages": turns, "max_tokens": 4000})
+    return str(answer["content"][0]["text"])
+
+
+FORMS: Final = (
+    chat,
+    chat_stream,
+    chat_progress,
+    completion,
+    message_stream,
+    message_late,
+    response,
+    response_stream,
+)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.lasting import a_real_model, too_much_memory
 from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
 from tests.chaos.server import ServerProcess
@@ -126,6 +127,8 @@ PHASES: Final[dict[str, Phase]] = {
     "hardly any memory": hardly_any_memory,
     "past every limit": past_every_limit,
     "a damaged cache": damaged_cache,
+    "too much memory": too_much_memory,
+    "a real model": a_real_model,
     "two tenants": two_tenants,
 }
 

@@ -105,7 +105,7 @@ def test_command_lines_of_vllm_mlx(line: str) -> None:
     "line", ["--model gemma", "--model qwen --port 1234 --log-level debug", "gemma3n", ""]
 )
 def test_command_lines_of_mlx_server(line: str) -> None:
-    [entry] = settings(f"{line} --compat mlx-server").server.models
+    entry, *_ = settings(f"{line} --compat mlx-server").server.models
     assert entry.path
 
 
@@ -181,8 +181,11 @@ def test_the_file_of_launch_is_read_as_it_is(tmp_path: Path) -> None:
     language, vision, images, embeddings = launched.server.models
     assert launched.server.host == "0.0.0.0"
     assert (language.name, language.preload, language.options.max_num_seqs) == ("glm-4.7-flash", True, 16)
-    assert (language.options.temperature, language.options.repetition_penalty) == (0.7, 1.0)
-    assert (language.options.top_p, language.options.top_k) == (0.95, 20)
+    assert language.options.repetition_penalty == 1.0
+    assert (language.options.top_p, language.options.top_k) == (None, None), (
+        "those of the checkpoint come first"
+    )
+    assert (language.options.fallbacks.top_p, language.options.fallbacks.top_k) == (0.95, 20)
     assert (vision.kind, vision.preload, vision.options.idle_timeout) == ("language", False, 120)
     assert vision.options.context_length == 8192
     assert (images.kind, images.preload, images.options.idle_timeout) == ("images", False, 60)
@@ -229,7 +232,7 @@ def test_the_registry_of_vllm_mlx_is_read_as_it_is(tmp_path: Path) -> None:
         assert (server.memory_budget_gb, server.contention_policy) == (48, "wait_then_preempt")
         assert server.contention_wait == 15
         assert server.model_defaults.idle_timeout == 900
-        assert [(entry.name, entry.path, entry.preload) for entry in server.models] == [
+        assert [(entry.name, entry.path, entry.preload) for entry in server.models if entry.listed] == [
             ("qwen", "mlx-community/Qwen3-8B-4bit", True),
             ("vision", "mlx-community/gemma-3-4b-it-4bit", False),
             ("other", "/models/other", False),

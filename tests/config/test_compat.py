@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scripts.docs.configuration_pages import migrating_page
 
+from pippin.config.compat.promises import PROMISES
 from pippin.config.compat.servers import SERVERS, flag_terms
 from pippin.config.compat.terms import ENTRY_FIELDS, Server, Term
 from pippin.config.errors import ConfigError
@@ -16,6 +17,7 @@ from pippin.config.options.declaration import options
 from pippin.config.options.model import ModelOptions
 from pippin.config.settings import GivenFlag, Settings, Sources
 from pippin.config.worker_environment import worker_environment
+from pippin.core.requests import Sampling
 from tests.api.fakes import FakeService, application, routes_of
 
 DOCUMENTED: dict[str, dict[str, list[str]]] = json.loads(
@@ -25,7 +27,7 @@ SAMPLES = {
     "--quantize": "8",
     "--kv-group-size": "64",
     "--kv-cache-quantization-group-size": "64",
-    "--kv-quant-scheme": "turboquant",
+    "--kv-quant-scheme": "uniform",
     "--kv-key-scheme": "uniform",
     "--kv-value-scheme": "uniform",
     "--model-type": "lm",
@@ -110,6 +112,7 @@ def test_every_variable_is_taken(server: Server) -> None:
         text = values.get(
             term.name, "0.5" if lower.endswith(("_p", "probability", "threshold", "temperature")) else "1"
         )
+        text = "4" if lower.endswith("_bits") else text
         text = "64" if "group_size" in lower else "uniform" if "scheme" in lower else text
         load(Sources(compat=server.name), {term.name: text})  # type: ignore[arg-type]
 
@@ -146,18 +149,22 @@ def defaults(*words: str, **more: Any) -> ModelOptions:
     return resolved(*words, **more).server.model_defaults
 
 
-def test_fractional_bits_are_rounded_with_a_warning_that_names_both() -> None:
-    settings = resolved("--kv-bits=3.5")
-    assert settings.server.model_defaults.kv_bits == 4
-    [note] = settings.notes
-    assert note.severity == "warning"
-    assert "3.5" in note.text
-    assert "4" in note.text
+@pytest.mark.parametrize("bits", ["3.5", "7", "1"])
+@pytest.mark.parametrize("flag", ["--kv-bits", "--kv-key-bits", "--kv-value-bits"])
+def test_bits_that_no_batch_can_keep_are_refused_by_name(flag: str, bits: str) -> None:
+    with pytest.raises(ConfigError, match=f"{flag}.*2, 3, 4, 5, 6 or 8"):
+        resolved(f"{flag}={bits}")
 
 
-@pytest.mark.parametrize(("bits", "taken"), [("2", 4), ("4", 4), ("5", 8), ("6", 8), ("8", 8), ("16", None)])
-def test_bits_are_rounded_to_what_keeps_the_precision(bits: str, taken: int | None) -> None:
-    assert defaults(f"--kv-bits={bits}").kv_bits == taken
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_bits_are_kept_as_they_are(bits: int) -> None:
+    given = defaults(f"--kv-bits={bits}", f"--kv-key-bits={bits}", "--kv-value-bits=16")
+    assert (given.kv_bits, given.kv_key_bits, given.kv_value_bits) == (bits, bits, None)
+
+
+def test_turboquant_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"--kv-quant-scheme.*TurboQuant"):
+        resolved("--kv-quant-scheme=turboquant")
 
 
 @pytest.mark.parametrize(
@@ -213,8 +220,8 @@ def test_secrets_of_hugging_face_are_not_mentioned() -> None:
     [
         ("mlx-vlm", ("0.0.0.0", 8080, 2048, 5000, None, None, "summarize")),
         ("mlx-server", ("127.0.0.1", 1234, 4096, 0, 0.7, 0.9, "summarize")),
-        ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, 0.7, 0.95, "error")),
-        ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, 0.7, 0.9, "error")),
+        ("mlx-openai-server", ("0.0.0.0", 8000, None, 0, None, None, "error")),
+        ("vllm-mlx", ("127.0.0.1", 8000, 32768, 0, None, None, "error")),
         ("mlx-lm", ("127.0.0.1", 8080, 512, 0, 0.0, None, "error")),
     ],
 )
@@ -240,10 +247,50 @@ def test_a_draft_model_is_the_profiles() -> None:
 
 
 def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() -> None:
-    [entry] = resolved("--compat=mlx-server").server.models
+    entry, *known = resolved("--compat=mlx-server").server.models
     assert (entry.path, entry.preload) == ("mlx-community/gemma-3-4b-it-4bit", False)
-    [entry] = resolved("--compat=mlx-server", "--model=qwen").server.models
+    assert len(known) == 2
+    assert all(each.listed and not each.preload for each in known)
+    entry, *_ = resolved("--compat=mlx-server", "--model=qwen").server.models
     assert entry.path == "qwen"
+
+
+def test_vllm_mlx_knows_models_that_nobody_named_and_lists_none_of_them() -> None:
+    server = resolved(
+        "--compat=vllm-mlx", "--model=m", "--embedding-model=mlx-community/multilingual-e5-small-mlx"
+    ).server
+    served = [entry.path for entry in server.models if entry.listed]
+    assert served == ["m", "mlx-community/multilingual-e5-small-mlx"]
+    kokoro = next(entry for entry in server.models if entry.name == "kokoro")
+    assert (kokoro.kind, kokoro.preload, kokoro.listed) == ("speech", False, False)
+    assert len([entry for entry in server.models if entry.kind == "embeddings"]) == 7
+    assert (server.served_only, server.allow_downloads) == (True, True)
+
+
+def test_sampling_of_a_profile_stands_beside_the_options_that_rank_above_the_checkpoint() -> None:
+    settings = resolved("--compat=mlx-openai-server", "--model=m", "--top-k=3")
+    [entry] = settings.server.models
+    assert entry.options.fallbacks == Sampling(temperature=0.7, top_p=0.95, top_k=20, min_p=0.0)
+    assert (entry.options.temperature, entry.options.top_k) == (None, 3)
+    assert resolved("--compat=vllm-mlx").server.model_defaults.fallbacks == Sampling(
+        temperature=0.7, top_p=0.9
+    )
+
+
+def test_profiles_serve_and_download_as_their_servers_did() -> None:
+    def of(*flags: str) -> tuple[bool | None, bool | None, int | None, int | None]:
+        server = resolved(*flags).server
+        return server.served_only, server.allow_downloads, server.max_models, server.max_models_per_kind
+
+    assert of("--compat=mlx-vlm") == (False, True, None, 1)
+    assert of("--compat=mlx-server") == (None, None, 1, None)
+    assert of("--compat=mlx-openai-server") == (True, True, None, None)
+    assert of("--compat=mlx-vlm", "--no-allow-downloads", "--max-models-per-kind=3") == (
+        False,
+        False,
+        None,
+        3,
+    )
 
 
 def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,3 +302,10 @@ def test_no_key_of_the_server_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) 
     for name in names:
         monkeypatch.setenv(name, "secret")
     assert not names & worker_environment().keys()
+
+
+def test_every_promise_has_its_state_and_its_reason_once() -> None:
+    assert PROMISES.keys() == SERVERS.keys()
+    for promises in PROMISES.values():
+        assert len({each.what for each in promises}) == len(promises)
+        assert all(each.note for each in promises)

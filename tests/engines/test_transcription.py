@@ -1,9 +1,11 @@
 """Whisper base hears the words of synthesised speech, and other implementations hear the same."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -121,3 +123,23 @@ def test_a_stream_is_cut_where_it_is_quiet() -> None:
     assert sum(piece.size for piece in pieces) == noise.size
     assert all(piece.size <= 30 * RATE for piece in pieces)
     assert np.array_equal(np.concatenate(pieces), noise)
+
+
+@pytest.mark.model
+def test_a_folder_of_weights_alone_hears_the_same(whisper_base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "whisper-base-mlx"  # as mlx-community has them: config.json and weights.npz
+    folder.mkdir()
+    config = json.loads((whisper_base / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = mx.load(str(whisper_base / "model.safetensors"))
+    assert isinstance(weights, dict)
+    mx.savez(str(folder / "weights.npz"), **weights)
+    info = read_info(folder)
+    assert (info.kind, info.size_bytes > 0) == ("transcription", True)
+    spec = WorkerSpec(info=info, threads=1)
+    preparer = transcription.open_preparer(spec)
+    engine = transcription.open_engine(spec, preparer, no_progress)
+    done = hear((preparer, engine))[-1]
+    engine.close()
+    assert isinstance(done, Transcribed)
+    assert (done.text, done.language) == (HEARD, "en")

@@ -19,6 +19,7 @@ def reader_of(
     parallel: bool = True,
     thinking: bool = False,
     markup: Markup | None = None,
+    may_think: bool = False,
 ) -> OutputReader:
     counter = itertools.count()
     return OutputReader(
@@ -30,6 +31,7 @@ def reader_of(
         parallel_tool_calls=parallel,
         thinking_open=thinking,
         markup=markup or Markup(),
+        may_think=may_think,
         new_call_id=lambda: f"call_{next(counter)}",
     )
 

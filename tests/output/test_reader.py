@@ -256,6 +256,43 @@ def test_reasoning_the_template_opened_needs_no_start(cut: int, ended: bool) -> 
     assert fold(read(reader, [text[:cut], text[cut:]])) == (("reasoning", "Hm, <b>"), ("text", "Hi."))
 
 
+@pytest.mark.parametrize("reasoning", ["qwen3", "deepseek_r1", "qwen3_moe", "qwen3_next", "minimax_m2"])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_an_answer_without_a_thought_is_content_whatever_parser_was_named(
+    reasoning: str, truncated: bool
+) -> None:
+    for pieces in (["Hi there."], list("Hi there.")):
+        events = read(reader_of(None, reasoning, may_think=True), pieces, truncated=truncated)
+        assert fold(events) == (("text", "Hi there."),)
+        assert all(not isinstance(event, PartStarted) or event.kind == "text" for event in events)
+
+
+@pytest.mark.parametrize("reasoning", ["deepseek_r1", "qwen3_moe"])
+def test_a_call_before_any_end_of_reasoning_leaves_the_words_before_it_content(reasoning: str) -> None:
+    reader = reader_of("hermes", reasoning, tools=TOOLS)
+    assert fold(read(reader, list("Let me see. " + CALL)))[0] == ("text", "Let me see.")
+
+
+@given(st.integers(0, 24))
+def test_an_end_of_reasoning_alone_splits_the_answer(cut: int) -> None:
+    text = "Hm.\n</think>\n\nHi.</think>"
+    for reasoning in ("qwen3", "glm4", "deepseek_r1"):
+        reader = reader_of(None, reasoning, may_think=True)
+        found = fold(read(reader, [text[:cut], text[cut:]]))
+        assert found == (("reasoning", "Hm."), ("text", "Hi.</think>"))
+        assert reader.reasoned
+
+
+def test_a_stream_that_was_split_late_keeps_what_it_sent_apart_from_what_follows() -> None:
+    events = read(reader_of(None, "qwen3", may_think=True), ["Hm.\n", "</think>\n\nHi."])
+    assert "".join(event.text for event in events if isinstance(event, PartDelta)) == "Hm.\n\n\nHi."
+
+
+def test_where_the_template_ended_reasoning_its_marker_is_text() -> None:
+    text = "It is `</think>`."
+    assert parts(text, None, "qwen3") == (("text", text),)
+
+
 def test_an_answer_cut_inside_reasoning_is_reasoning() -> None:
     reader = reader_of(None, "qwen3")
     assert fold(read(reader, ["<think>Hm, "], truncated=True)) == (("reasoning", "Hm, "),)

@@ -35,6 +35,12 @@ class StaticCatalog:
     def models(self) -> list[ModelInfo]:
         return list(self._infos.values())
 
+    def missing(self) -> list[ModelInfo]:
+        return []
+
+    def knows(self, name: str) -> bool:
+        return name in self._infos
+
     def resolve(self, name: str) -> ModelInfo:
         if name not in self._infos:
             raise ServerError("model_not_found", f"The model {name!r} does not exist.", "model")
@@ -47,6 +53,9 @@ class StaticCatalog:
             await asyncio.sleep(0.05)
             self._infos[name] = self.downloads[name]
         return self.resolve(name)
+
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        pass
 
     def adopt(self, options: ServerOptions) -> None:
         pass

@@ -73,3 +73,22 @@ def test_thinking_and_overflow_are_the_models_where_the_request_says_nothing() -
         model="m", prompt="x", thinking=Thinking(enabled=False, budget=0, end_marker="<"), overflow="error"
     )
     assert with_manner(asked, options) == asked
+
+
+def test_a_profiles_sampling_ranks_below_the_checkpoints_own() -> None:
+    options = ModelOptions(fallbacks=Sampling(temperature=0.7, min_p=0.05))
+    merged = merge_sampling(Sampling(), options, CHECKPOINT)
+    assert (merged.temperature, merged.min_p) == (0.6, 0.05)
+    assert merge_sampling(Sampling(), options, ModelInfo(id="m", kind="language")).temperature == 0.7
+    assert Setting("min_p", 0.05, "profile") in explain_sampling(Sampling(), options, options, CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("asked", "operator", "expected"),
+    [(None, None, False), (None, True, True), (True, False, True), (False, True, False)],
+)
+def test_an_api_that_thinks_only_when_asked_follows_the_operator(
+    asked: bool | None, operator: bool | None, expected: bool
+) -> None:
+    request = GenerationRequest(model="m", thinking=Thinking(enabled=asked, off_by_default=True))
+    assert with_manner(request, ModelOptions(enable_thinking=operator)).thinking.enabled is expected

@@ -1,20 +1,65 @@
 """Names that are no model's, answered by one that is here: those of Claude, and any where one model is served."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelKind
 from tests.service.doubles import scripted, scripted_service
 
+EMBEDDER = ModelInfo(id="embedder", kind="embeddings")
+CHAT = ModelInfo(id="chat", kind="language")
+OTHER = ModelInfo(id="other", kind="language")
 
-def resolved(name: str, options: ServerOptions) -> str:
+
+def resolved(name: str, options: ServerOptions, *infos: ModelInfo, kind: ModelKind | None = None) -> str:
     async def ask() -> str:
-        async with scripted_service(scripted("one"), scripted("two"), options=options) as service:
-            return service.model(name).id
+        models = infos or (scripted("one"), scripted("two"))
+        async with scripted_service(*models, options=options) as service:
+            return (await service.find(name, kind)).id
 
     return asyncio.run(ask())
+
+
+def serving(*names: str, **options: Any) -> ServerOptions:
+    return ServerOptions(models=tuple(ModelEntry(path=name) for name in names), **options)
+
+
+@pytest.mark.parametrize("name", ["default", "claude-sonnet-4-5"])
+def test_no_models_name_means_the_first_served_model_of_the_kind_that_is_asked(name: str) -> None:
+    models = (EMBEDDER, CHAT, OTHER)
+    options = serving("embedder", "chat", "other")
+    assert resolved(name, options, *models, kind="language") == "chat"
+    assert resolved(name, options, *models, kind=None) == "chat", "a tokenizer's task"
+    assert resolved(name, options, *models, kind="embeddings") == "embedder"
+    assert resolved(name, ServerOptions(), EMBEDDER, CHAT, kind="language") == "chat", "the only one here"
+
+
+def test_where_none_is_of_the_kind_the_refusal_is_that_of_a_model_which_is_served() -> None:
+    assert resolved("default", serving("embedder"), EMBEDDER, CHAT, kind="speech") == "embedder"
+
+
+def test_a_model_that_is_not_here_yet_is_the_default_of_its_kind() -> None:
+    missing = ModelEntry(path="org/far")
+    options = ServerOptions(models=(ModelEntry(path="embedder"), missing))
+    with pytest.raises(ServerError, match="org/far"):
+        resolved("default", options, EMBEDDER, kind="language")
+
+
+def test_models_that_a_profile_knows_are_nobodys_default() -> None:
+    known = ModelEntry(path="embedder", kind="embeddings", listed=False)
+    options = ServerOptions(models=(known, ModelEntry(path="chat")), any_model_name=True)
+    assert resolved("gpt-5", options, EMBEDDER, CHAT, kind="language") == "chat"
+    assert resolved("default", options, EMBEDDER, CHAT, kind="language") == "chat"
+
+
+def test_any_name_is_the_only_model_of_the_kind() -> None:
+    options = serving("embedder", "chat", any_model_name=True)
+    assert resolved("local-text-model", options, EMBEDDER, CHAT, kind="language") == "chat"
+    assert resolved("local-embedding-model", options, EMBEDDER, CHAT, kind="embeddings") == "embedder"
 
 
 def test_a_claude_name_is_the_model_that_the_operator_chose() -> None:

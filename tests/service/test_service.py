@@ -50,16 +50,16 @@ def test_a_request_is_answered_by_the_model_it_names() -> None:
     play(scene)
 
 
-def test_default_is_the_served_model_and_then_the_one_loaded_last(tmp_path: Path) -> None:
+def test_default_is_the_first_model_that_is_served(tmp_path: Path) -> None:
     async def scene() -> None:
         rule = {"say": "I am the other"}
         other = scripted("other", write_script(tmp_path, rule))
         options = ServerOptions(models=(ModelEntry(path="scripted"),))
         async with scripted_service(scripted(), other, options=options) as service:
-            assert service.model("default").id == "scripted"
+            assert (await service.find("default")).id == "scripted"
             assert await answer(service, chat("Hi")) == "Hi"
             assert await answer(service, chat("Hi"), model="other") == "I am the other"
-            assert await answer(service, chat("Hi")) == "I am the other"
+            assert await answer(service, chat("Hi")) == "Hi", "it stays the first that is served"
 
     play(scene)
 
@@ -81,7 +81,7 @@ def test_default_without_any_model_says_what_to_do() -> None:
         models = (scripted("a"), scripted("b"))
         async with scripted_service(*models, options=ServerOptions()) as service:
             with pytest.raises(ServerError, match="/v1/models") as refused:
-                service.model("default")
+                await service.find("default")
             assert refused.value.report.param == "model"
 
     play(scene)

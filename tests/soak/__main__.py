@@ -1,17 +1,15 @@
 """Serve mixed work for long, and show that nothing grows: `python -m tests.soak [--minutes 60]`.
 
-A real server serves small random models of several kinds (attention, sliding windows, recurrent state, embeddings, and
-adapters on one of them), and room for fewer models than there are. Clients ask for long and short prompts, streamed and
-whole, for structured output and for embeddings; one in five hangs up. Every minute all models are unloaded and what is
-left of the server is measured: memory, descriptors, threads and processes. The run fails where the last measurement is
-above the first by more than `ALLOWED`. The first comes after the warm-up, as Python and its libraries keep what they
-have once taken.
+A real server serves small random models of every kind (attention, sliding windows, recurrent state, adapters,
+embeddings, vision, speech, transcription, images), with room for three of them. Clients ask for what `mix` draws; one
+in five hangs up. Every minute all models are unloaded and what is left of the server is measured: memory, descriptors,
+threads and processes. The run fails where the last measurement is above the first by more than `ALLOWED`. The first
+comes after the warm-up, as Python and its libraries keep what they have once taken.
 """
 
 import argparse
 import asyncio
 import json
-import random
 import sys
 import tempfile
 import time
@@ -24,22 +22,17 @@ import httpx
 import psutil
 from benchmarks.svg import Line, chart
 
-from pippin.config.options.model import ModelOptions
-from pippin.engines.cpu.blas import accelerate_blas
 from tests.running_server import ROOT, running_server
+from tests.soak.mix import Mix, Wish
+from tests.soak.models import make_models
 
 CLIENTS: Final = 6
 ROUND: Final = 60.0  # seconds of work between two measurements
 SHORTEST_ROUND: Final = 15.0
 LEAVE_WITHIN: Final = 60.0  # seconds for workers to end
-MODELS: Final = ("llama", "gemma3_text", "qwen3_next", "lfm2")
-EMBEDDER: Final = "embedder"
-SCHEMA: Final = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
+AT_ONCE: Final = 200  # requests that are answered in threads: all of the server's are begun by them
+ENDS: Final = ("data: [DONE]\n\n", "message_stop", "transcript.text.done")
+FINE: Final = ("streamed", "whole", "hung up")
 PLOT: Final = ROOT / "docs" / "plots" / "soak.svg"
 
 
@@ -56,23 +49,25 @@ class Rest:
     answered: int
 
 
-ALLOWED: Final = {"memory": 24.0, "descriptors": 4, "threads": 3, "processes": 0}
+ALLOWED: Final = {"memory": 24.0, "descriptors": 4, "threads": 0, "processes": 0}
 
 
 class Soak:
-    def __init__(self, address: str, seed: int) -> None:
+    def __init__(self, address: str, mix: Mix) -> None:
         self._address = address
-        self._random = random.Random(seed)
+        self._mix = mix
         self._server = next(
             child for child in psutil.Process().children() if "serve" in " ".join(child.cmdline())
         )
         self._began = time.monotonic()
-        self.answers: Counter[str] = Counter()
+        self.answers: Counter[tuple[str, str]] = Counter()
+        """By kind, and how it went."""
         self.rests: list[Rest] = []
 
     async def run(self, minutes: float, length: float) -> None:
         limits = httpx.Limits(max_keepalive_connections=0)  # connections of ours are no leak of the server's
         async with httpx.AsyncClient(base_url=self._address, timeout=300.0, limits=limits) as client:
+            await asyncio.gather(*(client.get("/v1/models") for _ in range(AT_ONCE)))
             await self._round(client, length)  # the warm-up
             end = time.monotonic() + minutes * 60
             self._began = time.monotonic()
@@ -86,39 +81,19 @@ class Soak:
         await asyncio.gather(*(self._client(client, until) for _ in range(CLIENTS)))
 
     async def _client(self, client: httpx.AsyncClient, until: float) -> None:
+        draw = self._mix.random
         while time.monotonic() < until:
-            path, body = self._wish()
-            gives_up = self._random.uniform(0.01, 0.5) if self._random.random() < 0.2 else None
-            try:
-                async with asyncio.timeout(gives_up):
-                    self.answers[await _asked(client, path, body)] += 1
-            except TimeoutError:
-                self.answers["hung up"] += 1
-
-    def _wish(self) -> tuple[str, dict[str, Any]]:
-        draw = self._random
-        if draw.random() < 0.15:
-            return "/v1/embeddings", {"model": EMBEDDER, "input": [self._words(draw.randint(5, 300))] * 2}
-        model = draw.choice(MODELS)
-        body: dict[str, Any] = {
-            "model": model,
-            "messages": [{"role": "user", "content": self._words(draw.choice((20, 60, 200, 2500)))}],
-            "max_tokens": draw.choice((1, 8, 60)),
-            "stream": draw.random() < 0.5,
-            "temperature": draw.choice((0.0, 1.0)),
-            "n": draw.choice((1, 1, 1, 2)),
-        }
-        if model == "llama" and draw.random() < 0.5:
-            body["adapter_path"] = draw.choice(("one", "two"))
-        if draw.random() < 0.2:
-            schema = {"name": "answer", "schema": SCHEMA}
-            body |= {"response_format": {"type": "json_schema", "json_schema": schema}, "max_tokens": 24}
-        return "/v1/chat/completions", body
-
-    def _words(self, characters: int) -> str:
-        shared = "A prompt that many begin with, so that the prefix cache has something to find. "
-        letters = "".join(self._random.choices("abcdefgh ij klmno ", k=characters))
-        return (shared if self._random.random() < 0.5 else "") + letters
+            for wish in self._mix.several():
+                gives_up = draw.uniform(0.01, 0.5) if draw.random() < 0.2 else None
+                how = "hung up"
+                try:
+                    async with asyncio.timeout(gives_up):
+                        how = await _asked(client, wish)
+                except TimeoutError:
+                    pass
+                self.answers[wish.kind, how] += 1
+                if time.monotonic() >= until:
+                    break
 
     async def _rest(self, client: httpx.AsyncClient) -> None:
         """Unload everything, and measure what is left."""
@@ -143,19 +118,22 @@ class Soak:
         print(json.dumps(asdict(rest)), flush=True)
 
 
-async def _asked(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> str:
+async def _asked(client: httpx.AsyncClient, wish: Wish) -> str:
     """Ask, read all of the answer, and say how it went."""
-    async with client.stream("POST", path, json=body) as reply:
-        text = (await reply.aread()).decode()
-    if reply.status_code != 200:
-        return f"{reply.status_code} {text[:120]}"
-    if body.get("stream"):
-        return (
-            "streamed"
-            if text.endswith("data: [DONE]\n\n") and '"error"' not in text
-            else f"broken {text[-120:]}"
-        )
-    return "embedded" if "embeddings" in path else "whole"
+    sent: dict[str, Any] = (
+        {"json": wish.body}
+        if wish.file is None
+        else {"data": wish.body, "files": {"file": ("speech.flac", wish.file)}}
+    )
+    async with client.stream("POST", wish.path, **sent) as reply:
+        answer = await reply.aread()
+    if reply.status_code != 200 or not answer:
+        return f"{reply.status_code} {answer.decode(errors='replace')[:200]}"
+    if not wish.streamed:
+        return "whole"
+    text = answer.decode()
+    ended = any(sign in text[-400:] for sign in ENDS)
+    return "streamed" if ended and '"error"' not in text else f"broken {text[-200:]}"
 
 
 def _memory(processes: list[psutil.Process]) -> float:
@@ -188,30 +166,6 @@ def write_plot(rests: list[Rest], path: Path) -> None:
     path.write_text(chart("The server between rounds of mixed work", "minutes", "", lines))
 
 
-def make_models(folder: Path) -> list[str]:
-    """Write the models and adapters, and give the words of the command line that serve them."""
-    accelerate_blas(ModelOptions(), 1)
-    from tests.engines.language.model.test_lora import adapter  # these import mlx
-    from tests.engines.tiny_models import tiny_model
-
-    for name in MODELS:
-        tiny_model(name, folder / "models" / name)
-    tiny_model("qwen3", folder / "models" / EMBEDDER)
-    adapters = {name: adapter(folder / name, rank, rank) for name, rank in (("one", 4), ("two", 8))}
-    lines = [
-        "max_models: 3",
-        "contention_wait: 240",
-        "models:",
-        *(f"  - path: {folder / 'models' / name}" for name in MODELS[1:]),
-        f"  - path: {folder / 'models' / MODELS[0]}",
-        f"    adapters: {json.dumps({name: str(path) for name, path in adapters.items()})}",
-        f"  - path: {folder / 'models' / EMBEDDER}",
-        "    kind: embeddings",
-    ]
-    (folder / "pippin.yaml").write_text("\n".join(lines) + "\n")
-    return ["--config", str(folder / "pippin.yaml")]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -224,13 +178,16 @@ def main() -> int:
     length = given.round or max(SHORTEST_ROUND, min(ROUND, given.minutes * 60 / 10))
     with tempfile.TemporaryDirectory(prefix="pippin-soak-") as place:
         folder = Path(place)
-        with running_server(folder, *make_models(folder)) as address:
-            soak = Soak(address, given.seed)
+        served = make_models(folder)
+        print(f"Kinds: {', '.join(sorted(served.kinds))}", flush=True)
+        with running_server(folder, *served.words, module="tests.soak.server") as address:
+            soak = Soak(address, Mix(served.kinds, given.seed))
             asyncio.run(soak.run(given.minutes, length))
         faults = [line for line in (folder / "server.log").read_text().splitlines() if "Traceback" in line]
     write_plot(soak.rests, given.plot)
-    print(json.dumps(dict(soak.answers), indent=2))
-    wrong = [how for how in soak.answers if how not in ("streamed", "whole", "embedded", "hung up")]
+    for (kind, how), count in sorted(soak.answers.items()):
+        print(f"{kind:14} {how:10} {count}")
+    wrong = [f"{kind}: {how}" for kind, how in soak.answers if how not in FINE]
     problems = [*grown(soak.rests), *wrong, *faults]
     print("\n".join(problems) or f"It ended where it began, after {soak.answers.total()} requests.")
     return 1 if problems else 0

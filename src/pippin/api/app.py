@@ -25,8 +25,8 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.schema import schema_routes
 from pippin.api.storage.response_store import open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
+from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
-from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ServerError
 from pippin.mcp import ToolServers
@@ -48,7 +48,7 @@ def create_app(
     live = live or LiveSettings(settings, service)
     options = live.options
     keyring = load_keyring(options)
-    counting = _observer_of(options)
+    counting = _observer_of(settings)
     observer = traced(counting)
     limits = Limits(Allowance(options.rate_limit, options.token_rate_limit), options.max_concurrent)
     dialects = find_dialects()
@@ -104,9 +104,9 @@ def _guarded(app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors)
     return LastCatcher(app, errors)
 
 
-def _observer_of(options: ServerOptions) -> Observer:
-    if not options.enable_metrics:
-        return Unobserved()
+def _observer_of(settings: Settings) -> Observer:
+    if not settings.server.enable_metrics:
+        return RecentRequests() if settings.compat == "mlx-vlm" else Unobserved()
     from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import
 
     return Metrics()

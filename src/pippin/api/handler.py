@@ -43,6 +43,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.core.conversation import Reasoning, Text, ToolCall
 from pippin.core.errors import ServerError
 from pippin.core.events import Counted, Event
+from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
 from pippin.service import Service
@@ -165,7 +166,7 @@ class Handler:
         decoded = await self.decode(request, dialect, body, history)
         equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
         tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
-        run = await self._run_info(decoded.requests[0].model, exchange)
+        run = await self._run_info(decoded.requests[0].model, exchange, Generate.model_kind)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
@@ -324,7 +325,7 @@ class Handler:
     async def _open_task(
         self, request: Request, task: Task, model: str, operation: str, *, stream: bool
     ) -> Answer:
-        run = await self._run_info(model, exchange_of(request.scope))
+        run = await self._run_info(model, exchange_of(request.scope), task.model_kind)
         presence = Presence(request.receive)
         return self.answers.open(
             exchange_of(request.scope),
@@ -337,12 +338,12 @@ class Handler:
             starter=self._service,
         )
 
-    async def _run_info(self, model: str, exchange: Exchange) -> RunInfo:
+    async def _run_info(self, model: str, exchange: Exchange, kind: ModelKind | None) -> RunInfo:
         """As `run_info`; unless the operator said who may download, a model that is not here is for administrators."""
-        run = await run_info(self._service, model, exchange)
+        run = await run_info(self._service, model, exchange, kind)
         is_user = exchange.key is not None and not exchange.manages
         if not run.known and is_user and self._options.allow_downloads is None:
-            await self._service.find(model)  # says what is wrong; to start it would download it
+            await self._service.find(model, kind)  # says what is wrong; to start it would download it
         return run
 
     async def _equipped(self, wanted: GenerationRequest, request: Request) -> Equipped:

@@ -22,13 +22,14 @@ from pippin.catalog.names import (
     match_partial,
     not_found,
 )
-from pippin.catalog.scan import CatalogRoots, Found, scan_folder, scan_hub
+from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, scan_hub, snapshot_of
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.core.errors import ServerError
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelInfo, ModelKind
 
 RECENT: Final = 2.0  # seconds
+NAMED_ONLY: Final = "This server serves the models that it was started with, and no others."
 LOOPBACK: Final = ("localhost", "::1")
 
 DownloadProgress = Callable[[int, int, str], None]
@@ -47,11 +48,27 @@ class Catalog:
 
     def entries(self) -> list[CatalogEntry]:
         """Every model folder with what is known of it or why it cannot be used, one for each id."""
-        return list(self._look().entries.values())
+        return [entry for entry in self._look().entries.values() if entry.repository is None]
 
     def models(self) -> list[ModelInfo]:
-        """The models that can be used."""
-        return [self._as_served(entry.info) for entry in self.entries() if entry.info is not None]
+        """The models that can be used: with `served_only` those that the operator named."""
+        view = self._look()
+        return [
+            self._as_served(entry.info)
+            for name, entry in view.entries.items()
+            if entry.info is not None
+            and entry.repository is None
+            and (name in view.operators or not self.serves_named_only)
+        ]
+
+    def missing(self) -> list[ModelInfo]:
+        """The models that the operator named and that are still to be downloaded."""
+        view = self._look()
+        return [
+            entry.info
+            for name, entry in view.entries.items()
+            if entry.repository is not None and entry.info is not None and view.operators[name].listed
+        ]
 
     def resolve(self, name: str, *, by_operator: bool = False) -> ModelInfo:
         """The model that a name means: its id, served name, alias, or a part of its id.
@@ -61,16 +78,26 @@ class Catalog:
         Raises `ServerError`: `model_not_found`, `invalid_request` if several models are meant, or `load_failed`
         if the model is there but damaged.
         """
-        entry = self._path_entry(name) if by_operator else self._operators(name)
+        entry = self._path_entry(name) if by_operator else self._operators(name) or self._in_roots(name)
         if entry is None:
             if by_operator:
                 check_path(name)
             check_name(name)
-            entry = self._named(name)
+            entry = self._named(name, every=by_operator or not self.serves_named_only)
         if entry.error is not None:
             raise ServerError.of(entry.error)
         assert entry.info is not None
         return self._as_served(entry.info)
+
+    def knows(self, name: str) -> bool:
+        """Whether a request's name is that of a model which is here, or which the operator named."""
+        try:
+            check_name(name)
+            self._named(name, every=not self.serves_named_only)
+        except ServerError:
+            named = name in (model.path for model in self._options.models)
+            return named or self._in_roots(name) is not None
+        return True
 
     def adopt(self, options: ServerOptions) -> None:
         """Use these options from now on, after the configuration was read again."""
@@ -80,18 +107,53 @@ class Catalog:
         """The model's own options over those for all models."""
         own = self._recent().operators.get(info.id)
         if own is None:
-            return self._options.model_defaults
+            return self._with_folders(self._options.model_defaults)
         ordinary, given = structs.asdict(ModelOptions()), structs.asdict(own.options)
         changed = {
             name: value for name, value in given.items() if name in own.given or value != ordinary[name]
         }
-        return structs.replace(self._options.model_defaults, **changed)
+        return self._with_folders(structs.replace(self._options.model_defaults, **changed))
+
+    async def complete(
+        self, info: ModelInfo, on_progress: DownloadProgress, *, by_operator: bool = False
+    ) -> None:
+        """Download what the model's options name beside it, its draft model and its adapters, where that is missing and
+        may be downloaded. What stays missing is said by the load."""
+        if (by_operator or self.downloads_allowed) and not self._options.offline:
+            for name in beside(self.options_for(info)):  # what is here is a path by now, and no repository
+                if (repository := self._repository(name)) is not None:
+                    await self._fetch(repository, on_progress)
+
+    def _with_folders(self, options: ModelOptions) -> ModelOptions:
+        """The options with the folders of the draft model and the adapters, which may be named by other words."""
+        if not beside(options):
+            return options
+        draft, adapter = options.draft_model_path, options.adapter_path
+        return structs.replace(
+            options,
+            draft_model_path=None if draft is None else self._folder_of(draft),
+            adapter_path=None if adapter is None else self._folder_of(adapter),
+            adapters={name: self._folder_of(folder) for name, folder in options.adapters.items()},
+        )
+
+    def _folder_of(self, name: str) -> str:
+        """The folder of a model or an adapter by the operator's words for it; the words themselves if there is none."""
+        if Path(name).expanduser().exists():
+            return name
+        repository = self._repository(name)
+        snapshot = None if repository is None else snapshot_of(hub_folder(self._roots.hub, repository))
+        if snapshot is not None:
+            return str(snapshot)
+        try:
+            return self.resolve(name, by_operator=True).path or name
+        except ServerError:
+            return name
 
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False
     ) -> ModelInfo:
         """The model that a name means, downloaded first if it is missing and may be."""
-        repository = self._repository(name)
+        repository = self._source_of(name, by_operator=by_operator)
         try:
             return self.resolve(name, by_operator=by_operator)
         except ServerError as error:
@@ -111,6 +173,10 @@ class Catalog:
             raise ServerError(
                 "invalid_request", f"{repository!r} is not a repository of the form org/name.", "model"
             )
+        await self._fetch(repository, on_progress)
+        return self.resolve(repository)
+
+    async def _fetch(self, repository: str, on_progress: DownloadProgress) -> None:
         wanted = Download(
             repository=repository,
             cache=str(self._roots.hub),
@@ -118,7 +184,6 @@ class Catalog:
             retries=self._options.download_retries,
         )
         await download(wanted, on_progress)
-        return self.resolve(repository)
 
     @property
     def downloads_allowed(self) -> bool:
@@ -127,8 +192,22 @@ class Catalog:
             return False
         if self._options.allow_downloads is not None:
             return self._options.allow_downloads
-        if self._options.allow_unauthenticated:
-            return True
+        return self._options.allow_unauthenticated or self._on_loopback
+
+    @property
+    def serves_named_only(self) -> bool:
+        """Whether names of models that the operator did not name are unknown to requests: by default where callers
+        without a key can reach the server."""
+        options = self._options
+        if not any(model.listed for model in options.models):
+            return False
+        if options.served_only is not None:
+            return options.served_only
+        keys = bool(options.api_keys or options.api_key_file)
+        return not (keys or options.allow_unauthenticated or self._on_loopback)
+
+    @property
+    def _on_loopback(self) -> bool:
         return self._options.host in LOOPBACK or self._options.host.startswith("127.")
 
     def remove(self, name: str) -> CatalogEntry:
@@ -170,11 +249,15 @@ class Catalog:
         served: dict[Path, str] = {}
         for model in self._options.models:
             entry = self._operator_entry(model, scanned)
-            if entry is not None and entry.found.id not in view.entries:
-                view.entries[entry.found.id] = entry
-                view.operators[entry.found.id] = model
-                view.other_names.setdefault(model.path, entry.found.id)
+            if entry is None or entry.found.id in view.entries:
+                continue
+            view.entries[entry.found.id] = entry
+            view.operators[entry.found.id] = model
+            view.other_names.setdefault(model.path, entry.found.id)
+            if entry.repository is None:
                 served.setdefault(entry.found.folder, entry.found.id)
+            else:
+                view.other_names.setdefault(entry.repository, entry.found.id)
         for found in scanned:
             if found.folder in served:
                 view.other_names.setdefault(found.id, served[found.folder])
@@ -192,10 +275,41 @@ class Catalog:
         by_id = {found.id: found for found in reversed(scanned)}
         target = self._repository(model.path) or model.path
         matches = [target] if target in by_id else match_partial(target, by_id)
-        if len(matches) != 1:
+        if len(matches) == 1:
+            found = by_id[matches[0]]
+            return self._entry(replace(found, id=model.name or found.id), kind)
+        return None if matches else self._missing_entry(model, target, kind)
+
+    def _missing_entry(self, model: ModelEntry, target: str, kind: ModelKind | None) -> CatalogEntry | None:
+        """A model that the operator named and that is to be downloaded; None for words that no repository has."""
+        if not is_repository(target):
             return None
-        found = by_id[matches[0]]
-        return self._entry(replace(found, id=model.name or found.id), kind)
+        name = model.name or target
+        hint = (
+            "Downloads are off (--offline)."
+            if self._options.offline
+            else f"Fetch it with `pippin pull {target}`."
+        )
+        error = ErrorReport(
+            kind="model_not_found",
+            message=f"The model {name!r} is served here, but {target} is not downloaded yet. {hint}",
+            param="model",
+        )
+        return CatalogEntry(
+            Found(name, Path(target), "operator", Path(target)),
+            ModelInfo(id=name, kind=kind or "language"),
+            error,
+            repository=target,
+        )
+
+    def _source_of(self, name: str, *, by_operator: bool) -> str | None:
+        """The repository that a name may be downloaded from: what the operator named goes before built-in aliases."""
+        entry = self._exact(name, self._recent())
+        if entry is not None and entry.repository is not None:
+            return entry.repository
+        if self.serves_named_only and not (by_operator or entry is not None or name in self._options.aliases):
+            return None
+        return self._repository(name)
 
     def _path_entry(
         self, name: str, id: str | None = None, kind: ModelKind | None = None
@@ -212,33 +326,53 @@ class Catalog:
         path = path.resolve()
         return self._entry(Found(id or path.name, path, "operator", path), kind)
 
+    def _in_roots(self, name: str) -> CatalogEntry | None:
+        """The model at a path that a request names, inside the folders that the operator opened for that, with every
+        link followed; known by its path, since two folders may hold one name."""
+        if not self._options.model_paths or not name.startswith(("/", "~/")):
+            return None
+        try:
+            folder = Path(name).expanduser().resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):
+            return None
+        roots = [Path(root).expanduser().resolve() for root in self._options.model_paths]
+        if not folder.is_dir() or not any(folder.is_relative_to(root) for root in roots):
+            return None
+        return self._entry(Found(str(folder), folder, "operator", folder))
+
     def _operators(self, name: str) -> CatalogEntry | None:
         """The model that the operator named by just these words, be they a path."""
         if all(name != model.path for model in self._options.models):
             return None
         return self._exact(name, self._recent())
 
-    def _named(self, name: str) -> CatalogEntry:
-        entry = self._exact(name, self._recent())
-        if entry is not None and entry.stamp == stamp_of(entry.found.folder):
+    def _named(self, name: str, *, every: bool) -> CatalogEntry:
+        """The entry that a name means, among those that the operator named unless `every` model of the disk counts."""
+        every = every or name in self._options.aliases or name == self._options.claude_model
+        view = self._recent()
+        entry = self._exact(name, view)
+        if entry is not None and _is_fresh(entry) and (every or entry.found.id in view.operators):
             return entry
         view = self._look()
-        entry = self._exact(name, view)
-        if entry is not None:
-            return entry
         by_id = view.entries
+        if not every:
+            by_id = {each: by_id[each] for each in by_id if each in view.operators}
+        entry = self._exact(name, view)
+        if entry is not None and entry.found.id in by_id:
+            return entry
         # An alias is the operator's word, which may name a script. A request's own words never do.
         if (target := self._options.aliases.get(name)) is not None and is_script(target):
             return scripted(target, name)
-        matches = match_partial(name, by_id)
+        listed = [each for each in by_id if each not in view.operators or view.operators[each].listed]
+        matches = match_partial(name, listed)
         if len(matches) == 1:
             return by_id[matches[0]]
         if matches:
             raise ambiguous(name, matches)
         claude = self._options.claude_model
         if claude is not None and name.startswith("claude-") and not claude.startswith("claude-"):
-            return self._named(claude)
-        raise not_found(name, by_id, self._hint(name))
+            return self._named(claude, every=True)
+        raise not_found(name, listed, self._hint(name) if every else NAMED_ONLY)
 
     def _exact(self, name: str, view: "_View") -> CatalogEntry | None:
         target = self._repository(name) or name
@@ -283,6 +417,17 @@ class Catalog:
         with self._lock:
             self._read[key] = entry
         return entry
+
+
+def beside(options: ModelOptions) -> list[str]:
+    """What the options of a model name beside it, each a folder, a repository or an alias."""
+    named = (options.draft_model_path, options.adapter_path, *options.adapters.values())
+    return [name for name in named if name]
+
+
+def _is_fresh(entry: CatalogEntry) -> bool:
+    """Whether the entry's files are as they were when they were read; those of a missing model may have come."""
+    return entry.repository is None and entry.stamp == stamp_of(entry.found.folder)
 
 
 @dataclass(frozen=True)

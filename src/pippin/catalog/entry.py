@@ -19,12 +19,14 @@ Stamp = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A model folder, usable or not: exactly one of `info` and `error` is set."""
+    """A model folder, usable or not: exactly one of `info` and `error` is set, but for a model that the operator named
+    and that is to be downloaded: that has both."""
 
     found: Found
     info: ModelInfo | None
     error: ErrorReport | None
     stamp: Stamp = ()  # of the files that this was read from
+    repository: str | None = None  # where it is to be downloaded from
 
     @property
     def incomplete(self) -> bool:

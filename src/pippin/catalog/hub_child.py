@@ -35,10 +35,12 @@ WANTED: Final = (
     "*.tiktoken",
     "*.spm",
     "*.yaml",
+    "weights.npz",
 )
 """The files that a model needs. No Python, no pickles (*.bin, *.pt, *.pth, *.ckpt), no archives."""
 
 UNWANTED: Final = ("original/*", "*/original/*", "consolidated*.safetensors", "*.index.fp16.json")
+WHISPER_WEIGHTS: Final = "weights.npz"  # of Whisper models without safetensors
 CONNECTIONS: Final = 4
 INTERVAL: Final = 0.5  # seconds between two reports
 SPARE: Final = 256 * 1024**2  # bytes of disk to leave
@@ -78,7 +80,9 @@ class Fetch:
         commit, sizes = str(description.get("sha")), _sizes(description)
         if not commit.isalnum():
             return Refused("load_failed", f"The Hub does not name a commit of {name}.", again=True)
-        if not any(file.endswith(".safetensors") for file in sizes):
+        if any(file.endswith(".safetensors") for file in sizes):
+            sizes.pop(WHISPER_WEIGHTS, None)
+        elif WHISPER_WEIGHTS not in sizes:
             message = (
                 f"The repository {name} holds no safetensors weights, so it cannot be served. Look for an MLX "
                 "conversion, or import a GGUF file with `pippin import`."

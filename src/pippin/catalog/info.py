@@ -23,9 +23,31 @@ WINDOW_KEYS: Final = (
     "model_max_length",
     "n_ctx",
 )
+DEFAULT_WINDOWS: Final = {
+    "gemma3": 131072,
+    "gemma3_text": 131072,
+    "gemma3n": 32768,
+    "gemma3n_text": 32768,
+    "gemma4": 131072,
+    "gemma4_text": 131072,
+    "llama4": 131072,
+    "mllama": 131072,
+    "mistral": 131072,
+    "mixtral": 131072,
+    "qwen2": 32768,
+    "qwen3": 32768,
+    "qwen2_vl": 32768,
+    "qwen2_5_vl": 32768,
+    "qwen3_vl": 128000,
+    "glm4v": 32768,
+}
+"""The windows of architectures whose config.json names none: the defaults of their configuration in transformers, which
+checkpoints leave out where they have them."""
 NO_LIMIT: Final = 10**9  # tokenizers without a limit write 10^30
 FILL_IN_TOKENS: Final = ("fim_prefix", "fim-prefix", "fim_begin", "fim▁begin", "<PRE>", "▁<PRE>", "[PREFIX]")
 WEIGHTS: Final = ("*.safetensors", "*/*.safetensors")
+WHISPER_WEIGHTS: Final = ("weights.npz",)
+"""What folders of Whisper models hold where they have no safetensors: arrays, which `mx.load` reads without pickles."""
 WITH_TOKENIZER: Final = ("language", "embeddings", "reranking")
 TOKENIZERS: Final = ("token*", "vocab.*", "*.model", "*.tiktoken", "tekken.json", "*/tokenizer*")
 OF_CHECKPOINTS: Final = (p.TEMPERATURE, p.TOP_P, p.TOP_K, p.MIN_P, p.REPETITION_PENALTY)
@@ -51,7 +73,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         message = f"The folder of the model {name} has no usable config.json, so it is not an MLX model."
         raise ServerError("load_failed", message)
     config = config or {}
-    weights = _weights(folder)
+    weights = _weights(folder) or (_weights(folder, WHISPER_WEIGHTS) if found == "transcription" else [])
     check_complete(folder, name, weights)
     if found in WITH_TOKENIZER and not any(
         path.exists() for each in TOKENIZERS for path in folder.glob(each)
@@ -140,6 +162,9 @@ def context_window(folder: Path, kind: ModelKind, config: Json, tokenizer: Json)
             window = whole(source.get(key))
             if window is not None and window < NO_LIMIT:
                 return max(window, _scaled(source))
+    for source in (inner, config):
+        if (window := DEFAULT_WINDOWS.get(text(source.get("model_type")) or "")) is not None:
+            return window
     limit = whole(tokenizer.get("model_max_length"))
     return limit if limit is not None and limit < NO_LIMIT else None
 
@@ -245,10 +270,10 @@ def _sampling(generation: Json) -> Sampling:
     return Sampling(**said)
 
 
-def _weights(folder: Path) -> list[tuple[Path, int]]:
+def _weights(folder: Path, patterns: tuple[str, ...] = WEIGHTS) -> list[tuple[Path, int]]:
     """The weight files and their sizes; a link that leads nowhere is a file not yet downloaded."""
     found = []
-    for pattern in WEIGHTS:
+    for pattern in patterns:
         for path in folder.glob(pattern):
             try:
                 found.append((path, path.stat().st_size))
@@ -263,9 +288,10 @@ def _pipeline(folder: Path) -> str | None:
 
 
 def _modified(folder: Path) -> float:
-    for name in ("config.json", "model_index.json"):
+    # What mflux saves has neither file.
+    for path in (folder / "config.json", folder / "model_index.json", folder):
         try:
-            return (folder / name).stat().st_mtime
+            return path.stat().st_mtime
         except OSError:
             continue
     raise broken(folder / "config.json", "cannot be read")

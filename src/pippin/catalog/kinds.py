@@ -1,5 +1,6 @@
 """Tells from a model's configuration what kind of model it is."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,8 @@ SPEAKERS: Final = frozenset(
         "voxcpm",
     }
 )
+LANGUAGE_MODEL: Final = re.compile(r"(?!.*(TTS|ASR|Speech|Audio|Voice)).*ForCausalLM")
+"""Architectures of language models: `glm` and `mimo` are also short for speech models of mlx-audio's registry."""
 SPOKEN_NAMES: Final = ("kokoro", "orpheus", "outetts", "-tts", "_tts")
 """Speech models that reuse a language model's `model_type` are told by their names, as mlx-audio does."""
 
@@ -94,9 +97,31 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
         or "nemo.collections.asr" in str(config.get("target"))
     ):
         return "transcription"
+    spoken = not named or not all(LANGUAGE_MODEL.fullmatch(item) for item in named)
+    if spoken and (voice := _voice_kind(config, model_type)) is not None:
+        return voice
     if model_type or named:
         return "language"
     return None
+
+
+def _voice_kind(config: Json, model_type: str) -> ModelKind | None:
+    """What the registry of the installed mlx-audio says of an architecture. It reads no model code.
+
+    Architectures of language models that some speech models reuse are none to it; those are told by name above.
+    """
+    try:
+        from mlx_audio.registry import classify_model, model_type_from_config
+    except ImportError:
+        return None
+    named = model_type_from_config(config) or model_type
+    match classify_model(str(named)) if named else None:
+        case "tts":
+            return "speech"
+        case "stt":
+            return "transcription"
+        case _:
+            return None
 
 
 def _sentence_transformer(folder: Path) -> bool:

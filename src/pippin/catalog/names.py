@@ -37,8 +37,8 @@ def check_name(name: str) -> None:
     if name.startswith(("/", "~")) or "\\" in name or ".." in name.split("/"):
         raise ServerError(
             "model_not_found",
-            "`model` must be the name of a model, not a path. GET /v1/models lists the names; the operator can add "
-            "folders with --model-dir.",
+            "`model` must be the name of a model, not a path, or a path inside a folder that the operator opened with "
+            "--model-root. GET /v1/models lists the names; the operator can add folders with --model-dir.",
             "model",
         )
 

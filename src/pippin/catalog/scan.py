@@ -51,7 +51,7 @@ def scan_hub(hub: Path) -> Iterator[Found]:
         if not entry.name.startswith(HUB_PREFIX):
             continue
         root = Path(entry.path)
-        snapshot = _snapshot(root)
+        snapshot = snapshot_of(root)
         if snapshot is not None and (_is_model(snapshot) or _unfinished(root)):
             yield Found(entry.name.removeprefix(HUB_PREFIX).replace("--", "/"), snapshot, "hub", root)
 
@@ -75,7 +75,7 @@ def hub_folder(hub: Path, repository: str) -> Path:
     return hub / (HUB_PREFIX + repository.replace("/", "--"))
 
 
-def _snapshot(root: Path) -> Path | None:
+def snapshot_of(root: Path) -> Path | None:
     """The snapshot that `main` points to, else the newest."""
     snapshots = root / "snapshots"
     commit = (find_text(root / "refs" / "main") or "").strip()

@@ -46,6 +46,8 @@ def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
     """The names to ask for the models by; those that are still to be downloaded, by what they were named."""
     names = []
     for entry in options.models:
+        if not entry.listed:
+            continue
         try:
             names.append(catalog.resolve(name_of(entry)).id)
         except ServerError:
@@ -84,6 +86,7 @@ class Preparation:
         name = name_of(entry)
         with progress(f"Downloading {name}:", bytes_counted=True, write=log.info) as tell:
             info = await self.catalog.ensure(entry.path, tell, by_operator=True)
+            await self.catalog.complete(info, tell, by_operator=True)
         name = entry.name or info.id
         loading = asyncio.ensure_future(self.service.pool.load(name))
         try:

@@ -12,6 +12,7 @@ from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.config.options.start import Compat
 from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Reading, Settings, Sources
 from pippin.config.values import parse
+from pippin.core.requests import Sampling
 
 OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "config_name", "lora_paths", "lora_scales")
 """Model options that belong to the models named beside them, and are no default for others."""
@@ -64,6 +65,24 @@ def _profile(compat: Compat | None) -> Reading:
     return Reading({name: Given(value, origin) for name, value in SERVERS[compat].profile.items()})
 
 
+def _known_models(compat: Compat | None) -> list[GivenModel]:
+    """The models that the profile's server loaded when a request named them."""
+    if compat is None:
+        return []
+    origin = Origin("profile", f"--compat {compat}")
+    return [
+        GivenModel(
+            path=known.path,
+            origin=origin,
+            name=known.name,
+            kind=known.kind,
+            preload=False,
+            listed=known.listed,
+        )
+        for known in SERVERS[compat].known_models
+    ]
+
+
 def _merge(readings: Sequence[Reading]) -> dict[str, Given]:
     merged: dict[str, Given] = {}
     for reading in readings:
@@ -80,11 +99,17 @@ def _resolve(
     entries = [entry for reading in readings for entry in reading.models]
     known = {name for entry in entries for name in (entry.path, entry.name)}
     entries += [entry for entry in named if entry.path not in known]
+    known = {name for entry in entries for name in (entry.path, entry.name)}
+    entries += [
+        entry for entry in _known_models(compat) if known.isdisjoint((entry.path, entry.name or entry.path))
+    ]
     scoped = {
         scope: {name: given.value for name, given in merged.items() if options()[name].scope == scope}
         for scope in ("start", "server", "model")
     }
     lazy = scoped["start"].get("lazy_load", False)
+    if compat is not None:
+        scoped["model"]["fallbacks"] = Sampling(**SERVERS[compat].fallbacks)
     server = ServerOptions(
         **scoped["server"],
         models=tuple(_entry(entry, scoped["model"], lazy=lazy) for entry in entries),
@@ -134,6 +159,7 @@ def _entry(entry: GivenModel, defaults: Mapping[str, Any], *, lazy: bool) -> Mod
         name=entry.name,
         kind=entry.kind,
         preload=not lazy if entry.preload is None else entry.preload,
+        listed=entry.listed,
         options=ModelOptions(**{**defaults, **own}),
         given=tuple(own),
     )

@@ -36,13 +36,14 @@ class Given(Struct, frozen=True):
 
 
 class GivenModel(Struct, frozen=True, kw_only=True):
-    """A model of a YAML file. `preload` is None where the file does not say."""
+    """A model of a YAML file, a flag or a profile. `preload` is None where the file does not say."""
 
     path: str
     origin: Origin
     name: str | None = None
     kind: str | None = None
     preload: bool | None = None
+    listed: bool = True
     options: dict[str, Given] = field(default_factory=dict)
 
 

@@ -28,6 +28,7 @@ class CompletedPart(Struct, kw_only=True):
     name: str | None = None
     server: str | None = None
     is_error: bool = False
+    thought: bool = False  # streamed as text, until its end told that it was reasoning
     tokens: tuple[Token, ...] = ()
 
 
@@ -63,9 +64,13 @@ class Completion(Struct, kw_only=True):
                 part = CompletedPart(kind=kind, id=id_, name=name, server=server, is_error=is_error)
                 self._choice(choice).parts.append(part)
             case PartDelta(choice, index, text, tokens):
+                parts = self._choice(choice).parts
+                after_thought = index > 0 and parts[index - 1].thought
+                parts[index].text += text.lstrip() if after_thought and not parts[index].text else text
+                parts[index].tokens += tokens
+            case PartEnded(choice, index, True):
                 part = self._choice(choice).parts[index]
-                part.text += text
-                part.tokens += tokens
+                part.kind, part.thought, part.text = "reasoning", True, part.text.rstrip()
             case Finished(choice):
                 self._choice(choice).finished = event
             case _:

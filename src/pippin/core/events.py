@@ -27,11 +27,12 @@ class Accepted(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
 
 
 class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
-    """Work on the prompt (or of a diffusion step): `done` of `total`, `cached` of them not computed."""
+    """Work on the prompt (or of a diffusion step): `done` of `total`, of which `cached` were known; after `seconds`."""
 
     done: int
     total: int
     cached: int = 0
+    seconds: float = 0.0
     message: str | None = None
 
 
@@ -88,9 +89,10 @@ class PartDelta(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     completed: int = 0
 
 
-class PartEnded(Struct, frozen=True, tag=True, gc=False):
+class PartEnded(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     choice: int
     index: int
+    thought: bool = False  # the text was reasoning, which only its end told: a stream has sent it as text
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

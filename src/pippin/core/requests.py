@@ -112,7 +112,8 @@ OutputFormat = JsonObject | JsonSchema | Regex | Choice | Grammar
 class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether and how much the model reasons before it answers."""
 
-    enabled: bool | None = None  # None: as the template does by itself
+    enabled: bool | None = None  # None: as the operator says, else as the template does by itself
+    off_by_default: bool = False  # the API's word where the request and the operator say nothing
     budget: int | None = None  # tokens of reasoning, then the end marker is forced
     effort: str | None = None  # handed to the template as reasoning_effort
     start_marker: str | None = None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from msgspec import Struct
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -130,7 +130,12 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 def _wants_kernels(options: ModelOptions) -> bool:
     """Whether the options ask for nothing that the kernels lack: these compute in float32, without adapters, and keep
     keys and values unquantised."""
-    plain = options.kv_bits is None and options.adapter_path is None and not options.adapters
+    plain = (
+        cache_bits(options) == (None, None)
+        and options.adapter_path is None
+        and not options.adapters
+        and options.adapter_dir is None
+    )
     return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and plain
 
 

@@ -223,7 +223,8 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
         from mlx_vlm.models.pooling import pool_by_config
     except ImportError as error:
         raise ServerError(
-            "load_failed", 'Embedding models need an extra: pip install "pippin[vision]".'
+            "load_failed",
+            'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
         ) from error
     config = with_rope_theta(preparer.tokenizer.config)
     model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)

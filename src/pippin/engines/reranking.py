@@ -167,7 +167,9 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
     try:
         from mlx_vlm.reranker_loader import load_sequence_classification_model
     except ImportError as error:
-        raise ServerError("load_failed", 'Rerankers need an extra: pip install "pippin[vision]".') from error
+        raise ServerError(
+            "load_failed", 'Rerankers need mlx-vlm: pip install "pippin[embeddings]".'
+        ) from error
     try:
         model = load_sequence_classification_model(preparer.folder, trust_remote_code=False)
     except ValueError as error:

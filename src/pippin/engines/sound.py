@@ -48,7 +48,9 @@ MOST_CHANNELS: Final = 64
 def require_extra() -> None:
     """Raises `ServerError("load_failed")` where mlx-audio or PyAV, the packages of the extra `audio`, is missing."""
     if any(importlib.util.find_spec(package) is None for package in ("mlx_audio", "av")):
-        raise ServerError("load_failed", 'Speech models need an extra: pip install "pippin[audio]".')
+        raise ServerError(
+            "load_failed", 'Models that hear or speak need mlx-audio: pip install "pippin[audio]".'
+        )
 
 
 def decode(data: bytes, rate: int, *, param: str, longest: float = LONGEST_SECONDS) -> Samples:

@@ -97,9 +97,11 @@ def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module
         rate, spoken, tokens = 0, 0, 0
         for piece, rate, count in _pieces(model, task, reference):
             call.check()
+            tokens += count
+            if not piece.size:  # which the encoders refuse
+                continue
             encoder = encoder or sound.SpeechEncoder(task.format, rate)
             spoken += piece.size
-            tokens += count
             if data := encoder.feed(piece):
                 call.emit(SpeechChunk(data))
         if encoder is None:
@@ -126,10 +128,30 @@ def _pieces(
             samples = np.array(result.audio.astype(mx.float32)).reshape(-1)
             yield samples, int(result.sample_rate), int(result.token_count)
     except ImportError as error:
-        # A few models turn text into phonemes with packages that mlx-audio does not require.
-        raise ServerError(
-            "load_failed", f"This voice needs a Python package that is not installed: {error.name}.", "voice"
-        ) from error
+        raise missing_package(error) from error
+
+
+PHONEMES = ("misaki", "phonemizer", "espeakng_loader", "num2words", "spacy")
+"""Packages that turn text into phonemes, of the extra `kokoro`."""
+
+
+def missing_package(error: ImportError) -> ServerError:
+    """The refusal of a model that needs a package which mlx-audio does not require.
+
+    mlx-audio raises errors of its own, without a name, from those that name the package.
+    """
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 10:
+        causes.append(cause)
+    names = [each.name for each in causes if isinstance(each, ImportError) and each.name]
+    if not names:
+        return ServerError(
+            "load_failed", f"This voice needs a Python package that is not installed: {error}.", "voice"
+        )
+    package = names[-1].partition(".")[0]
+    way = 'pip install "pippin[kokoro]"' if package in PHONEMES else f"pip install {package}"
+    message = f"This voice needs the Python package {package!r}, which is not installed: {way}."
+    return ServerError("load_failed", message, "voice")
 
 
 def _arguments(model: nn.Module, task: Speak, reference: sound.Samples | None) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The engine of transcription models: audio to text with timestamps, by the models of mlx-audio."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -18,9 +20,12 @@ from pippin.engines import sound
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.encoding import cast_weights
+from pippin.engines.whisper.vocabulary import whisper_tokenizer
 
 RATE = 16000
 """Samples a second that the models of mlx-audio take."""
+
+WHISPER_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 
 SEGMENT_SECONDS = 30.0
 """Whisper decodes audio in pieces of this length; a streamed transcription is cut into pieces no longer than it."""
@@ -55,20 +60,25 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         from mlx_audio.stt.utils import load_model
 
         progress(0, spec.info.size_bytes, "weights")
-        model = load_model(folder, strict=True)
+        with warnings.catch_warnings():
+            # A folder without a tokenizer is none of the operator's concern: `_give_tokenizer` has one.
+            warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
+            model = load_model(folder, strict=True)
         cast_weights(model, options)
         if is_whisper(model):
-            _prepare_whisper(model, spec.info.id)
+            _prepare_whisper(model, spec.info.id, folder)
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model
 
     return BlockingEngine(load)
 
 
-def _prepare_whisper(model: nn.Module, name: str) -> None:
+def _prepare_whisper(model: nn.Module, name: str, folder: Path) -> None:
     """Raises `ServerError("load_failed")` for a tokenizer without timestamps."""
     # Whisper casts its input to `model.dtype`, so that has to be the type of its weights.
     model.dtype = model.encoder.conv1.weight.dtype
+    if not any((folder / file).exists() for file in WHISPER_TOKENIZER_FILES):
+        _give_tokenizer(model)
     tokenizer = model.get_tokenizer()
     if tokenizer.timestamp_begin <= tokenizer.no_timestamps:
         raise ServerError(
@@ -76,6 +86,16 @@ def _prepare_whisper(model: nn.Module, name: str) -> None:
             f"The tokenizer of {name} has no tokens for times (`<|0.00|>` and on); take tokenizer.json from the "
             "original model.",
         )
+
+
+def _give_tokenizer(model: nn.Module) -> None:
+    """Use OpenAI's vocabulary for a folder that holds weights alone, as mlx-community's do."""
+    from mlx_audio.stt.models.whisper.tokenizer import LANGUAGES
+
+    languages = tuple(LANGUAGES)[: model.num_languages]
+    model._processor = SimpleNamespace(
+        tokenizer=whisper_tokenizer(languages, multilingual=model.is_multilingual)
+    )
 
 
 def is_whisper(model: nn.Module) -> bool:

@@ -44,8 +44,13 @@ def reasoning_format_names() -> list[str]:
 
 
 def detect(template: str, architecture: str | None = None) -> Detected:
-    """The formats that a chat template writes: of those that match, the one of the highest priority."""
+    """The formats that a chat template writes: of those that match, the one of the highest priority.
+
+    Where a template knows no calls, the format that models of the architecture were trained to write.
+    """
     tools = [found for found in _distinct(_tool_formats()) if found.matches(template)]
+    if not tools and "tools" not in template:
+        tools = [found for found in _distinct(_tool_formats()) if architecture in found.architectures]
     thinking = [found for found in _distinct(_reasoning_formats()) if found.matches(template)]
     return Detected(
         max(tools, key=lambda found: found.priority, default=None),

@@ -60,9 +60,12 @@ class OutputReader:
         tool_choice: ToolChoice = ToolChoice(),  # noqa: B008 (frozen)
         parallel_tool_calls: bool = True,
         thinking_open: bool = False,
+        may_think: bool = False,
         new_call_id: Callable[[], str] | None = None,
         markup: Markup = Markup(),
     ) -> None:
+        """`thinking_open`: the prompt ends inside reasoning. `may_think`: it does not, and the text is the model's own
+        choice, so that an end of reasoning without its start closes what came before."""
         self._markup = markup
         self._added: set[int] = set()  # positions at which the text of an added token begins
         self._in_line = False  # the line, or the part, has begun with more than blanks
@@ -81,6 +84,8 @@ class OutputReader:
         self._writer.silent = tool_choice.mode == "none"
         self._calls = Calls(self._source, self._writer, tools)
         self._channel: Literal["text", "reasoning"] = "text"
+        self._may_think = may_think
+        self._undecided = bool(reasoning_format and reasoning_format.implicit and not thinking_open)
         if reasoning_format and (thinking_open or reasoning_format.implicit):
             self._channel = "reasoning"
             self._writer.marker()
@@ -93,12 +98,18 @@ class OutputReader:
             for channel in ("text", "reasoning")
             for broken in (False, True)
         }
+        self._first_markers = Markers(self._markers_in("text", False) + self._closers)
         self._reading = self._read()
 
     @property
     def thinking(self) -> bool:
         """Inside reasoning, after what was fed."""
         return self._channel == "reasoning"
+
+    @property
+    def reasoned(self) -> bool:
+        """Any of what was fed is reasoning, as far as one can tell yet."""
+        return self._undecided or self._writer.reasoned
 
     @property
     def calls(self) -> int:
@@ -149,14 +160,44 @@ class OutputReader:
                 markers += (self._reasoning.end, *self._reasoning.ends, *self._reasoning.handoff)
         return markers
 
+    @property
+    def _may_close(self) -> bool:
+        """An end of reasoning would end what stands before it: the answer has nothing but a first text."""
+        return self._may_think and self._channel == "text" and not self._writer.divided
+
+    @property
+    def _closers(self) -> tuple[str, ...]:
+        """What ends reasoning, where formats do not structure the whole answer."""
+        found = self._reasoning
+        return (found.end, *found.ends) if found and not self._channels else ()
+
     def _read(self) -> Reading[None]:
         if self._channels:
             yield from self._read_first_header(self._channels)
+        elif self._undecided and self._reasoning:
+            yield from self._read_undecided(self._reasoning)
         while not self._writer.muted:
             found = yield from self._until_marker()
             if found is None:
                 return
             yield from self._enter(found)
+
+    def _read_undecided(self, reasoning: ReasoningFormat) -> Reading[None]:
+        """What comes before the first marker: reasoning if its end follows, and else text.
+
+        It is held back, because neither a client nor the fold of a stream can make text of reasoning.
+        """
+        ends = (*self._closers, *reasoning.handoff)
+        calls = self._tools.openers if self._tools else ()
+        held: list[str] = []
+        marker = yield from self._source.until(
+            Markers((reasoning.start, *reasoning.starts, *ends, *calls)), held.append
+        )
+        if marker is not None:
+            self._source.rewind(marker)
+        self._channel = "reasoning" if marker in ends else "text"
+        self._undecided = False
+        self._write("".join(held))
 
     def _until_marker(self) -> Reading[str | None]:
         """Text up to the next marker, which is returned (None: the end of the stream)."""
@@ -169,6 +210,8 @@ class OutputReader:
                 if self._counts(found):
                     return source.take(len(found))
         markers = self._markers[self._channel, self._broken]
+        if self._may_close:
+            markers = self._first_markers
         return (yield from source.until(markers, self._write, self._counts))
 
     def _counts(self, marker: str) -> bool:
@@ -230,6 +273,9 @@ class OutputReader:
             if reasoning and marker in (reasoning.start, *reasoning.starts):
                 self._channel = "reasoning"
             elif reasoning and marker in (reasoning.end, *reasoning.ends):
+                if self._may_close and self._writer.part_open:
+                    self._writer.end_thought()
+                    return
                 self._channel = "text"
             self._writer.marker()
 

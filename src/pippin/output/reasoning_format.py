@@ -15,7 +15,7 @@ class ReasoningFormat:
     end: str
     starts: tuple[str, ...] = ()  # further spellings of the start
     ends: tuple[str, ...] = ()
-    implicit: bool = False  # the answer begins inside reasoning, whatever the prompt ends with
+    implicit: bool = False  # the answer may begin inside reasoning without a start marker
     handoff: tuple[str, ...] = ()  # end reasoning too, and are not taken: a call begins with them
     dropped: tuple[str, ...] = ()  # markup around the answer itself
     signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format

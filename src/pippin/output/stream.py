@@ -266,6 +266,8 @@ class Writer:
         self.given = 0  # position up to which an open call was given out
         self.silent = False  # calls are read and left out
         self.muted = False  # nothing more is wanted
+        self.reasoned = False  # a part of reasoning was started
+        self.divided = False  # a marker, a call or another part came after the first text
         self._choice, self._source, self._new_call_id = choice, source, new_call_id
         self._trim, self._parallel = trim, parallel
         self._events: list[Event] = []
@@ -310,7 +312,16 @@ class Writer:
     def marker(self) -> None:
         """A marker was read: what was open is over."""
         self._end()
+        self.divided = self.divided or self.begun
         self._space, self._fresh = "", True
+        self.tokens.take(self._source.position)
+
+    def end_thought(self) -> None:
+        """The open text was reasoning, as its end says now. White space around that stays, for those who were sent the
+        text already."""
+        self._release_space()
+        self._end(thought=True)
+        self.reasoned = self.divided = True
         self.tokens.take(self._source.position)
 
     def start_call(self, name: str, id: str | None = None) -> None:
@@ -343,15 +354,20 @@ class Writer:
 
     def finish(self) -> None:
         """The stream is over: held white space is released, unless it follows a marker."""
+        self._release_space()
+        self._end()
+
+    def _release_space(self) -> None:
         if self._space and not self._fresh and not self.muted:
             if self._kind is None:
                 self._start("text")
             self._delta(self._space, self._source.position)
             self._space = ""
-        self._end()
 
     def _start(self, kind: PartKind, id: str | None = None, name: str | None = None) -> None:
         self._end()
+        self.divided = self.divided or self.begun or kind != "text"
+        self.reasoned = self.reasoned or kind == "reasoning"
         self._index += 1
         self._kind = kind
         self._events.append(PartStarted(self._choice, self._index, kind, id, name))
@@ -366,8 +382,8 @@ class Writer:
             self._events.append(PartDelta(self._choice, self._index, text, tokens, self.completed))
             self._texts, self._tokens = [], []
 
-    def _end(self) -> None:
+    def _end(self, *, thought: bool = False) -> None:
         self._flush()
         if self._kind is not None:
-            self._events.append(PartEnded(self._choice, self._index))
+            self._events.append(PartEnded(self._choice, self._index, thought))
             self._kind = None

@@ -63,6 +63,9 @@ class ToolFormat(ABC):
     leading: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()  # swallowed after a call that broke off
     signs: tuple[tuple[str, ...], ...] = ()  # a template that holds all of any one group uses this format
+    architectures: frozenset[str] = (
+        frozenset()
+    )  # that write it though their template, of any text, does not say so
     priority: int = 0  # of two formats that match a template, the higher one wins
     channels: Channels | None = None  # the format structures the whole answer
     stops: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ from pippin.core.events import (
     Usage,
     merged,
 )
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
@@ -39,10 +39,11 @@ from pippin.runtime.pool.pool import Lease, Pool, memory_budget
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
+from pippin.service.names import Names
 from pippin.service.summaries import with_summary
 from pippin.service.tokenizer_settings import tokenizer_settings
 
-Origin = Literal["request", "model option", "server option", "checkpoint", "Pippin"]
+Origin = Literal["request", "model option", "server option", "checkpoint", "profile", "Pippin"]
 
 PIPPIN: Final = Sampling(temperature=1.0)
 """What holds where nobody says anything: as the APIs document it. What is still unset is off."""
@@ -76,6 +77,7 @@ def explain_sampling(
             (getattr(request, name), "request"),
             (option, "server option" if inherited else "model option"),
             (getattr(info.sampling, name), "checkpoint"),
+            (getattr(options.fallbacks, name), "profile"),
             (getattr(PIPPIN, name), "Pippin"),
         )
         for value, origin in candidates:
@@ -93,8 +95,11 @@ def merge_sampling(request: Sampling, options: ModelOptions, info: ModelInfo) ->
 def with_manner(request: GenerationRequest, options: ModelOptions) -> GenerationRequest:
     """The request with the model's defaults of thinking and overflow, where it sets none."""
     asked = request.thinking
+    enabled = options.enable_thinking if asked.enabled is None else asked.enabled
+    if enabled is None and asked.off_by_default:
+        enabled = False
     thinking = Thinking(
-        enabled=options.enable_thinking if asked.enabled is None else asked.enabled,
+        enabled=enabled,
         budget=options.thinking_budget if asked.budget is None else asked.budget,
         effort=asked.effort,
         start_marker=asked.start_marker or options.thinking_start_token,
@@ -315,8 +320,6 @@ def _renumbered(
 
 log = logging.getLogger(__name__)
 
-DEFAULT: Final = "default"
-CLAUDE: Final = "claude-"
 NAMED: Final = 5  # models in the refusal of a task for another kind
 LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was ended
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
@@ -332,6 +335,7 @@ class Service:
         self.catalog = catalog
         self.pool = pool
         self._options = options
+        self._names = Names(options, catalog, pool)
         self._awake = awake
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
@@ -366,6 +370,7 @@ class Service:
     async def adopt(self, options: ServerOptions) -> None:
         """Take over changed options, for what comes from now on."""
         self._options = options
+        self._names.adopt(options)
         self.catalog.adopt(options)
         await self.pool.adopt(options)
 
@@ -373,21 +378,16 @@ class Service:
         """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self.pool.info(info.id) or info for info in self.catalog.models()]
 
-    def model(self, name: str) -> ModelInfo:
-        """What is known of a model; `default` is the one loaded last, else the first that is served.
+    def missing(self) -> list[ModelInfo]:
+        """The models that the operator named and that are still to be downloaded."""
+        return self.catalog.missing()
 
-        A `claude-*` name that nothing here has is `claude_model`, or the default: Claude Code asks for several.
+    async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
+        """What is known of the model that a name means to a request of this kind, as `Names` says.
+
         Raises `ServerError("model_not_found")`.
         """
-        if (loaded := self.pool.info(name)) is not None:
-            return loaded
-        info = self._resolve(name)
-        return self.pool.info(info.id) or info
-
-    async def find(self, name: str) -> ModelInfo:
-        """As `model`; for a model that is not in memory the disk is looked at, beside the event loop."""
-        loaded = self.pool.info(self.pool.last_loaded() or name if name == DEFAULT else name)
-        return loaded if loaded is not None else await asyncio.to_thread(self.model, name)
+        return await self._names.find(name, kind)
 
     def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
         """What the model's folder says of its tokenizer; None where it says nothing. Reads the disk."""
@@ -432,7 +432,7 @@ class Service:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
-                info = await self._found(model)
+                info = await self._found(model, task.model_kind)
                 if not suits(task, info):
                     raise wrong_kind(task, info, await asyncio.to_thread(self.models))
                 run = await self._begin(task, info, id)
@@ -443,13 +443,14 @@ class Service:
             run.limit(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
         return run
 
-    async def _found(self, name: str) -> ModelInfo:
+    async def _found(self, asked: str, kind: ModelKind | None) -> ModelInfo:
         """As `find`; a missing model is downloaded where that is allowed, once for all who ask."""
         try:
-            return await self.find(name)
+            return await self.find(asked, kind)
         except ServerError as error:
-            if error.report.kind != "model_not_found" or name == DEFAULT:
+            if error.report.kind != "model_not_found":
                 raise
+        name = await asyncio.to_thread(self._names.meant, asked, kind)
         if name not in self._downloads:
             log.debug("Looking for the model %r elsewhere.", name)
             download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
@@ -463,6 +464,8 @@ class Service:
             download.exception()  # read here: all who asked may have left
 
     async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
+        if self.pool.info(info.id) is None:
+            await self.catalog.complete(info, partial(_log_download, info.id))
         lease = await self.pool.lease(info)
         try:
             if not isinstance(task, Generate):
@@ -555,34 +558,6 @@ class Service:
         own = task.request.timeout if isinstance(task, Generate) else None
         limits = [limit for limit in (own, self._options.timeout) if limit is not None]
         return min(limits, default=None)
-
-    def _resolve(self, name: str) -> ModelInfo:
-        if name == DEFAULT:
-            return self.catalog.resolve(self._default_name())
-        try:
-            return self.catalog.resolve(name)
-        except ServerError:
-            if name.startswith(CLAUDE):
-                other = self._options.claude_model or self._default_name()
-            elif self._options.any_model_name and len(self._options.models) == 1:
-                [served] = self._options.models
-                other = served.name or served.path
-            else:
-                raise
-        return self.catalog.resolve(other)
-
-    def _default_name(self) -> str:
-        loaded = self.pool.last_loaded()
-        if loaded is not None:
-            return loaded
-        if self._options.models:
-            first = self._options.models[0]
-            return first.name or first.path
-        found = self.catalog.models()
-        if len(found) == 1:
-            return found[0].id
-        message = "No model is loaded yet, and none is served by default. Name one of those of /v1/models."
-        raise ServerError("model_not_found", message, "model")
 
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:

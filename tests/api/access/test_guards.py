@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import WebSocketRoute
 from starlette.types import Message
 
 from pippin.api.access.guards import host_name, is_loopback
@@ -17,7 +16,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.options.start import Compat
 from pippin.config.settings import Sources
 from pippin.core.errors import ServerError
-from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
+from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, routes_of
 
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
@@ -37,14 +36,9 @@ def ask(method: str, path: str, *, headers: dict[str, str] | None = None, **fiel
 
 def every_route() -> list[tuple[str, str]]:
     found = []
-    app: Any = application(FakeService())
-    while not hasattr(app, "routes"):
-        app = app._app
-    for route in app.routes:
-        if isinstance(route, WebSocketRoute):
-            continue
+    for route in routes_of(application(FakeService())):
         path = route.path.replace("{id:path}", "x").replace("{id}", "x").replace("{item_id}", "y")
-        found += [(method, path) for method in sorted(route.methods - {"HEAD"})]
+        found += [(method, path) for method in sorted((route.methods or set()) - {"HEAD"})]
     return found
 
 

@@ -1,6 +1,7 @@
 """What Chat Completions and Completions put on the wire, byte by byte, and that OpenAI's types take it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -145,14 +146,19 @@ def test_continuous_usage_counts_along() -> None:
 
 @pytest.mark.parametrize("dialect", list(CHUNKS))
 def test_a_stream_tells_how_far_the_prompt_is_where_it_is_asked(dialect: str) -> None:
-    """In llama.cpp's words: four whole numbers beside an empty choice, in chunks that OpenAI's types take."""
+    """In llama.cpp's words: four whole numbers beside an empty choice, in chunks that OpenAI's types take.
+
+    The order is the one that its own test holds (`test_return_progress` in tools/server/tests/unit).
+    """
     accepted, *others = SEQUENCES["text"]
-    events = [accepted, Progress(16, 24, 8), Progress(24, 24, 8), *others]
+    events = [accepted, Progress(16, 24, 8, 0.25), Progress(24, 24, 8, 0.5), *others]
     chunks = payloads(streamed(dialect, events, return_progress=True))
     told = [chunk for chunk in chunks if "prompt_progress" in chunk]
     found = [chunk["prompt_progress"] for chunk in told]
     assert all(each.keys() == {"total", "cache", "processed", "time_ms"} for each in found)
-    assert [(each["processed"], each["cache"]) for each in found] == [(0, 0), (16, 8), (24, 8)]
+    assert [(each["processed"], each["cache"]) for each in found] == [(8, 8), (16, 8), (24, 8)]
+    assert all(each["total"] == 24 for each in found)
+    assert [each["time_ms"] for each in found] == [0, 250, 500]
     assert [each["time_ms"] for each in found] == sorted(each["time_ms"] for each in found)
     for chunk in told:
         if dialect == "chat_completions":  # the other type has no chunks, whose end is still open
@@ -168,14 +174,47 @@ def test_progress_of_several_prompts_is_told_beside_the_choice_of_each() -> None
     dialect = DIALECTS["completions"]
     body = {"model": "golden", "prompt": ["a", "b"], "n": 2, "stream": True, "return_progress": True}
     encoder = dialect.encoder(dialect.decode(json.dumps(body).encode(), DecodeContext()), RUN)
-    opening = encoder.start([Accepted(3), Accepted(5)])
-    chunks = payloads(opening + encoder.event(Progress(4, 5), 1) + b"data: [DONE]\n\n")
+    frames = encoder.start([Accepted(3), Accepted(5)])
+    for progress, request in ((Progress(3, 3, 2), 0), (Progress(0, 5), 1), (Progress(4, 5), 1)):
+        frames += encoder.event(progress, request)
+    chunks = payloads(frames + b"data: [DONE]\n\n")
     told = [(chunk["choices"][0]["index"], chunk["prompt_progress"]) for chunk in chunks]
     assert [(index, each["processed"], each["total"]) for index, each in told] == [
-        (0, 0, 3),
+        (0, 2, 3),
+        (0, 3, 3),
         (2, 0, 5),
         (2, 4, 5),
     ]
+
+
+def test_progress_frames_are_those_of_llama_cpp() -> None:
+    """As its server writes them (server-task.cpp): names, their order, and the place in the chunk."""
+    accepted, *others = SEQUENCES["text"]
+    stream = streamed("completions", [accepted, Progress(237, 237, 230), *others], return_progress=True)
+    told = [line for line in stream.decode().split("\n\n") if "prompt_progress" in line]
+    form = (
+        r'data: \{"id":"[^"]+","object":"text_completion","created":\d+,"model":"[^"]+","system_fingerprint":"[^"]+",'
+        r'"choices":\[\{"index":0,"text":"","logprobs":null,"finish_reason":null\}\],"usage":null,'
+        r'"prompt_progress":\{"total":237,"cache":230,"processed":(\d+),"time_ms":\d+\}\}'
+    )
+    matches = [re.fullmatch(form, line) for line in told]
+    assert all(matches), told
+    assert [match[1] for match in matches if match] == ["230", "237"]
+
+
+def test_a_prompt_that_is_computed_again_is_told_of_once() -> None:
+    """As after it was preempted: `processed` never falls, and `cache` stays what it was."""
+    accepted, *others = SEQUENCES["text"]
+    again = [
+        Progress(0, 24),
+        Progress(16, 24),
+        Progress(16, 24, 16),
+        Progress(16, 24, 16),
+        Progress(24, 24, 16),
+    ]
+    chunks = payloads(streamed("chat_completions", [accepted, *again, *others], return_progress=True))
+    found = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert [(each["processed"], each["cache"]) for each in found] == [(0, 0), (16, 0), (24, 0)]
 
 
 def test_hidden_reasoning_stays_hidden_but_is_counted() -> None:

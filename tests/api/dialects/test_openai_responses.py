@@ -608,3 +608,53 @@ def test_a_run_that_is_cancelled_is_incomplete() -> None:
     )
     assert sent[-1]["type"] == "response.incomplete"
     assert sent[-1]["response"]["output"][0]["status"] == "incomplete"
+
+
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+def test_messages_and_parts_of_chat_are_read_as_mlx_vlm_reads_them() -> None:
+    found = messages(
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Look"},
+                {"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}},
+                {"type": "image_url", "image_url": "https://example.org/a.png"},
+                {"type": "audio_url", "audio_url": {"url": "https://example.org/a.wav"}},
+                {"type": "video_url", "video_url": {"url": "https://example.org/a.mp4"}},
+                {"type": "video", "video": "https://example.org/b.mp4"},
+                {"type": "input_audio", "input_audio": "/sounds/a.wav"},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "Hm.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+    )
+    user, assistant, tool = found
+    assert [type(part).__name__ for part in user.parts] == [
+        "Text", "Image", "Image", "Audio", "Video", "Video", "Audio",
+    ]  # fmt: skip
+    assert user.parts[1].detail == "low"
+    assert user.parts[6].source == Url("/sounds/a.wav")
+    assert assistant.parts == (Reasoning("Hm."), ToolCall("c1", "f", "{}"))
+    assert tool.parts == (ToolResult("c1", (Text("done"),), "f"),)
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"role": "tool", "content": "x"}, "input[0].tool_call_id"),
+        ({"role": "assistant", "content": None}, "input[0].content"),
+        ({"role": "user", "content": None}, "input[0].content"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "input[0].content[0].image_url"),
+    ],
+)
+def test_what_is_missing_in_them_is_named(item: dict[str, Any], param: str) -> None:
+    with pytest.raises(ServerError) as refused:
+        messages(item)
+    assert refused.value.report.param == param

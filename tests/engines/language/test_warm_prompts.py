@@ -1,8 +1,10 @@
 """Prompts that the operator has computed at the start: found by the first request, and kept whatever else is asked."""
 
 import json
+import time
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -57,6 +59,11 @@ def test_warm_prompts_serve_the_first_request_and_stay(tmp_path: Path, architect
         assert cached(crowd[0]) == 0, "what nobody pinned had to go"
         assert cached(f"{STORY}But still") == story
         assert cached_in_chat("And now?") == guide
+        cleared = httpx.delete(f"{address}/v1/cache/prefix", trust_env=False).json()
+        assert cleared["rewarm_scheduled"] is True
+        deadline = time.monotonic() + 60
+        while cached(f"{STORY}Once more") != story:
+            assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("content", ["no JSON", '{"prompt": "x"}', None])

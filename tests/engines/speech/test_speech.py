@@ -57,6 +57,20 @@ class Wordless(Speaker):
         yield from ()
 
 
+class Hesitant(Speaker):
+    """Ends at its first token before each word, as small models do: a piece without a sample."""
+
+    def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
+        for piece in super().generate(text):
+            yield SimpleNamespace(audio=mx.zeros((0,)), sample_rate=RATE, token_count=1)
+            yield piece
+
+
+class Silent(Speaker):
+    def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
+        yield SimpleNamespace(audio=mx.zeros((0,)), sample_rate=RATE, token_count=1)
+
+
 class Phonemes(Speaker):
     def generate(self, text: str) -> Iterator[Any]:  # type: ignore[override]
         raise ImportError("No module named 'misaki'", name="misaki")
@@ -108,6 +122,14 @@ def test_every_format_can_be_decoded_again(preparer: SpeechPreparer, format: Any
     assert abs(sound.decode(data, RATE, param="file").size - 7200) < 4000
 
 
+@pytest.mark.parametrize("format", ["pcm", "mp3", "opus", "wav"])
+def test_a_piece_without_samples_is_passed_over(preparer: SpeechPreparer, format: Any) -> None:
+    events = speak(preparer, Hesitant(), format=format)
+    done = events[-1]
+    assert isinstance(done, Spoken)
+    assert (done.duration, done.usage.completion_tokens) == (pytest.approx(0.3), 18)
+
+
 def test_instructions_reach_a_model_that_is_told(preparer: SpeechPreparer) -> None:
     model = Instructed()
     speak(preparer, model, instructions="whisper")
@@ -145,6 +167,7 @@ def test_what_cannot_be_spoken_is_refused_by_name(
         (Instructed(), {"voice": "af_heart"}, "no `voice`"),
         (Instructed(), {"speed": 1.5}, "no `speed`"),
         (Wordless(), {}, "made no sound"),
+        (Silent(), {"format": "wav"}, "made no sound"),
         (Phonemes(), {}, "misaki"),
     ],
 )

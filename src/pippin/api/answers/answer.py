@@ -33,7 +33,7 @@ from pippin.core.events import (
     PartDelta,
     Timings,
 )
-from pippin.core.models import ModelInfo, ModelState
+from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Generate, Task
 from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
@@ -65,15 +65,17 @@ def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> byte
     return b"".join([encoder.event(event, request) for event in events])
 
 
-async def run_info(service: Service, model: str, exchange: Exchange) -> RunInfo:
-    """What encoders are told of the answer to a request for `model`.
+async def run_info(
+    service: Service, model: str, exchange: Exchange, kind: ModelKind | None = None
+) -> RunInfo:
+    """What encoders are told of the answer to a request of this kind for `model`.
 
     Its id is made here even where the client gave the request one, for a client may use its own twice.
     Raises `ServerError` for a model that the caller's key does not open, before anything is loaded or downloaded.
     """
     known = True
     try:
-        info = await service.find(model)
+        info = await service.find(model, kind)
     except ServerError:
         info, known = ModelInfo(id=model, kind="language"), False  # `start` says what is wrong, or fetches it
     check_model(exchange, model, info if known else None)

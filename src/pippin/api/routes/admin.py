@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
-from pippin.api.routes.health import worker_body
+from pippin.api.routes.health import current_state, options_of, worker_body
 from pippin.config.errors import ConfigError
 from pippin.core.errors import ServerError
 
@@ -32,6 +32,7 @@ PATHS = frozenset(
         "mcp_config",
         "media_path",
         "model_dirs",
+        "model_paths",
         "response_store",
         "warm_prompts",
     }
@@ -83,7 +84,10 @@ class Admin:
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
     async def unload(self, request: Request) -> Response:
-        """The model that is named, or else the only one, as mlx_vlm.server's `/unload` does; `all` for every one."""
+        """The model that is named, or else the only one, as mlx_vlm.server's `/unload` does; `all` for every one.
+
+        The reply is that server's, whose `unloaded` tells of the language model; `models` names all.
+        """
         pool = self.api.service.pool
         asked = await self._unload_asked(request)
         resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
@@ -93,11 +97,22 @@ class Admin:
                 f'must say which: {len(resident)} are in memory; {{"all": true}} unloads all.',
             )
         names = resident if asked.model is None else [asked.model]
+        current = current_state(pool.states(), self.api.options.models)
         unloaded = [each for each in names if await pool.unload(each)]
         if not unloaded:
-            return json_reply({"status": "no_model_loaded", "unloaded": [], "message": "No model is loaded."})
-        message = f"Unloaded {', '.join(unloaded)}."
-        return json_reply({"status": "success", "unloaded": unloaded, "message": message})
+            return json_reply({"status": "no_model_loaded", "models": [], "message": "No model is loaded."})
+        told = current.id if current is not None and current.id in unloaded else unloaded[0]
+        return json_reply(
+            {
+                "status": "success",
+                "message": f"Unloaded {', '.join(unloaded)}.",
+                "unloaded": {
+                    "model_name": told,
+                    "adapter_name": options_of(self.api.options, told).adapter_path,
+                },
+                "models": unloaded,
+            }
+        )
 
     async def pin(self, request: Request) -> Response:
         body = await self._body(request)
@@ -111,8 +126,11 @@ class Admin:
         return json_reply({"status": "success", "cleared": cleared})
 
     async def clear_prefixes(self, request: Request) -> Response:
-        cleared = await self.api.service.pool.clear_cache(prefixes_only=True)
-        return json_reply({"status": "success", "cleared": cleared})
+        """The prompts of `warm_prompts` are computed again, as vllm-mlx does."""
+        pool = self.api.service.pool
+        cleared = await pool.clear_cache(prefixes_only=True)
+        warm = [each for each in cleared if options_of(self.api.options, each).warm_prompts is not None]
+        return json_reply({"status": "success", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
         return json_reply({"current": self._current()})
@@ -154,7 +172,7 @@ class Admin:
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""
-        hidden = SECRET | PATHS | {"models", "model_defaults"}
+        hidden = SECRET | PATHS | {"models", "model_defaults", "fallbacks"}
         server = self.api.options
         options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
         return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}

@@ -101,7 +101,7 @@ class AudioRoutes:
     async def voices(self, request: Request) -> Response:
         """The voices of a model in memory: to look must not load one, nor download it"""
         name = request.query_params.get("model") or "default"
-        info = await self.api.service.find(name)
+        info = await self.api.service.find(name, ListVoices.model_kind)
         if info.id not in {state.id for state in self.api.service.pool.states() if state.state == "loaded"}:
             raise ServerError(
                 "conflict",

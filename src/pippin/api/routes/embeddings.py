@@ -21,7 +21,7 @@ def embedding(api: Api) -> Endpoint:
             request, task, model=fields.model, operation="embeddings", admitted=True
         )
         assert isinstance(found, Embedded)
-        name = (await api.service.find(fields.model)).id
+        name = (await api.service.find(fields.model, task.model_kind)).id
         drawn = await api.handler.large.do(len(found.vectors), embeddings.draw, fields, name, found)
         return Response(drawn, media_type="application/json")
 

@@ -1,7 +1,9 @@
 """`/health` and `/v1`: is the server there, and what runs in it. Answered from memory, at once."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +12,12 @@ from starlette.routing import BaseRoute, Route
 from pippin import __version__
 from pippin.api.access.exchange import exchange_of
 from pippin.api.context import VERSION, Api, both, json_reply
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.models import ModelInfo, ModelState
+
+SAY_OK: Final = ("mlx-server", "mlx-openai-server")
+"""The profiles whose servers called their health `ok`; the others said `healthy`."""
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -42,16 +49,21 @@ class Health:
         options, pool = self.api.options, self.api.service.pool
         states = pool.states()
         infos = {state.id: pool.info(state.id) for state in states}
-        current = current_state(states)
+        current = current_state(states, options.models)
         info = infos[current.id] if current is not None else None
         window = info.context_window if info is not None else None
         defaults = options.model_defaults
+        adapters = {
+            state.id: name
+            for state in states
+            if (name := options_of(options, state.id).adapter_path) is not None
+        }
         return {
-            "status": "healthy",
+            "status": "ok" if self.api.settings.settings.compat in SAY_OK else "healthy",
             "version": __version__,
             "loaded_model": current.id if current is not None else None,
-            "loaded_adapter": defaults.adapter_path if current is not None else None,
-            "loaded_models": loaded_models(states, defaults.adapter_path),
+            "loaded_adapter": adapters.get(current.id) if current is not None else None,
+            "loaded_models": loaded_models(states, adapters),
             "workers": [worker_body(state) for state in states],
             "loaded_context_size": window,
             "configured_context_limit": defaults.context_length,
@@ -89,15 +101,30 @@ class Health:
         }
 
 
-def current_state(states: list[ModelState]) -> ModelState | None:
-    """The state of the model that was loaded last."""
-    loaded = [state for state in states if state.state == "loaded"]
-    return max(loaded, key=lambda state: state.loaded_at or 0.0, default=None)
+def current_state(states: list[ModelState], models: Sequence[ModelEntry]) -> ModelState | None:
+    """The state of the model that `default` means to a chat: a language model before others, the first of `models`,
+    the operator's, before the one that was loaded last."""
+    served = {entry.name or entry.path: -place for place, entry in enumerate(models) if entry.listed}
+    lowest = -len(models) - 1
+
+    def rank(state: ModelState) -> tuple[bool, int, float]:
+        return state.kind in ("language", "scripted"), served.get(state.id, lowest), state.loaded_at or 0.0
+
+    return max((state for state in states if state.state == "loaded"), key=rank, default=None)
 
 
-def loaded_models(states: list[ModelState], adapter: str | None) -> dict[str, Any]:
+def options_of(options: ServerOptions, model: str) -> ModelOptions:
+    """The options of a model by its id: of the operator's entry for it, or those for all models."""
+    for entry in options.models:
+        if model in (entry.name, entry.path) or (entry.name is None and model == Path(entry.path).name):
+            return entry.options
+    return options.model_defaults
+
+
+def loaded_models(states: list[ModelState], adapters: Mapping[str, str]) -> dict[str, Any]:
+    """`adapters`: the operator's own of each model, by the model's id."""
     return {
-        state.id: {"model": state.id, "adapter": adapter, "model_kind": state.kind}
+        state.id: {"model": state.id, "adapter": adapters.get(state.id), "model_kind": state.kind}
         for state in states
         if state.state == "loaded"
     }

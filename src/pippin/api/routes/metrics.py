@@ -1,4 +1,4 @@
-"""`/metrics`: Prometheus text, where the operator enables it."""
+"""`/metrics`: Prometheus text, where the operator enables it, or else JSON under the profile of mlx_vlm.server."""
 
 import asyncio
 import time
@@ -7,13 +7,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from pippin.api.context import Api, both
+from pippin.api.context import Api, both, json_reply
+from pippin.api.telemetry.recent import RecentRequests
 from pippin.core.errors import ServerError
 from pippin.core.models import EngineStats, ModelState
 
 
 def routes(api: Api) -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
+        if isinstance(api.observer, RecentRequests):
+            total = EngineStats.total((await stats_of_loaded(api)).values())
+            return json_reply(api.observer.body(time.time() - api.started, total))
         if not api.options.enable_metrics:
             raise ServerError(
                 "not_found", "Metrics are off; the operator turns them on with --enable-metrics."

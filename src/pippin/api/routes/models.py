@@ -15,6 +15,7 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
 from pippin.api.dialects.shared.fields import invalid
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
@@ -32,18 +33,33 @@ class Listing:
 
     async def all(self, request: Request) -> Response:
         found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
-        if (key := exchange_of(request.scope).key) is not None:
-            found = [info for info in found if key.rights.allows_model((info.id,), info.kind)]
-        page, more = page_of(found, request.query_params)
-        data = await asyncio.gather(*map(self._described, page))
+        missing = await asyncio.to_thread(self.api.service.missing)
+        here = {info.id for info in found}
+        shown = [info for info in [*found, *missing] if self._may_see(request, info)]
+        page, more = page_of(shown, request.query_params)
+        data = [
+            await self._described(info) if info.id in here else describe(info, None, downloaded=False)
+            for info in page
+        ]
         ends = (
             {"first_id": page[0].id, "last_id": page[-1].id} if page else {"first_id": None, "last_id": None}
         )
         return json_reply({"object": "list", "data": data, "has_more": more, **ends})
 
+    def _may_see(self, request: Request, info: ModelInfo) -> bool:
+        key = exchange_of(request.scope).key
+        return key is None or key.rights.allows_model((info.id,), info.kind)
+
     async def one(self, request: Request) -> Response:
         name = request.path_params["id"]
-        info = await self.api.service.find(name)
+        try:
+            info = await self.api.service.find(name)
+        except ServerError:
+            missing = await asyncio.to_thread(self.api.service.missing)
+            named = next((each for each in missing if each.id == name and self._may_see(request, each)), None)
+            if named is None:
+                raise
+            return json_reply(describe(named, None, downloaded=False))
         check_model(exchange_of(request.scope), name, info)
         return json_reply(await self._described(info))
 
@@ -76,7 +92,9 @@ def page_of(found: list[ModelInfo], asked: Mapping[str, str]) -> tuple[list[Mode
     return found[first : first + int(limit)], first + int(limit) < len(found)
 
 
-def describe(info: ModelInfo, state: ModelState | None, fits: int = 0) -> dict[str, Any]:
+def describe(
+    info: ModelInfo, state: ModelState | None, fits: int = 0, *, downloaded: bool = True
+) -> dict[str, Any]:
     """A model in OpenAI's and Anthropic's shape, with what the replaced servers and clients look for. No paths: they
     would tell of the operator's disk. `fits`: tokens for which there is memory; 0 where that is not known."""
     length = min(filter(None, (info.context_window, fits)), default=None)
@@ -94,7 +112,7 @@ def describe(info: ModelInfo, state: ModelState | None, fits: int = 0) -> dict[s
         "max_model_len": length,
         "meta": {"context_length": length},
         "loaded": state is not None and state.state == "loaded",
-        "state": state.state if state is not None else "unloaded",
+        "state": state.state if state is not None else "unloaded" if downloaded else "not_downloaded",
         "stage": state.stage if loading and state is not None else None,
         "progress": state.progress if loading and state is not None else None,
         "error": state.error.message if state is not None and state.error is not None else None,

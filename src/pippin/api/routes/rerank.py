@@ -20,7 +20,7 @@ def routes(api: Api) -> list[BaseRoute]:
             request, task, model=model, operation=operation, admitted=True
         )
         assert isinstance(found, Ranked)
-        return found, (await api.service.find(model)).id
+        return found, (await api.service.find(model, task.model_kind)).id
 
     async def rerank(request: Request) -> Response:
         """Documents in the order of how well they fit a query"""

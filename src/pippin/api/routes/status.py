@@ -12,9 +12,11 @@ from pippin.api.access.exchange import exchange_of
 from pippin.api.context import Api, both, json_reply
 from pippin.api.routes.health import current_state, residency, worker_body
 from pippin.api.routes.metrics import stats_of_loaded
-from pippin.core.models import CacheStats, EngineStats, RequestStatus
+from pippin.config.options.server import ServerOptions
+from pippin.core.models import CacheStats, EngineStats, ModelState, RequestStatus
 
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -38,12 +40,12 @@ class StatusPages:
         states = self.api.service.pool.states()
         stats = await stats_of_loaded(self.api)
         total = EngineStats.total(stats.values())
-        current = current_state(states)
+        current = current_state(states, self.api.options.models)
         exchange = exchange_of(request.scope)
         options, answers = self.api.options, self.api.handler.answers
         return json_reply(
             {
-                "status": "running" if total.running or total.waiting else "idle",
+                "status": engine_status(states),
                 "model": current.id if current is not None else None,
                 "residency": residency(states),
                 "uptime_s": round(time.time() - self.api.started, 3),
@@ -64,7 +66,7 @@ class StatusPages:
                 "kv": {"bytes": total.kv_bytes, "limit_bytes": total.kv_limit_bytes},
                 "cache": cache_body(total.cache),
                 "mtp": {"drafts": total.draft_tokens, "accepted": total.accepted_tokens},
-                "embedding": None,
+                "embedding": embedding_body(states, options),
                 "requests": [
                     request_body(each, model)
                     for model, engine in stats.items()
@@ -111,6 +113,29 @@ class StatusPages:
         )
 
 
+def engine_status(states: list[ModelState]) -> str:
+    """vllm-mlx's words: `running` where a model is in memory, `stopped` where the last one died or could not be
+    loaded, else `not_loaded`."""
+    if any(state.state == "loaded" for state in states):
+        return "running"
+    return "stopped" if any(state.state == "failed" for state in states) else "not_loaded"
+
+
+def embedding_body(states: list[ModelState], options: ServerOptions) -> dict[str, Any] | None:
+    """The embedding model that was used last, of those in memory; None where there is none."""
+    loaded = [state for state in states if state.kind == "embeddings" and state.state == "loaded"]
+    if not loaded:
+        return None
+    last = max(loaded, key=lambda state: state.last_used or 0.0)
+    return {
+        "model": last.id,
+        "loaded": True,
+        "max_length": options.model_defaults.embedding_max_length,
+        "overflow_policy": options.model_defaults.embedding_overflow,
+        "last_used_at": last.last_used,
+    }
+
+
 def cache_body(cache: CacheStats) -> dict[str, Any]:
     """Figures of a prefix cache, under the names of both mlx-vlm and vllm-mlx."""
     return {
@@ -123,6 +148,9 @@ def cache_body(cache: CacheStats) -> dict[str, Any]:
         "lookup_tokens": cache.lookup_tokens,
         "token_hit_rate": cache.hit_ratio,
         "hit_rate": cache.hits / (cache.hits + cache.misses) if cache.hits + cache.misses else 0.0,
+        "type": "memory_aware_cache",  # vllm-mlx's word for one that is sized in bytes
+        "entries": cache.entries,
+        "memory_mb": round(cache.bytes / MIB, 2),
         "evictions": cache.evictions,
         "pool_used": cache.entries,
         "entry_count": cache.entries,

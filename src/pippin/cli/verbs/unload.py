@@ -19,5 +19,5 @@ def run(arguments: Sequence[str]) -> int:
     elif answer["status"] == "no_model_loaded":
         print(f"{parsed.model} was not loaded." if parsed.model else "No model was loaded.")
     else:
-        print(f"{', '.join(answer['unloaded'])} is unloaded." if parsed.model else "Every model is unloaded.")
+        print(f"{', '.join(answer['models'])} is unloaded." if parsed.model else "Every model is unloaded.")
     return 0

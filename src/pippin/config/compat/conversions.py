@@ -50,19 +50,28 @@ def off_at_zero(option: str) -> Convert:
     return lambda value: Converted({} if number(value) == 0 else {option: value})
 
 
-def kv_bits(value: Any) -> Converted:
-    """Pippin stores KV caches in 4 or 8 bits: take the next that keeps at least the precision asked for."""
-    bits = number(value)
-    if bits == 0:
-        return Converted({"kv_bits": None})
-    if not 0 < bits <= 16:
-        raise Refused("a number of bits from 2 to 8")
-    if bits in (4, 8):
-        return Converted({"kv_bits": int(bits)})
-    if bits > 8:
-        return Converted({"kv_bits": None}, f"a KV cache of {value} bits is not quantised at all")
-    nearest = 4 if bits < 5 else 8
-    return Converted({"kv_bits": nearest}, f"KV caches have 4 or 8 bits here: {nearest} is used for {value}")
+KV_BITS = (2, 3, 4, 5, 6, 8)
+
+
+def bits_of(option: str) -> Convert:
+    """Bits of the KV cache, or of its keys or values. Another number is refused, never rounded."""
+
+    def convert(value: Any) -> Converted:
+        bits = number(value)
+        if bits == 0:
+            return Converted({option: None})
+        if 8 < bits <= 16:
+            return Converted({option: None}, f"a KV cache of {value} bits is not quantised at all")
+        if bits not in KV_BITS:
+            raise Refused(
+                "2, 3, 4, 5, 6 or 8: other numbers of bits (TurboQuant's 3.5) cannot be kept in a batch"
+            )
+        return Converted({option: int(bits)})
+
+    return convert
+
+
+kv_bits = bits_of("kv_bits")
 
 
 def kv_scheme(value: Any) -> Converted:
@@ -70,8 +79,10 @@ def kv_scheme(value: Any) -> Converted:
     if scheme == "uniform":
         return Converted({})
     if scheme == "turboquant":
-        return Converted({}, "TurboQuant is not built in: KV caches are quantised uniformly")
-    raise Refused("uniform or turboquant")
+        raise Refused(
+            "uniform: TurboQuant's caches cannot be kept in a batch; set kv_bits to 2, 3, 4, 5, 6 or 8"
+        )
+    raise Refused("uniform")
 
 
 def repetition_penalty(value: Any) -> Converted:

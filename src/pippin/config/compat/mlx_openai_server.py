@@ -145,26 +145,30 @@ SERVER: Final = Server(
     profile={
         "host": "0.0.0.0",
         "port": 8000,
-        "temperature": 0.7,
-        "top_p": 0.95,
-        "top_k": 20,
-        "min_p": 0.0,
+        "allowed_origins": ("*",),
         "max_num_seqs": 32,
         "queue_size": 100,
         "queue_timeout": 300.0,
         "prompt_cache_size": 10,
         "num_draft_tokens": 2,
         "quantized_kv_start": 0,
-        "allow_downloads": False,
+        "allow_downloads": True,
+        "served_only": True,
         "any_model_name": True,
     },
+    fallbacks={"temperature": 0.7, "top_p": 0.95, "top_k": 20, "min_p": 0.0},
     profile_notes=(
         "`max_tokens` stays unset: its million meant the rest of the window, Pippin's default.",
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
-        "A single model answers whatever name a request has, as there.",
+        "Only the models of the command line or the file are served, and downloaded where they are missing; other "
+        "names are 404, as there. Where one model is served, it answers any name: the examples of its "
+        "documents say `local-text-model`, and its newest version refuses them.",
     ),
     differences=(
-        ("GET /health", "`status` is `healthy`, not `ok`, and 200 while no model is loaded too"),
+        (
+            "GET /health",
+            "200 while no model is loaded too: the server answers, and loads one when it is asked for",
+        ),
         ("tools without tool_choice", "the model may call them, as at OpenAI; there it was `none`"),
         ("response_format: json_object", "enforced; there it was ignored"),
     ),

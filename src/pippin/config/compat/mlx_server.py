@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, same
+from pippin.config.compat.terms import KnownModel, Server, same
 
 FLAGS = (
     same("--model", "model", "mlx-community/gemma-3-4b-it-4bit", "an alias, a repository or a partial name"),
@@ -36,8 +36,14 @@ SERVER: Final = Server(
         "top_p": 0.9,
         "repetition_penalty": 1.1,
         "overflow": "summarize",
+        "max_models": 1,
+        "allowed_origins": ("*",),
     },
-    profile_notes=("Models load at their first request, as there.",),
-    differences=(("GET /health", "`status` is `healthy`, not `ok`"),),
+    known_models=(
+        KnownModel(path="mlx-community/gemma-3-4b-it-4bit", listed=True),
+        KnownModel(path="mlx-community/gemma-3n-E4B-it-4bit", listed=True),
+        KnownModel(path="mlx-community/Qwen3-VL-4B-Instruct-4bit", listed=True),
+    ),
+    profile_notes=("Models load at their first request, one at a time, as there.",),
     other=(("run.sh gemma | gemma3n | qwen", "the argument of `pippin serve`; the three aliases are known"),),
 )

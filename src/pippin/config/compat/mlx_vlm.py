@@ -11,7 +11,6 @@ DRAFTERS = (
     "its DFlash, EAGLE-3 and MTP drafters are not built in; speculation here takes a plain smaller model "
     "(`draft_model_path`) or the text so far (`prompt_lookup`)"
 )
-ONE_SCHEME = "keys and values are stored alike, in the uniform scheme: set `kv_bits`"
 DECISIONS = "there is no decisions endpoint; a language model with a `choice` output does the same"
 
 FLAGS = (
@@ -42,14 +41,16 @@ FLAGS = (
         "--kv-bits",
         "kv_bits",
         "-",
-        "4 and 8 as they are; another number (3.5) takes 4 or 8 with a warning",
+        "2, 3, 4, 5, 6 and 8; another number (3.5) is refused at the start",
         convert=to.kv_bits,
     ),
-    unsupported("--kv-key-bits", "-", ONE_SCHEME),
-    unsupported("--kv-value-bits", "-", ONE_SCHEME),
-    equivalent("--kv-key-scheme", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
-    equivalent("--kv-value-scheme", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
-    equivalent("--kv-quant-scheme", "kv_bits", "uniform", "`turboquant` warns and is uniform", to.kv_scheme),
+    same("--kv-key-bits", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
+    same("--kv-value-bits", "kv_value_bits", "-", convert=to.bits_of("kv_value_bits")),
+    equivalent("--kv-key-scheme", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
+    equivalent("--kv-value-scheme", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
+    equivalent(
+        "--kv-quant-scheme", "kv_bits", "uniform", "`turboquant` is refused at the start", to.kv_scheme
+    ),
     same("--kv-group-size", "kv_group_size", "64"),
     equivalent(
         "--max-kv-size",
@@ -117,12 +118,12 @@ VARIABLES = (
     needless("MLX_VLM_COMPACTION_KEY_FILE", "-", "compaction needs no key file"),
     same("PREFILL_STEP_SIZE", "prefill_step_size", "2048"),
     same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits),
-    unsupported("KV_KEY_BITS", "-", ONE_SCHEME),
-    unsupported("KV_VALUE_BITS", "-", ONE_SCHEME),
-    equivalent("KV_KEY_SCHEME", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
-    equivalent("KV_VALUE_SCHEME", "kv_bits", "-", "`turboquant` warns and is uniform", to.kv_scheme),
+    same("KV_KEY_BITS", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
+    same("KV_VALUE_BITS", "kv_value_bits", "-", convert=to.bits_of("kv_value_bits")),
+    equivalent("KV_KEY_SCHEME", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
+    equivalent("KV_VALUE_SCHEME", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
     same("KV_GROUP_SIZE", "kv_group_size", "64"),
-    equivalent("KV_QUANT_SCHEME", "kv_bits", "uniform", "`turboquant` warns and is uniform", to.kv_scheme),
+    equivalent("KV_QUANT_SCHEME", "kv_bits", "uniform", "`turboquant` is refused at the start", to.kv_scheme),
     equivalent(
         "MAX_KV_SIZE", "context_length", "-", "the window of the model", to.off_at_zero("context_length")
     ),
@@ -210,18 +211,24 @@ SERVER: Final = Server(
         "quantized_kv_start": 5000,
         "overflow": "summarize",
         "open_management": ("/unload", "/cache/reset"),
+        "allow_downloads": True,
+        "served_only": False,
+        "max_models_per_kind": 1,
+        "allowed_origins": ("*",),
     },
     profile_notes=(
         "Sampling is the checkpoint's own where it says so, as there.",
         "A seed is never fixed by default: its 0 made sampled answers repeat.",
-        "Several models may be resident; `--max-models 1` gives one at a time.",
+        "A request's `model` may be any repository, which is then downloaded, as there: whoever can reach the address "
+        "can fill the disk. `--no-allow-downloads` forbids it.",
+        "A model makes the last one of its kind leave, as there; `--max-models-per-kind N` keeps several.",
     ),
     differences=(
         ("POST /v1/decisions", DECISIONS),
         ("WS /v1/realtime", "not there: `/v1/audio/transcriptions` and `/v1/audio/speech` stream over HTTP"),
         ("GET /images/defaults", "not there: what a request leaves out is the model's own"),
         ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
-        ("GET /metrics", "Prometheus text, with `--enable-metrics`; figures as JSON are in `/v1/status`"),
+        ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
         ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
         ("PATCH /v1/settings with op: replace", "only `merge`"),
     ),

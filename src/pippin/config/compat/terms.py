@@ -9,6 +9,7 @@ from pippin.config.errors import ConfigError
 from pippin.config.options.declaration import options
 from pippin.config.settings import Note
 from pippin.config.values import convert as converted_to
+from pippin.core.models import ModelKind
 
 Effect = Literal["same", "equivalent", "needless", "unsupported"]
 Takes = Literal["value", "switch", "list"]
@@ -46,6 +47,15 @@ class Term(Struct, frozen=True, kw_only=True):
     requires: str | None = None  # another name without which this one had no effect there
 
 
+class KnownModel(Struct, frozen=True, kw_only=True):
+    """A model that the replaced server fetched and loaded when a request named it, without being told of it."""
+
+    path: str  # the repository
+    name: str | None = None
+    kind: ModelKind | None = None
+    listed: bool = False  # by /v1/models, before it is on the disk
+
+
 class Server(Struct, frozen=True, kw_only=True):
     name: str  # as --compat takes it
     title: str
@@ -56,6 +66,8 @@ class Server(Struct, frozen=True, kw_only=True):
     settings: tuple[Term, ...] = ()  # names that its PATCH /v1/settings took
     mcp_keys: tuple[Term, ...] = ()  # of its MCP file, which Pippin reads as it is
     profile: Mapping[str, Any]  # defaults that differ from Pippin's
+    fallbacks: Mapping[str, Any] = {}  # defaults of sampling that rank below the checkpoint's own
+    known_models: tuple[KnownModel, ...] = ()
     profile_notes: tuple[str, ...] = ()
     general_variables: tuple[str, ...] = ()  # names too common to be read without its profile
     differences: tuple[

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pippin.config.compat import conversions as to
-from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
+from pippin.config.compat.terms import KnownModel, Server, equivalent, needless, same, unsupported
 
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
@@ -206,6 +206,41 @@ OTHER = (
     ("~/.config/vllm-mlx/mcp.json", "name it: `--mcp-config ~/.config/vllm-mlx/mcp.json`"),
 )
 
+EMBEDDERS: Final = tuple(
+    KnownModel(path=f"mlx-community/{name}", kind="embeddings")
+    for name in (
+        "all-MiniLM-L6-v2-4bit",
+        "embeddinggemma-300m-6bit",
+        "bge-large-en-v1.5-4bit",
+        "multilingual-e5-small-mlx",
+        "multilingual-e5-large-mlx",
+        "bert-base-uncased-mlx",
+        "ModernBERT-base-mlx",
+    )
+)
+TRANSCRIBERS: Final = tuple(
+    KnownModel(name=name, path=f"mlx-community/{folder}", kind="transcription")
+    for name, folder in (
+        ("whisper-large-v3", "whisper-large-v3-mlx"),
+        ("whisper-large-v3-turbo", "whisper-large-v3-turbo"),
+        ("whisper-medium", "whisper-medium-mlx"),
+        ("whisper-small", "whisper-small-mlx"),
+        ("parakeet", "parakeet-tdt-0.6b-v2"),
+        ("parakeet-v3", "parakeet-tdt-0.6b-v3"),
+    )
+)
+SPEAKERS: Final = tuple(
+    KnownModel(name=name, path=f"mlx-community/{folder}", kind="speech")
+    for name, folder in (
+        ("kokoro", "Kokoro-82M-bf16"),
+        ("kokoro-4bit", "Kokoro-82M-4bit"),
+        ("chatterbox", "chatterbox-turbo-fp16"),
+        ("chatterbox-4bit", "chatterbox-turbo-4bit"),
+        ("vibevoice", "VibeVoice-Realtime-0.5B-4bit"),
+        ("voxcpm", "VoxCPM1.5"),
+    )
+)
+
 SERVER: Final = Server(
     name="vllm-mlx",
     title="vllm-mlx",
@@ -220,17 +255,25 @@ SERVER: Final = Server(
         "port": 8000,
         "max_tokens": 32768,
         "max_request_tokens": 32768,
-        "temperature": 0.7,
-        "top_p": 0.9,
+        "enable_thinking": True,
         "max_num_seqs": 256,
         "timeout": 300.0,
         "cache_block_tokens": 64,
         "embedding_overflow": "truncate",
         "max_upload_mb": 25.0,
         "max_speech_chars": 4096,
-        "allow_downloads": False,
+        "allow_downloads": True,
+        "served_only": True,
     },
-    profile_notes=("A request's `model` may be any model that is known, not only the served name.",),
+    fallbacks={"temperature": 0.7, "top_p": 0.9},
+    known_models=(*EMBEDDERS, *TRANSCRIBERS, *SPEAKERS),
+    profile_notes=(
+        "Only the models of the command line or the registry are served, and downloaded where they are missing; other "
+        "names are 404, as there. `default` is the model that is served, as its documents have it; its newest version "
+        "refuses that name.",
+        "The seven embedding models and the names of speech models that it loads by request (`kokoro`, "
+        "`whisper-large-v3` ...) are fetched and loaded when a request names them.",
+    ),
     differences=(("422 and 504", "400 and 408: what is wrong in a request, and what took too long"),),
     other=OTHER,
 )

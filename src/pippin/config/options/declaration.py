@@ -14,7 +14,7 @@ Scope = Literal["start", "server", "model"]
 Shape = Literal["switch", "value", "list", "mapping"]
 
 STRUCTS: dict[Scope, type[Struct]] = {"start": StartOptions, "server": ServerOptions, "model": ModelOptions}
-STRUCTURAL = ("models", "model_defaults")  # what the other options fill in
+STRUCTURAL = ("models", "model_defaults", "fallbacks")  # what the other options, and profiles, fill in
 
 SECTIONS: dict[str, str] = {
     "config": "Where options come from",

@@ -6,15 +6,21 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
-from pippin.core.requests import OverflowPolicy
+from pippin.core.requests import OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
+KvBits = Literal[2, 3, 4, 5, 6, 8]
+
+
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Each field is an option of `pippin serve` (underscores become dashes), of the YAML file, and of
     `PIPPIN_*` variables. A default for all models may be overridden per model in the YAML file."""
+
+    fallbacks: Sampling = field(default_factory=Sampling)
+    """A profile's defaults of sampling, which rank below the checkpoint's own."""
 
     # How weights run
     dtype: Annotated[
@@ -38,6 +44,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool, Meta(description="Run Python code that a model folder brings. Off unless you trust it.")
     ] = False
     adapter_path: Annotated[str | None, Meta(description="LoRA adapter to serve the model with.")] = None
+    adapter_dir: Annotated[
+        str | None, Meta(description="Folder of adapters that requests may name by their folders' names.")
+    ] = None
     adapters: Annotated[
         dict[str, str],
         Meta(description="Adapters that requests may name: name to folder.", extra=flag("--adapter")),
@@ -158,8 +167,14 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
 
     # KV quantisation and speculation
-    kv_bits: Annotated[
-        Literal[4, 8] | None, Meta(description="Bits of the KV cache's full-attention layers.")
+    kv_bits: Annotated[KvBits | None, Meta(description="Bits of the KV cache's full-attention layers.")] = (
+        None
+    )
+    kv_key_bits: Annotated[
+        KvBits | None, Meta(description="Bits of the keys, where they differ from `kv_bits`.")
+    ] = None
+    kv_value_bits: Annotated[
+        KvBits | None, Meta(description="Bits of the values, where they differ from `kv_bits`.")
     ] = None
     kv_group_size: Annotated[
         Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
@@ -206,3 +221,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
         1800.0
     )
+
+
+def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
+    """The bits of keys and of values in the KV cache, None for what is not quantised."""
+    return options.kv_key_bits or options.kv_bits, options.kv_value_bits or options.kv_bits

@@ -19,6 +19,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None  # served name; the catalog's id if not set
     kind: str | None = None
     preload: bool = True
+    listed: bool = True  # False: known to a profile, and named to nobody before it is on the disk
     options: ModelOptions = field(default_factory=ModelOptions)  # complete: the entry's over `model_defaults`
     given: tuple[str, ...] = ()  # names of options that the entry itself says, be it the ordinary value
 
@@ -39,6 +40,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_dirs: Annotated[
         tuple[str, ...], Meta(description="More folders to find models in.", extra=flag("--model-dir"))
     ] = ()
+    model_paths: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Folders inside which requests may name a model by its path.",
+            extra=flag("--model-root", hot=True),
+        ),
+    ] = ()
     aliases: Annotated[
         dict[str, str],
         Meta(description="Short names of models: name to model.", extra=flag("--alias", hot=True)),
@@ -53,6 +61,14 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             extra=HOT,
         ),
     ] = False
+    served_only: Annotated[
+        bool | None,
+        Meta(
+            description="Where models are named at the start, serve those alone and answer 404 for other names; "
+            "not set does so where callers without a key can reach the server.",
+            extra=HOT,
+        ),
+    ] = None
     offline: Annotated[bool, Meta(description="Never use the network.")] = False
     allow_downloads: Annotated[
         bool | None,
@@ -70,6 +86,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Memory and the pool
     max_models: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most models in memory.", extra=HOT)
+    ] = None
+    max_models_per_kind: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most models of one kind in memory.", extra=HOT)
     ] = None
     memory_percent: Annotated[
         float, Meta(gt=0, le=1, description="Share of the machine's memory for models.", extra=HOT)

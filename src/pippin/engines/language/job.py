@@ -6,7 +6,7 @@ from pippin.core.conversation import Tool
 from pippin.core.events import Accepted
 from pippin.core.requests import GenerationRequest
 from pippin.engines.language.constraints.grammar import CompiledGrammar
-from pippin.engines.language.vision.media import PromptMedia
+from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import ToolFormat
 
@@ -38,4 +38,4 @@ class LanguageJob:
     seed: int = 0  # the request's, or drawn when it was prepared; see `random_numbers.choice_seed`
     created: float = 0.0  # monotonic seconds
     key: bytes = b""  # of adapter and salt, for the prefix cache
-    media: PromptMedia | None = None
+    media: PromptMedia | WholePrompt | None = None

@@ -5,24 +5,26 @@ import os
 from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
 import mlx.nn as nn
 import msgspec
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
+from pippin.engines.cpu.sharing import open_blas_threads
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
 from pippin.engines.language.kv_cache.groups import CacheGroups
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
-from pippin.engines.language.kv_cache.probe import Batching, choose_batching
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
+from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import install
+from pippin.engines.language.model.lora import adapters_in, install
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
@@ -37,7 +39,8 @@ from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.model import VisionModel
-from pippin.engines.language.vision.trial import is_faithful, runs
+from pippin.engines.language.vision.trial import FAILURES, is_faithful, runs
+from pippin.engines.language.vision.whole import WholeEncoder, WholeModel, evaluated, text_prompt
 from pippin.engines.language.warm_prompts import warm
 
 log = logging.getLogger(__name__)
@@ -52,20 +55,45 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     trusted = options.trust_remote_code
     threads = spec.threads or os.cpu_count() or 1
     model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads)
-    if isinstance(model, VisionModel) and not runs(model):
-        log.warning(
-            "%s is served for text only: mlx-vlm's model does not run with these caches", spec.info.id
-        )
-        model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
+    if isinstance(model, VisionModel):
+        chosen = choose_way(model, preparer, spec.info.id)
+        if chosen is None:
+            log.warning("%s is served for text only: mlx-vlm's model does not run", spec.info.id)
+            model, _ = load_weights(spec.info, plan, progress, trust_remote_code=trusted, text_only=True)
+        else:
+            model = chosen
+    else:
+        preparer.try_media(lambda _: False)
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
-    is_right = partial(is_faithful, model) if isinstance(model, VisionModel) else lambda _: False
-    preparer.try_media(is_right)
+    engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
     return engine
+
+
+def choose_way(model: VisionModel, preparer: LanguagePreparer, name: str) -> VisionModel | WholeModel | None:
+    """How a model of mlx-vlm runs: in the engine's batches; or else one prompt at a time, computed whole; None where
+    it does not run at all. Tells the preparer which media it takes."""
+    in_batches = runs(model)
+    if in_batches and preparer.try_media(partial(is_faithful, model)):
+        return model
+    whole = WholeModel(model.inner)
+    if preparer.takes_whole_prompts(partial(evaluated, whole)):
+        log.warning("%s runs as mlx-vlm runs it, one request at a time: its media cannot be batched", name)
+        return whole
+    if in_batches:
+        return model
+    try:
+        evaluated(whole, text_prompt((1, 2, 3)))
+    except FAILURES as error:
+        log.info("a prompt of text fails: %s: %s", type(error).__name__, error)
+        preparer.try_media(lambda _: False)
+        return None
+    log.warning("%s runs as mlx-vlm runs it, one request at a time", name)
+    return whole
 
 
 def build_engine(
@@ -78,12 +106,17 @@ def build_engine(
     progress: LoadProgress = lambda done, total, message: None,
 ) -> LanguageEngine:
     """An engine around a loaded model."""
-    adapters = install(model, options.adapter_path, options.adapters)
+    spare = adapters_in(options.adapter_dir)
+    adapters = install(model, options.adapter_path, options.adapters, spare)
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
     # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
-    batching = choose_batching(model, options, steady if plan.slow_functions else unmarked)
-    if adapters.names and batching.shape is None:
+    mark_constant = steady if plan.slow_functions else unmarked
+    if isinstance(model, WholeModel):
+        batching = _whole_batching(model, options)
+    else:
+        batching = choose_batching(model, options, mark_constant)
+    if adapters.names and batching.shape is None and not batching.alone:
         message = (
             "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
         )
@@ -98,13 +131,13 @@ def build_engine(
         module=model,
         tokenizer=tokenizer,
         vocabulary=batching.vocabulary,
-        head=Head(model, batching.vocabulary),
+        head=Head(model, batching.vocabulary, narrows=not batching.alone),
         adapters=adapters,
         vision=_open_vision(model, options, plan),
         joins_prompts=batching.joint_prompts,
     )
     groups = CacheGroups(
-        batching.layout, batching.new_group, options.quantized_kv_start if options.kv_bits else 0
+        batching.layout, batching.new_group, options.quantized_kv_start if any(cache_bits(options)) else 0
     )
     engine = LanguageEngine(
         loaded,
@@ -119,13 +152,24 @@ def build_engine(
     return engine
 
 
+def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
+    """Raises `ServerError("load_failed")` for options that such a model cannot run with."""
+    if cache_bits(options) != (None, None):
+        message = "kv_bits cannot be used with this model: it runs as mlx-vlm runs it. Start without it."
+        raise ServerError("load_failed", message, "kv_bits")
+    prompt, cache = text_prompt((1, 2, 3)), model.make_cache()
+    vocabulary = model(mx.array(prompt.ids), cache, inputs=prompt).shape[-1]
+    mx.eval(arrays_of(cache))
+    return one_at_a_time(model, cache, vocabulary)
+
+
 def _limits(
     options: ModelOptions, plan: DevicePlan, batching: Batching, proposer: Proposer | None, memory: int
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
     return StepLimits(
-        max_sequences=options.max_num_seqs,
+        max_sequences=1 if batching.alone else options.max_num_seqs,
         queue_size=options.queue_size,
         prefill_chunk=plan.prefill_chunk,
         longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
@@ -140,7 +184,11 @@ def _limits(
     )
 
 
-def _open_vision(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> VisionEncoder | None:
+def _open_vision(
+    model: nn.Module, options: ModelOptions, plan: DevicePlan
+) -> VisionEncoder | WholeEncoder | None:
+    if isinstance(model, WholeModel):
+        return WholeEncoder()
     if not isinstance(model, VisionModel):
         return None
     return VisionEncoder(model, options.vision_cache_size, plan.memory_limit // FEATURES_SHARE)
@@ -157,7 +205,7 @@ def _open_prefixes(
     blocks = BlockLayout(layout, host_copy=copy_blocks if plan.writes_in_place else None)
     disk = None
     if options.cache_dir is not None and folder is not None:
-        bits = None if options.quantized_kv_start else options.kv_bits
+        bits = None if options.quantized_kv_start else _told(cache_bits(options))
         details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
         try:
             disk = DiskCache(
@@ -174,8 +222,13 @@ def _open_prefixes(
     return PrefixCache(tree, blocks, disk)
 
 
+def _told(bits: tuple[int | None, int | None]) -> str:
+    """Bits of keys and values as the disk's fingerprint has them: one number where they are alike."""
+    return str(bits[0]) if bits[0] == bits[1] else f"{bits[0]}/{bits[1]}"
+
+
 def _adapter_prints(options: ModelOptions) -> list[str]:
-    folders = {**options.adapters, "": options.adapter_path or ""}
+    folders = {**adapters_in(options.adapter_dir), **options.adapters, "": options.adapter_path or ""}
     return [
         f"{name} {fingerprint(Path(path).expanduser())}" for name, path in sorted(folders.items()) if path
     ]

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
@@ -13,18 +13,25 @@ from pippin.core.tasks import Generate, Task
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.step.engine import LanguageEngine
 
+WARM: Final = "warm prompt "
+"""The ids of these prompts begin with it; those of requests hold no blanks."""
+
 
 class JobPreparer(Protocol):
     def prepare(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]: ...
 
 
 def warm(engine: LanguageEngine, preparer: JobPreparer, model: str, path: Path) -> int:
-    """Compute and pin each prompt of the file; gives how many. Raises `ServerError("load_failed")`."""
+    """Compute and pin each prompt of the file; gives how many. Raises `ServerError("load_failed")`.
+
+    The engine keeps their jobs, to compute them again once they were cleared.
+    """
     requests = [_request(model, item, place) for place, item in enumerate(_read(path))]
     for place, request in enumerate(requests):
-        job = preparer.prepare(f"warm-{place}", Generate(request))
+        job = preparer.prepare(f"{WARM}{place}", Generate(request))
         if isinstance(job, LanguageJob):
-            engine.submit(replace(job, pins=(len(job.prompt),)))
+            engine.warm_jobs.append(replace(job, pins=(len(job.prompt),)))
+    engine.warm_again()
     while engine.busy:
         engine.step()
     return len(requests)

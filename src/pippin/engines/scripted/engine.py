@@ -138,6 +138,7 @@ class ScriptedEngine:
     def __init__(self, preparer: ScriptedPreparer, ballast: bytearray) -> None:
         self._preparer = preparer
         self._ballast = ballast
+        self._left: dict[int, bytearray] = {}  # by the rule's size
         self._waiting: deque[ScriptedJob] = deque()
         self._rows: dict[str, Row] = {}
         self._steps = 0
@@ -165,6 +166,9 @@ class ScriptedEngine:
             row = Row(self._waiting.popleft(), self._preparer)
             self._rows[row.job.id] = row
             self._prompt_tokens += row.job.accepted.prompt_tokens
+            left = row.job.rule.leaves_mb
+            if left and left not in self._left:
+                self._left[left] = _ballast(left)
             emissions += [(row.job.id, event) for event in row.begin()]
         now = time.monotonic()
         for request, row in list(self._rows.items()):
@@ -184,6 +188,7 @@ class ScriptedEngine:
         self._rows.clear()
         self._waiting.clear()
         self._ballast.clear()
+        self._left.clear()
 
     def stats(self) -> EngineStats:
         now = time.monotonic()
@@ -253,4 +258,12 @@ def open_engine(spec: WorkerSpec, preparer: ScriptedPreparer, progress: LoadProg
             raise RuntimeError("the script asked for an error while loading")
         case None:
             pass
-    return ScriptedEngine(preparer, bytearray(os.urandom(1 << 20) * script.ballast_mb))
+    return ScriptedEngine(preparer, _ballast(script.ballast_mb))
+
+
+def _ballast(size: int) -> bytearray:
+    """So many MiB of memory that is really taken, and no more than that on the way."""
+    ballast, piece = bytearray(size << 20), os.urandom(1 << 20)
+    for place in range(size):
+        ballast[place << 20 : (place + 1) << 20] = piece
+    return ballast

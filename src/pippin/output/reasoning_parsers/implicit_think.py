@@ -1,4 +1,4 @@
-"""Reasoning that begins with the answer itself and ends at `</think>`: DeepSeek R1 and its kin."""
+"""Reasoning that may begin with the answer itself and ends at `</think>`: DeepSeek R1 and its kin."""
 
 from pippin.output.reasoning_format import ReasoningFormat
 
@@ -7,6 +7,7 @@ FORMAT = ReasoningFormat(
     aliases=(
         "deepseek_r1",
         "qwen3_moe",
+        "qwen3_next",
         "qwen3_vl",
         "qwen3_5",
         "glm47_flash",

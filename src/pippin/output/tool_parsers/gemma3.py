@@ -56,5 +56,6 @@ FORMAT = ToolCode(
     openers=(FENCE,),
     history=History(write=write),
     signs=(("```tool_code",),),
+    architectures=frozenset({"gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
     priority=5,
 )

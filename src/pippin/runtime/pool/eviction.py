@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+from pippin.core.models import ModelKind
+
 
 @dataclass(frozen=True)
 class Resident:
     """A model in memory, as far as it matters to who leaves."""
 
     id: str
+    kind: ModelKind
     footprint: int  # bytes
     busy: bool  # requests hold it
     pinned: bool
@@ -16,20 +19,39 @@ class Resident:
 
 @dataclass(frozen=True)
 class Shortage:
-    """What is missing for a load: bytes of memory, and how many models there are too many."""
+    """What is missing for a load: bytes of memory, and how many models there are too many, in all and of its kind."""
 
     bytes: int
     models: int
+    kind: ModelKind
+    of_kind: int = 0
 
     def __bool__(self) -> bool:
-        return self.bytes > 0 or self.models > 0
+        return self.bytes > 0 or self.models > 0 or self.of_kind > 0
+
+    def met_by(self, leaving: list[Resident]) -> bool:
+        """Whether there is room once these are gone."""
+        return (
+            sum(each.footprint for each in leaving) >= self.bytes
+            and len(leaving) >= self.models
+            and sum(each.kind == self.kind for each in leaving) >= self.of_kind
+        )
 
 
-def shortage(residents: list[Resident], need: int, budget: int, most: int | None) -> Shortage:
-    """What a model of `need` bytes lacks beside the resident ones."""
+def shortage(
+    residents: list[Resident],
+    need: int,
+    kind: ModelKind,
+    budget: int,
+    most: int | None,
+    most_of_kind: int | None,
+) -> Shortage:
+    """What a model of `need` bytes and this kind lacks beside the resident ones."""
     used = sum(resident.footprint for resident in residents)
     models = 0 if most is None else len(residents) + 1 - most
-    return Shortage(bytes=max(0, used + need - budget), models=max(0, models))
+    same = sum(resident.kind == kind for resident in residents)
+    of_kind = 0 if most_of_kind is None else same + 1 - most_of_kind
+    return Shortage(max(0, used + need - budget), max(0, models), kind, max(0, of_kind))
 
 
 def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | None:
@@ -38,23 +60,19 @@ def victims(residents: list[Resident], missing: Shortage) -> list[Resident] | No
     None where even all unpinned ones would not do.
     """
     chosen: list[Resident] = []
-    freed = 0
     movable = [resident for resident in residents if not resident.pinned]
     for resident in sorted(movable, key=lambda each: (each.busy, each.last_used)):
-        if freed >= missing.bytes and len(chosen) >= missing.models:
+        if missing.met_by(chosen):
             break
         chosen.append(resident)
-        freed += resident.footprint
-    if freed < missing.bytes or len(chosen) < missing.models:
-        return None
-    return _without_needless(chosen, missing)
+    return _without_needless(chosen, missing) if missing.met_by(chosen) else None
 
 
 def _without_needless(chosen: list[Resident], missing: Shortage) -> list[Resident]:
-    """A large model chosen late may make earlier, smaller ones needless; busy ones are spared first."""
+    """A model chosen late may make earlier ones needless; busy ones are spared first."""
     kept = list(chosen)
     for resident in reversed(chosen):
         rest = [each for each in kept if each is not resident]
-        if sum(each.footprint for each in rest) >= missing.bytes and len(rest) >= missing.models:
+        if missing.met_by(rest):
             kept = rest
     return kept

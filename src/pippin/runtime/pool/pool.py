@@ -14,7 +14,7 @@ from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import EngineStats, ModelInfo, ModelState
+from pippin.core.models import EngineStats, ModelInfo, ModelKind, ModelState
 from pippin.runtime.pool.residency import CALLED_OFF, Residency
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.pool.state import Changes, Clock, Slot, SystemClock
@@ -148,11 +148,19 @@ class Pool:
         slot = self._slots.get(model)
         return slot.worker.info if slot is not None and slot.worker is not None else None
 
-    def last_loaded(self) -> str | None:
-        """The model that was loaded last, or another that still is loaded."""
-        loaded = [name for name, slot in self._slots.items() if slot.worker is not None]
-        last = self._residency.last_loaded
-        return last if last in loaded else next(reversed(loaded), None)
+    def last_loaded(self, kind: ModelKind | None = None) -> str | None:
+        """The model that was loaded last, of this kind where one is given; else one that is being loaded.
+
+        A scripted model is of every kind.
+        """
+        loaded = [
+            slot
+            for slot in list(
+                self._slots.values()
+            )  # which may grow meanwhile: names are also looked up in threads
+            if slot.worker is not None and (kind is None or slot.info.kind in (kind, "scripted"))
+        ]
+        return max(reversed(loaded), key=lambda slot: slot.loaded_at or 0.0).info.id if loaded else None
 
     async def stats(self, name: str) -> EngineStats:
         """A snapshot of a model's engine; zeros where it is not loaded."""

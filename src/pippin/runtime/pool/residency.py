@@ -183,7 +183,15 @@ class Admission:
                 )
 
     def _missing(self, slot: Slot) -> Shortage:
-        return shortage(self._residents(), slot.footprint, self._budget, self._options.max_models)
+        options = self._options
+        return shortage(
+            self._residents(),
+            slot.footprint,
+            slot.info.kind,
+            self._budget,
+            options.max_models,
+            options.max_models_per_kind,
+        )
 
     def _residents(self) -> list[Resident]:
         return [each.as_resident() for each in self._slots.values() if each.resident]
@@ -220,7 +228,6 @@ class Residency:
         self._clock = clock
         self._admission = Admission(options, memory, slots, changes, clock, self._prepare, self.unload)
         self._overuse = Overuse(slots, changes, clock, self.unload, self.ready)
-        self.last_loaded: str | None = None
 
     def adopt(self, options: ServerOptions, memory: int) -> None:
         self._options = options
@@ -330,7 +337,6 @@ class Residency:
         slot.loads += 1
         slot.restarts += slot.died
         slot.died, slot.error, slot.failures, slot.refuse_until = False, None, 0, 0.0
-        self.last_loaded = slot.info.id
         log.info("Loaded %s in %.1f s, %d MiB.", slot.info.id, seconds, slot.footprint >> 20)
         self.watch_idleness(slot)
         self._overuse.watch()

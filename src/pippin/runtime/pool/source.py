@@ -16,12 +16,24 @@ class ModelSource(Protocol):
 
     def models(self) -> list[ModelInfo]: ...
 
+    def missing(self) -> list[ModelInfo]:
+        """Those that the operator named and that are still to be downloaded."""
+        ...
+
     def resolve(self, name: str) -> ModelInfo:
         """The model that a name means. Raises `ServerError` for a name that is unknown or ambiguous."""
         ...
 
+    def knows(self, name: str) -> bool:
+        """Whether the name is that of a model which is here, or which the operator named."""
+        ...
+
     async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
         """As `resolve`; a model that is missing is downloaded first, if requests may cause that."""
+        ...
+
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        """Download what the model's options name beside it, if requests may cause that."""
         ...
 
     def remove(self, name: str) -> object:

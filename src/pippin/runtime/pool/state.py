@@ -158,7 +158,9 @@ class Slot:
         return self.worker.died.result() if self.worker is not None and self.worker.died.done() else None
 
     def as_resident(self) -> Resident:
-        return Resident(self.info.id, self.footprint, self.claims > 0, self.pinned, self.last_used)
+        return Resident(
+            self.info.id, self.info.kind, self.footprint, self.claims > 0, self.pinned, self.last_used
+        )
 
     def as_state(self) -> ModelState:
         return ModelState(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
@@ -43,8 +43,13 @@ def options(bits: int, **more: object) -> ModelOptions:
     return ModelOptions(kv_bits=bits, kv_group_size=32, cache_block_tokens=8, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize(
+    ("architecture", "bits"),
+    [
+        *((name, bits) for name in ("llama", "qwen3", "qwen3_moe") for bits in (4, 8)),
+        *(("llama", bits) for bits in (2, 3, 5, 6)),
+    ],
+)
 def test_a_batch_answers_as_a_quantised_cache_does_alone(
     folders: dict[str, Path], architecture: str, bits: int
 ) -> None:
@@ -57,6 +62,41 @@ def test_a_batch_answers_as_a_quantised_cache_does_alone(
         for answer in answers[name, 0]:
             assert (logits.max() - logits[answer]).item() < 1e-3
             logits = bench.model(mx.array([[answer]]), cache=cache)[0, -1]
+
+
+class Rounded(KVCache):  # type: ignore[misc]
+    """mlx-lm's cache, whose keys and values are rounded as they come."""
+
+    key_bits, value_bits = 8, 4
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        both = ((keys, self.key_bits), (values, self.value_bits))
+        rounded = (mx.dequantize(*mx.quantize(array, 32, bits), 32, bits) for array, bits in both)
+        found: tuple[mx.array, mx.array] = super().update_and_fetch(*rounded)
+        return found
+
+
+def test_keys_and_values_may_have_different_bits(folders: dict[str, Path]) -> None:
+    given = ModelOptions(
+        kv_bits=8, kv_value_bits=4, kv_group_size=32, cache_block_tokens=8, prefix_cache=False
+    )
+    bench = Bench(folders["llama"], given)
+    answers, _ = run_all(bench, PROMPTS)
+    for name, (prompt, _) in PROMPTS.items():
+        made = make_prompt_cache(bench.model)
+        logits = bench.model(mx.array([prompt]), cache=made)[0, -1]
+        cache = [Rounded() for _ in made]
+        for layer, plain in zip(cache, made, strict=True):
+            layer.update_and_fetch(plain.keys[..., : plain.offset, :], plain.values[..., : plain.offset, :])
+        for answer in answers[name, 0]:
+            assert (logits.max() - logits[answer]).item() < 1e-3
+            logits = bench.model(mx.array([[answer]]), cache=cache)[0, -1]
+
+
+def test_bits_of_one_of_both_are_refused_by_name(folders: dict[str, Path]) -> None:
+    with pytest.raises(ServerError, match="Give kv_value_bits too") as caught:
+        Bench(folders["llama"], ModelOptions(kv_key_bits=4, kv_group_size=32))
+    assert caught.value.report.param == "kv_value_bits"
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])

@@ -6,7 +6,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_adapters, load_model
 
 from pippin.config.options.model import ModelOptions
@@ -165,3 +167,59 @@ def test_adapters_of_experts_are_refused_by_name(tmp_path: Path) -> None:
     mx.save_safetensors(str(folder / "adapters.safetensors"), pair)
     with pytest.raises(ServerError, match=r"switch_mlp.*plain linear layer"):
         Bench(base, ModelOptions(adapters={"bad": str(folder)}))
+
+
+def trained(base: Path, folder: Path, keys: list[str], kind: str = "lora") -> Path:
+    """An adapter as mlx-lm writes it after training, with random matrices."""
+    folder.mkdir(parents=True)
+    model, _ = load_model(base)
+    parameters = {"rank": 4, "scale": 0.5, "dropout": 0.0, "keys": keys}
+    linear_to_lora_layers(model, 2, parameters, use_dora=kind == "dora")
+    mx.random.seed(3)
+    weights = {
+        name: array + 0.1 * mx.random.normal(array.shape)
+        for name, array in tree_flatten(model.parameters())
+        if name.rsplit(".", 1)[-1] in ("lora_a", "lora_b", "m")
+    }
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    settings = {"fine_tune_type": kind, "num_layers": 2, "lora_parameters": parameters}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "kind"),
+    [
+        ("llama", list(LAYERS), "dora"),
+        ("qwen3_moe", ["mlp.switch_mlp.gate_proj", "self_attn.q_proj"], "lora"),
+    ],
+)
+def test_what_rows_cannot_choose_is_served_as_the_only_adapter(
+    tmp_path: Path, family: str, keys: list[str], kind: str
+) -> None:
+    base = tiny_model(family, tmp_path / family)
+    folder = str(trained(base, tmp_path / "adapter", keys, kind))
+    answers, _ = run_all(Bench(base, ModelOptions(adapter_path=folder)), {"a": (PROMPT, 12)})
+    judge(base, folder, answers["a", 0])
+    plain, _ = run_all(Bench(base, ModelOptions()), {"a": (PROMPT, 12)})
+    assert plain != answers
+    with pytest.raises(ServerError, match=r"only LoRA|plain linear"):
+        Bench(base, ModelOptions(adapters={"mixed": folder}))
+
+
+def test_requests_may_name_a_folder_that_the_operator_gave(base: Path, adapters: dict[str, str]) -> None:
+    bench = Bench(base, ModelOptions(adapter_path=adapters["one"], adapters={"two": adapters["two"]}))
+    index = bench.engine.lifecycle._model.adapters.index
+    assert (index(adapters["one"]), index("two"), index(adapters["two"])) == (1, 2, 2)
+    with pytest.raises(ServerError, match="There is no adapter"):
+        index("/etc")
+
+
+def test_a_folder_of_adapters_offers_those_that_fit(base: Path, tmp_path: Path) -> None:
+    adapter(tmp_path / "fits", 4, 1)
+    adapter(tmp_path / "dora", 4, 1, fine_tune_type="dora")
+    (tmp_path / "notes").mkdir()
+    bench = Bench(base, ModelOptions(adapter_dir=str(tmp_path)))
+    assert bench.engine.lifecycle._model.adapters.names == ("fits",)
+    with pytest.raises(ServerError, match="adapter_dir"):
+        Bench(base, ModelOptions(adapter_dir=str(tmp_path / "none")))

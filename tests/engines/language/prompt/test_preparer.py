@@ -247,6 +247,17 @@ def test_thinking_is_switched_through_the_template():
     assert (budgeted.thinking_budget, budgeted.thinking_end) == (5, (PLAIN.tokenizer.single("</think>"),))
 
 
+def test_a_parser_for_thinkers_waits_for_the_end_of_a_thought_only_where_the_template_knows_one():
+    user = say("user", "Q")
+    ordinary = job_of(preparer(reasoning_parser="qwen3_moe"), chat(user))
+    assert ordinary.reasoning_format is not None
+    assert not ordinary.reasoning_format.implicit
+    thinker = preparer(CHATML + "{# </think> #}", reasoning_parser="qwen3_moe")
+    assert job_of(thinker, chat(user)).reasoning_format.implicit
+    closing = CHATML + "{% if add_generation_prompt %}<think>\n\n</think>\n\n{% endif %}"
+    assert not job_of(preparer(closing, reasoning_parser="qwen3_moe"), chat(user)).reasoning_format.implicit
+
+
 def test_an_assistants_last_words_are_continued():
     request = chat(say("user", "Q"), say("assistant", "The answer "), continue_final=True)
     assert text_of(PLAIN, request).endswith("<|im_start|>assistant\nThe answer ")

@@ -100,7 +100,11 @@ def test_a_cancelled_request_leaves_nothing_and_says_nothing(bench: Bench) -> No
 def test_a_long_prompt_tells_of_its_progress(bench: Bench) -> None:
     found = [event for _, event in events_of(bench, bench.job("a", PROMPT, 1)) if isinstance(event, Progress)]
     assert [event.done for event in found] == [32, 64, 100]
-    assert all(event.total == 100 for event in found)
+    assert all((event.total, event.cached) == (100, 0) for event in found)
+    passed = [event.seconds for event in found]
+    assert 0 < passed[0] <= passed[1] <= passed[2]
+    again = [event for _, event in events_of(bench, bench.job("b", PROMPT, 1)) if isinstance(event, Progress)]
+    assert [(event.done, event.total, event.cached) for event in again] == [(100, 100, 96)]
 
 
 def test_chunks_are_bounded_by_what_they_attend_to(folder: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_family_whose_text_changes_beside_pictures_is_served_without(
     monkeypatch.setattr(bench.model.inner, "get_input_embeddings", changed)
     bench.preparer.try_media(partial(is_faithful, bench.model))
     assert not bench.preparer.info.capabilities.images
-    assert "is served without image" in caplog.text
+    assert "takes no image in its batches" in caplog.text
     with pytest.raises(ServerError, match="takes no image"):
         bench.job("a", picture(20, 20), "?")
     assert bench.run(bench.job("b", "Only text"))[0]["b"]
@@ -92,7 +92,7 @@ def test_a_model_that_does_not_take_the_engines_caches_is_told_apart(
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("vision_tower", "served without image"), ("vision_tower.merger.norm", "served for text only")],
+    [("vision_tower", "takes no image in its batches"), ("vision_tower.merger.norm", "served for text only")],
 )
 def test_weights_without_towers_are_served_for_text(
     missing: str, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

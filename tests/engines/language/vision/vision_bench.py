@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from pippin.core.requests import GenerationRequest, Sampling
 from pippin.core.tasks import Generate
 from pippin.engines.device import DevicePlan
 from pippin.engines.language.job import LanguageJob
-from pippin.engines.language.loading import build_engine
+from pippin.engines.language.loading import build_engine, choose_way
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.vision.trial import is_faithful
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
@@ -36,8 +34,8 @@ class VisionBench:
         self.plan = plan
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
-        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
-        self.preparer.try_media(partial(is_faithful, self.model))
+        loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
+        self.model: Any = choose_way(loaded, self.preparer, "tiny")
         self.engine = self.new_engine()
 
     def new_engine(self) -> LanguageEngine:
@@ -86,9 +84,12 @@ class VisionBench:
     ) -> list[int]:
         """What mlx-vlm generates for one message of the user, pictures and sound first."""
         from mlx_vlm.generate import stream_generate
-        from mlx_vlm.utils import load_processor
+        from mlx_vlm.utils import load_image_processor, load_processor
 
         processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
+        # As its `load` does.
+        if (own := load_image_processor(self.folder, trust_remote_code=False)) is not None:
+            processor.image_processor = own
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
         if sound is not None:
             content = [{"type": "audio"}, *content]

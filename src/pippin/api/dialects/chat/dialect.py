@@ -19,7 +19,7 @@ from pippin.api.dialects.shared.engine_fields import (
     with_media_options,
 )
 from pippin.api.dialects.shared.fields import Contract, invalid, unsupported
-from pippin.api.dialects.shared.media import GivenDetail, image_of, source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import GivenDetail, image_of, sound_of, source_of_url
 from pippin.api.dialects.shared.openai import OpenAIErrors
 from pippin.core.conversation import (
     Audio,
@@ -91,7 +91,7 @@ class AudioData(Struct, kw_only=True):
 
 
 class InputAudioPart(Marked, tag_field="type", tag="input_audio", kw_only=True):
-    input_audio: AudioData
+    input_audio: AudioData | str
 
 
 class MediaUrl(Struct, kw_only=True):
@@ -310,9 +310,9 @@ def _part_of(part: ContentPart, at: str) -> Part:
                 raise unsupported(f"{at}.file_id", "give the image as `image_url`, by address or as `data:`.")
             return _image_of(address, detail, f"{at}.image_url")
         case InputAudioPart(input_audio=audio):
-            if audio.data[:5].lower() in ("data:", "http:", "https"):
-                return Audio(source_of_url(audio.data, f"{at}.input_audio.data"), audio.format)
-            return Audio(source_of_base64(audio.data, f"{at}.input_audio.data"), audio.format)
+            if isinstance(audio, str):
+                return sound_of(audio, None, f"{at}.input_audio")
+            return sound_of(audio.data, audio.format, f"{at}.input_audio.data")
         case AudioUrlPart(audio_url=address):
             return Audio(source_of_url(_url_of(address), f"{at}.audio_url"))
         case VideoPart(video=address) | VideoUrlPart(video_url=address) | InputVideoPart(video_url=address):

@@ -98,7 +98,7 @@ class ChatEncoder(ChunkEncoder):
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         super().start(accepted)
-        return self._prompt_progress(Progress(0, self._prompt_tokens))
+        return b""
 
     def event(self, event: Event, request: int = 0) -> bytes:
         match event:
@@ -192,7 +192,9 @@ class ChatEncoder(ChunkEncoder):
         )
 
     def _prompt_progress(self, progress: Progress) -> bytes:
-        return self._progress(b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
+        # llama.cpp has the role in each of these deltas. OpenAI's SDKs join the texts of deltas, and would make
+        # "assistantassistant" of it.
+        return self._progress(0, b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}', progress)
 
     def _chunk(self, choice: int, delta: bytes) -> bytes:
         body = b'{"index":%d,"delta":{%b},"logprobs":null,"finish_reason":null}' % (choice, delta)

@@ -21,7 +21,7 @@ from pippin.api.dialects.shared.openai import (
     usage_body,
 )
 from pippin.core.completion import CompletedChoice, Completion
-from pippin.core.events import Accepted, Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
+from pippin.core.events import Event, Finished, FinishReason, PartDelta, Progress, PromptEcho, Token
 
 _encode = msgspec.json.encode
 
@@ -108,13 +108,6 @@ class CompletionsEncoder(ChunkEncoder):
         self._run = run
         self._writers = [LogprobWriter() for _ in range(answers)]
 
-    def start(self, accepted: Sequence[Accepted]) -> bytes:
-        super().start(accepted)
-        return b"".join(
-            self._prompt_progress(Progress(0, each.prompt_tokens), request)
-            for request, each in enumerate(accepted)
-        )
-
     def event(self, event: Event, request: int = 0) -> bytes:
         first = request * self._shape.n
         match event:
@@ -156,7 +149,7 @@ class CompletionsEncoder(ChunkEncoder):
 
     def _prompt_progress(self, progress: Progress, request: int) -> bytes:
         choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null}' % (request * self._shape.n)
-        return self._progress(choice, progress)
+        return self._progress(request, choice, progress)
 
     def _chunk(
         self, index: int, text: str, tokens: tuple[Token, ...], reason: FinishReason | None = None

@@ -252,17 +252,18 @@ def _output_format(fields: MessagesBody) -> OutputFormat | None:
 
 
 def _thinking(fields: MessagesBody) -> Thinking:
-    """`thinking` as Anthropic has it, where leaving it out means none; the replaced servers' fields win."""
+    """`thinking` as Anthropic has it, where leaving it out means none unless the operator says otherwise; the replaced
+    servers' fields win."""
     asked = thinking_of(fields)
     spec, config = fields.thinking, fields.output_config
     enabled = asked.enabled
-    if enabled is None:
-        enabled = spec is not None and spec.type != "disabled"
+    if enabled is None and spec is not None:
+        enabled = spec.type != "disabled"
     budget = asked.budget
     if budget is None and spec is not None and spec.type != "disabled":
         budget = spec.budget_tokens
     effort = asked.effort or (config.effort if config is not None else None)
-    return msgspec.structs.replace(asked, enabled=enabled, budget=budget, effort=effort)
+    return msgspec.structs.replace(asked, enabled=enabled, off_by_default=True, budget=budget, effort=effort)
 
 
 def _thinking_shown(fields: MessagesBody) -> ThinkingShown:

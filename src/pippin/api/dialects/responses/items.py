@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from pippin.api.dialects.responses.tools import custom_arguments, flat_name
 from pippin.api.dialects.shared.fields import convert, invalid, unsupported
-from pippin.api.dialects.shared.media import GivenDetail, image_of, source_of_base64, source_of_url
+from pippin.api.dialects.shared.media import GivenDetail, image_of, sound_of, source_of_url
 from pippin.api.dialects.shared.sealed_text import unseal
 from pippin.core.conversation import (
     Audio,
@@ -47,11 +47,22 @@ class GivenAudio(Struct, kw_only=True):
 
 
 class AudioContent(Struct, kw_only=True):
-    input_audio: GivenAudio
+    input_audio: GivenAudio | str
 
 
-class VideoContent(Struct, kw_only=True):
-    video_url: str
+class MediaUrl(Struct, kw_only=True):
+    url: str
+    detail: GivenDetail | None = None
+
+
+class ChatMedia(Struct, kw_only=True):
+    """A part of media as Chat Completions has it, which mlx-vlm takes here too."""
+
+    image_url: MediaUrl | str | None = None
+    audio_url: MediaUrl | str | None = None
+    video_url: MediaUrl | str | None = None
+    video: MediaUrl | str | None = None
+    detail: GivenDetail | None = None
 
 
 class FileContent(Struct, kw_only=True):
@@ -79,10 +90,11 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
             return _image(convert(part, ImageContent, param), param)
         case "input_audio":
             audio = convert(part, AudioContent, param).input_audio
-            return Audio(source_of_base64(audio.data, f"{param}.input_audio.data"), audio.format)
-        case "input_video":
-            video = convert(part, VideoContent, param)
-            return Video(source_of_url(video.video_url, f"{param}.video_url"))
+            if isinstance(audio, str):
+                return sound_of(audio, None, f"{param}.input_audio")
+            return sound_of(audio.data, audio.format, f"{param}.input_audio.data")
+        case "image_url" | "audio_url" | "video_url" | "video" | "input_video" as kind:
+            return _chat_media(kind, convert(part, ChatMedia, param), param)
         case "input_file":
             return _file(convert(part, FileContent, param), param)
         case str():
@@ -91,6 +103,23 @@ def _part_of(part: dict[str, Any], param: str) -> Part:
             )
         case _:
             raise invalid(f"{param}.type", "is required, and must be a string.")
+
+
+def _chat_media(kind: str, given: ChatMedia, param: str) -> Part:
+    name = "video_url" if kind == "input_video" else kind
+    address: MediaUrl | str | None = getattr(given, name)
+    param = f"{param}.{name}"
+    if address is None:
+        raise invalid(param, "is required.")
+    url = address if isinstance(address, str) else address.url
+    match name:
+        case "image_url":
+            own = None if isinstance(address, str) else address.detail
+            return image_of(url, own or given.detail, param)
+        case "audio_url":
+            return Audio(source_of_url(url, param))
+        case _:
+            return Video(source_of_url(url, param))
 
 
 def _image(image: ImageContent, param: str) -> Image:
@@ -126,8 +155,24 @@ Content = str | list[dict[str, Any]]
 
 
 class MessageItem(Struct, kw_only=True):
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Content
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    content: Content | None = None
+    tool_calls: list[dict[str, Any]] | None = None  # this and the next as Chat Completions has them
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class ChatFunction(Struct, kw_only=True):
+    name: str
+    arguments: str | None = None
+
+
+class ChatCall(Struct, kw_only=True):
+    """A call in the history of a chat."""
+
+    function: ChatFunction
+    id: str | None = None
 
 
 class ReasoningItem(Struct, kw_only=True):
@@ -262,11 +307,28 @@ class ItemsReader:
                 raise invalid(f"{param}.type", "must be a string.")
 
     def _message(self, item: MessageItem, param: str) -> None:
-        parts, pin = parts_of(item.content, f"{param}.content")
-        if item.role == "assistant":
-            self._turn += parts
-        else:
-            self._say(item.role, parts, pin)
+        match item.role:
+            case "assistant":
+                self._assistant(item, param)
+            case "tool":
+                if not item.tool_call_id:
+                    raise invalid(f"{param}.tool_call_id", "is required.")
+                self._output("tool", CallOutput(output=item.content or "", call_id=item.tool_call_id), param)
+            case _:
+                if item.content is None:
+                    raise invalid(f"{param}.content", "must be a string or a list of parts.")
+                self._say(item.role, *parts_of(item.content, f"{param}.content"))
+
+    def _assistant(self, item: MessageItem, param: str) -> None:
+        if item.content is None and not item.tool_calls:
+            raise invalid(f"{param}.content", "is required unless `tool_calls` is given.")
+        if thought := item.reasoning_content or item.reasoning:
+            self._turn.append(Reasoning(thought))
+        if item.content is not None:
+            self._turn += parts_of(item.content, f"{param}.content")[0]
+        for number, given in enumerate(item.tool_calls or ()):
+            call = convert(given, ChatCall, f"{param}.tool_calls[{number}]")
+            self._called(call.id or call.function.name, call.function.name, call.function.arguments or "{}")
 
     def _reference(self, item: Item, param: str) -> None:
         wanted = convert(item, ItemReference, param).id

@@ -1,13 +1,16 @@
 """Reads the images, sounds and videos of a conversation, as bodies have them."""
 
 import base64
+import re
 from typing import Final, Literal
 
 from pippin.api.dialects.shared.fields import invalid
-from pippin.core.conversation import Image, Inline, MediaSource, Url
+from pippin.core.conversation import Audio, Image, Inline, MediaSource, Url
 
 GivenDetail = Literal["auto", "low", "high", "original"]
 MAX_URL = 8192
+PATH: Final = re.compile(r"[^\n]{1,4096}\.[A-Za-z0-9]{2,5}")
+"""A name with an ending: a dot is no letter of base64."""
 SLICE: Final = 1 << 20  # characters
 
 
@@ -27,6 +30,19 @@ def source_of_url(url: str, param: str) -> MediaSource:
 def image_of(url: str, detail: GivenDetail | None, param: str) -> Image:
     """The image at an address. `original` is served as `high`, the finest detail that a processor knows."""
     return Image(source_of_url(url, param), "high" if detail == "original" else detail or "auto")
+
+
+def sound_of(text: str, format: str | None, param: str) -> Audio:
+    """The sound that a text stands for: base64, a `data:` or http(s) address, or the path of a file.
+
+    A path is one by its first characters (`/`, `./`, `~/`), or by a short ending, which base64 can't have.
+    """
+    head = text[:8].lower()
+    is_address = head.startswith(("data:", "http:", "https:", "file:", "./", "../", "~/"))
+    is_path = len(text) <= MAX_URL and (PATH.fullmatch(text) is not None)
+    if is_address or is_path:
+        return Audio(source_of_url(text, param), format)
+    return Audio(source_of_base64(text, param), format)
 
 
 def source_of_base64(payload: str, param: str, mime: str | None = None) -> Inline:

@@ -2,7 +2,6 @@
 probabilities, errors, usage, timings, and chunks of a stream. Its other APIs take from it what they have alike.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
@@ -409,12 +408,38 @@ class ChunkHead(Struct, kw_only=True):
 
 
 class PromptProgress(Struct, kw_only=True):
-    """How far a prompt is, in tokens, as llama.cpp tells it for `return_progress`."""
+    """How far a prompt is, in tokens, as llama.cpp's server tells it for `return_progress`."""
 
     total: int
     cache: int  # of `processed`: found in the prefix cache
     processed: int
-    time_ms: int  # since the prompt was accepted
+    time_ms: int  # since work on the prompt began
+
+
+class PromptReports:
+    """What a stream tells of one prompt, in the order that llama.cpp's clients rely on: the first report has what the
+    prefix cache had, `cache` and `total` stay as they are, `processed` grows with each, and the last one has all."""
+
+    def __init__(self) -> None:
+        self._cached: int | None = None  # until the first
+        self._processed = 0
+
+    def after(self, progress: Progress) -> list[PromptProgress]:
+        """The reports that an event is worth: two, if it is the first and comes after a chunk; none, where a prompt
+        that was preempted is computed again."""
+        told = []
+        if self._cached is None:
+            self._cached = self._processed = progress.cached
+            told.append(self._report(progress.total, 0.0))
+        if progress.done > self._processed:
+            self._processed = progress.done
+            told.append(self._report(progress.total, progress.seconds))
+        return told
+
+    def _report(self, total: int, seconds: float) -> PromptProgress:
+        return PromptProgress(
+            total=total, cache=self._cached or 0, processed=self._processed, time_ms=round(seconds * 1000)
+        )
 
 
 class ChunkEncoder:
@@ -433,11 +458,10 @@ class ChunkEncoder:
         self._completed = [0] * choices  # completion tokens so far
         self._finished: list[list[Finished]] = [[] for _ in range(requests)]
         self._failed = False
-        self._started = 0.0
+        self._reports = [PromptReports() for _ in range(requests)]
 
     def start(self, accepted: Sequence[Accepted]) -> bytes:
         self._prompt_tokens = sum(each.prompt_tokens for each in accepted)
-        self._started = time.monotonic()
         return b""
 
     def keep_alive(self) -> bytes:
@@ -454,18 +478,14 @@ class ChunkEncoder:
         timings = _encode(timings_body(self._finished[0]))
         return self._head + b'],"usage":' + usage + b',"timings":' + timings + b"}\n\n" + DONE
 
-    def _progress(self, choice: bytes, progress: Progress) -> bytes:
-        """A chunk that tells how far the prompt of a choice is, where the client wants to know."""
+    def _progress(self, request: int, choice: bytes, progress: Progress) -> bytes:
+        """Chunks that tell how far a request's prompt is, where the client wants to know; `choice` is an empty one."""
         if not self._stream.progress:
             return b""
-        told = PromptProgress(
-            total=progress.total,
-            cache=progress.cached,
-            processed=progress.done,
-            time_ms=round((time.monotonic() - self._started) * 1000),
+        head = self._head + choice + self._tail_of_chunk().removesuffix(b"}\n\n") + b',"prompt_progress":'
+        return b"".join(
+            head + _encode(report) + b"}\n\n" for report in self._reports[request].after(progress)
         )
-        tail = self._tail_of_chunk().removesuffix(b"}\n\n")
-        return self._head + choice + tail + b',"prompt_progress":' + _encode(told) + b"}\n\n"
 
     def _tail_of_chunk(self) -> bytes:
         if not self._stream.continuous_usage:

@@ -8,7 +8,7 @@ import { Plot } from "./plot.js";
 const PAUSE = 1000; // milliseconds between two looks
 const GIB = 2 ** 30;
 
-const PHASES = { prefill: "reads the prompt", decode: "answers", waiting: "waits" };
+const PHASES = { queued: "waits", prefill: "reads the prompt", generation: "answers" };
 
 /** Begin. What it gives looks each second until the part is left. */
 export function startNow(place) {

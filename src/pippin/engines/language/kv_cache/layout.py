@@ -79,9 +79,13 @@ class UnknownKind(CacheKind):
 
     serves = ()
     bytes: int
+    token_bytes: int = 0
 
     @classmethod
     def of(cls, cache: Any) -> Self:
+        keys, values = getattr(cache, "keys", None), getattr(cache, "values", None)
+        if isinstance(keys, mx.array) and isinstance(values, mx.array) and keys.ndim == 4:
+            return cls(0, (keys.nbytes + values.nbytes) // max(keys.shape[2], 1))
         return cls(sum(array.nbytes for array in arrays_of([cache])))
 
     @property
@@ -89,10 +93,10 @@ class UnknownKind(CacheKind):
         return False
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
-        return self.bytes
+        return self.bytes + self.token_bytes * capacity
 
     def prompt_bytes(self, capacity: int, chunk: int) -> int:
-        return self.bytes
+        return self.bytes + self.token_bytes * capacity
 
     def batched(self, slots: SlotTable) -> BatchedCache:
         raise NotImplementedError
@@ -112,9 +116,10 @@ class CacheLayout:
         known = find_kinds()
         return cls(model, [known.get(type(leaf), UnknownKind).of(leaf) for leaf in leaves(cache)])
 
-    def quantized(self, bits: int, group_size: int) -> "CacheLayout":
+    def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
         """As this one, with what can be in few bits."""
-        return CacheLayout(self._model, [kind.quantized(bits, group_size) for kind in self.kinds])
+        kinds = [kind.quantized(key_bits, value_bits, group_size) for kind in self.kinds]
+        return CacheLayout(self._model, kinds)
 
     @property
     def batches(self) -> bool:

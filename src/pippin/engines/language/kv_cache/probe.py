@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 import mlx.nn as nn
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import ModelOptions, cache_bits
 from pippin.core.errors import ServerError
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, batched_groups
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 PROBE_LENGTHS = (5, 3)  # tokens of two sequences of different length
 TOLERANCE = {mx.float32: 0.02}  # of the largest logit: far above rounding, far below a wrong answer
 TOLERANCE_OF_HALVES = 0.25  # of float16 and bfloat16, where a mixture may choose other experts too
-QUANTIZED_TOLERANCE = {8: 0.1, 4: 0.6}
+QUANTIZED_TOLERANCE = {8: 0.1, 6: 0.25, 5: 0.4, 4: 0.6, 3: 1.0, 2: 2.0}
+"""The same by the bits of keys or values, whichever are fewer: random weights suffer more than trained ones."""
 FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError)  # what a model raises in a batch
 
 
@@ -39,6 +40,7 @@ class Batching:
     shape: BatchShape | None  # None: sequences run one at a time
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
+    alone: bool = False  # a sequence must end before the next prompt begins
 
     @property
     def can_rewind(self) -> bool:
@@ -58,6 +60,7 @@ def choose_batching(
     """`mark_constant` is the device's, see `SlotTable`. Raises `ServerError("load_failed")` if the model does not run,
     or cannot run as the options ask."""
     started = time.monotonic()
+    quantizes = cache_bits(options) != (None, None)
     try:
         prompts = [probe_prompt(model, length) for length in PROBE_LENGTHS]
         alone = mx.concatenate(
@@ -71,9 +74,9 @@ def choose_batching(
     layout = CacheLayout.learn(model, prompts[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
     bare = BatchShape(layout=layout, slack=slack, mark_constant=mark_constant)
-    plain = _plain(model, bare, prompts, alone, may_be_in_slots=options.kv_bits is None)
+    plain = _plain(model, bare, prompts, alone, may_be_in_slots=not quantizes)
     if plain is None:
-        if options.kv_bits is not None:
+        if quantizes:
             raise _no_quantization("its caches are of a kind of their own")
         log.warning(
             "sequences of this model run one at a time and prompts are not cached: its caches cannot be batched"
@@ -86,9 +89,9 @@ def choose_batching(
             slack=sizes.CAPACITY_STEP,
             slot_bytes=layout.prompt_bytes,
         )
-    shape = plain if options.kv_bits is None else _quantized(model, plain, options, prompts, alone)
+    shape = _quantized(model, plain, options, prompts, alone) if quantizes else plain
     log.info("warm-up took %.2f s", time.monotonic() - started)
-    plain_below = options.quantized_kv_start if options.kv_bits is not None else 0
+    plain_below = options.quantized_kv_start if quantizes else 0
     most_plain = rounded(plain_below + slack)
 
     def either(capacity: int) -> int:
@@ -102,6 +105,21 @@ def choose_batching(
         shape=shape,
         slack=slack,
         slot_bytes=either if plain_below else shape.slot_bytes,
+    )
+
+
+def one_at_a_time(model: nn.Module, cache: PromptCache, vocabulary: int) -> Batching:
+    """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
+    its prompt, and the next begins after its end."""
+    layout = CacheLayout.learn(model, cache)
+    return Batching(
+        new_group=lambda _: SoloGroup(model, layout, shares=True),
+        vocabulary=vocabulary,
+        layout=layout,
+        shape=None,
+        slack=sizes.CAPACITY_STEP,
+        slot_bytes=layout.prompt_bytes,
+        alone=True,
     )
 
 
@@ -128,7 +146,11 @@ def tolerance(dtype: mx.Dtype) -> float:
 def _quantized(
     model: nn.Module, plain: BatchShape, options: ModelOptions, prompts: list[PromptCache], alone: mx.array
 ) -> BatchShape:
-    assert options.kv_bits is not None
+    key_bits, value_bits = cache_bits(options)
+    if key_bits is None or value_bits is None:
+        missing = "kv_key_bits" if key_bits is None else "kv_value_bits"
+        message = f"Give {missing} too, or kv_bits for both: keys and values are quantised together."
+        raise ServerError("load_failed", message, missing)
     head_sizes = {size for kind in plain.layout.kinds for size in kind.quantized_sizes}
     if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
@@ -139,8 +161,8 @@ def _quantized(
             f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
             "kv_group_size",
         )
-    shape = replace(plain, layout=plain.layout.quantized(options.kv_bits, options.kv_group_size))
-    if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[options.kv_bits]):
+    shape = replace(plain, layout=plain.layout.quantized(key_bits, value_bits, options.kv_group_size))
+    if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[min(key_bits, value_bits)]):
         raise _no_quantization(
             "its attention does not take quantised keys (attention sinks, for one, do not)"
         )

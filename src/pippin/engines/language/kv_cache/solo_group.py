@@ -13,9 +13,11 @@ from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotReques
 class SoloGroup:
     """A `SlotGroup` of caches as the model makes them."""
 
-    def __init__(self, model: nn.Module, layout: CacheLayout) -> None:
+    def __init__(self, model: nn.Module, layout: CacheLayout, *, shares: bool = False) -> None:
+        """`shares`: a prompt's cache goes on as its sequence's. Then prompts have one sequence each."""
         self._model = model
         self._layout = layout
+        self._shares = shares
         self._slots: list[Slot | None] = []
         self._caches: list[PromptCache | None] = []  # None for a slot that is free, or reserved
         self._lengths: list[int] = []
@@ -52,7 +54,7 @@ class SoloGroup:
 
     def join(self, slot: Slot, cache: PromptCache, shift: int) -> None:
         index = slot.index
-        self._caches[index] = copied(cache)
+        self._caches[index] = cache if self._shares else copied(cache)
         self._lengths[index], self._shifts[index] = slot.request.length, shift
 
     def leave(self, slot: Slot) -> None:

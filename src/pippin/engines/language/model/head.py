@@ -21,8 +21,12 @@ class Head:
     the last token of a prompt has to be computed by itself.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, *, narrows: bool = True) -> None:
+        """`narrows`: false for a model that gives the logits of the last position alone."""
         self._positions: mx.array | None = None
+        self.works = not narrows
+        if not narrows:
+            return
         for path, module in model.named_modules():
             if path.rsplit(".", 1)[-1] == HEAD:
                 self._narrow(module, "__call__")

@@ -1,11 +1,15 @@
 """LoRA adapters of one base model, chosen for each sequence of a batch: low-rank additions to linear layers.
 
 The matrices of all adapters are stacked, with ranks padded with zeros, and each sequence multiplies with its own.
-Index 0 is the model without an adapter. Files of mlx-lm and of PEFT are read.
+Index 0 is the model without an adapter. Files of mlx-lm, mlx-vlm and PEFT are read.
+
+Whatever else the libraries can apply (DoRA, adapters of embeddings and experts, full fine-tunes) becomes part of the
+model, where it is the only adapter.
 """
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,8 @@ import mlx.nn as nn
 
 from pippin.core.errors import ServerError
 
+log = logging.getLogger(__name__)
+
 OWN = "adapter_path"
 """The name of the adapter for all requests that name none: the option that gives its folder."""
 
@@ -22,14 +28,20 @@ OWN = "adapter_path"
 class Adapters:
     """The adapters of a model, and the one that each sequence of the next forward pass has."""
 
-    def __init__(self, names: tuple[str, ...] = (), default: int = 0) -> None:
+    def __init__(
+        self, names: tuple[str, ...] = (), default: int = 0, folders: Mapping[str, int] | None = None
+    ) -> None:
+        """`folders`: the indices by the folders that the operator gave, which requests may name as well."""
         self.names = names
+        self._folders = dict(folders or {})
         self.default = default  # the index for requests that name none
         self.uniform: int | None = 0  # the index that all sequences share, if they do
         self.rows = mx.array([0])
 
     def index(self, name: str) -> int:
         """The index of an adapter. Raises `ServerError` for a name that this model does not have."""
+        if name in self._folders:
+            return self._folders[name]
         if name not in self.names or name == OWN:
             there = ", ".join(each for each in self.names if each != OWN) or "none"
             raise ServerError(
@@ -75,27 +87,118 @@ class _Addition:
     up: mx.array  # [rank, out]
 
 
-def install(model: nn.Module, own: str | None, named: Mapping[str, str]) -> Adapters:
-    """Replace the adapted layers of a model. `own` and `named` are folders of adapters.
+def install(
+    model: nn.Module, own: str | None, named: Mapping[str, str], spare: Mapping[str, str] | None = None
+) -> Adapters:
+    """Replace the adapted layers of a model. `own`, `named` and `spare` are folders of adapters.
 
-    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for one that does not fit.
+    `own` serves all requests that name no adapter. Raises `ServerError("load_failed")` for one that does not fit; those
+    of `spare` that don't are left out.
     """
-    folders = {**({OWN: own} if own is not None else {}), **named}
+    spare = {name: folder for name, folder in (spare or {}).items() if name not in named}
+    folders = {**({OWN: own} if own is not None else {}), **named, **spare}
     if not folders:
         return Adapters()
-    loaded = [_read(name, Path(folder).expanduser()) for name, folder in folders.items()]
-    adapters = Adapters(tuple(folders), default=1 if own is not None else 0)
+    try:
+        return _install_low_rank(model, folders, default=1 if own is not None else 0, spare=spare)
+    except ServerError as refusal:
+        if own is None or named or spare:
+            raise
+        _apply_fixed(model, Path(own).expanduser(), refusal)
+        return Adapters(folders={own: 0})
+
+
+def _apply_fixed(model: nn.Module, folder: Path, refusal: ServerError) -> None:
+    """Have the library make an adapter part of the model. Raises `refusal` where it cannot either."""
+    inner = getattr(model, "inner", None)
+    try:
+        if inner is None:
+            from mlx_lm.tuner.utils import load_adapters
+
+            load_adapters(model, str(folder))
+        else:
+            from mlx_vlm.trainer.peft.utils import apply_lora_layers
+
+            apply_lora_layers(inner, folder)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, IndexError) as error:
+        log.info("the library cannot apply the adapter either: %s", error)
+        raise refusal from error
+    model.eval()
+    mx.eval(model.parameters())
+    log.info("the adapter in %s is part of the model: requests cannot name others", folder.name)
+
+
+def _install_low_rank(
+    model: nn.Module, folders: Mapping[str, str], default: int, spare: Container[str]
+) -> Adapters:
     layers = dict(model.named_modules())
-    for path in sorted({path for additions in loaded for path in additions}):
-        owners = [name for name, additions in zip(folders, loaded, strict=True) if path in additions]
+    found: dict[str, dict[str, _Addition]] = {}
+    for name, folder in folders.items():
+        try:
+            found[name] = _placed(_read(name, Path(folder).expanduser()), layers)
+            _check_layers(name, found[name], layers)
+        except ServerError as error:
+            if name not in spare:
+                raise
+            found.pop(name, None)
+            log.warning("%s", error.report.message)
+    names = list(found)
+    numbers = {folders[name]: number for number, name in enumerate(names, start=1)}
+    adapters = Adapters(tuple(names), default=default, folders=numbers)
+    loaded = list(found.values())
+    paths = sorted({path for additions in loaded for path in additions})
+    replaced = {path: _stacked(layers[path], path, names, loaded, adapters) for path in paths}
+    for path, layer in replaced.items():
+        _replace(model, path, layer)
+    return adapters
+
+
+def _check_layers(name: str, additions: Mapping[str, _Addition], layers: Mapping[str, nn.Module]) -> None:
+    """Raises `ServerError` for an adapter of anything but linear layers of this model."""
+    for path in sorted(additions):
         base = layers.get(path)
         if not isinstance(base, (nn.Linear, nn.QuantizedLinear)):
             what = "has no such layer" if base is None else f"has a {type(base).__name__} there"
             raise _refused(
-                owners[0], f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
+                name, f"it changes {path}, and the model {what}; only plain linear layers can be adapted"
             )
-        _replace(model, path, _stacked(base, path, list(folders), loaded, adapters))
-    return adapters
+
+
+def adapters_in(folder: str | None) -> dict[str, str]:
+    """The adapters of a folder of adapters: the folders in it that have an adapter_config.json, by their names.
+
+    Raises `ServerError("load_failed")` for a folder that cannot be read.
+    """
+    if folder is None:
+        return {}
+    try:
+        inside = sorted(Path(folder).expanduser().iterdir())
+    except OSError as error:
+        message = f"adapter_dir {folder!r} cannot be read: {error.strerror}."
+        raise ServerError("load_failed", message, "adapter_dir") from error
+    return {path.name: str(path) for path in inside if (path / "adapter_config.json").is_file()}
+
+
+PREFIXES = (
+    ("", ""),
+    ("", "inner."),
+    ("", "inner.language_model."),
+    ("model.language_model.", "inner.language_model.model."),
+)
+"""What the names of layers begin with in files of adapters, and in a model of mlx-vlm as it is wrapped here: of the
+whole model, of its language model alone, and as transformers has them."""
+
+
+def _placed(additions: dict[str, _Addition], layers: Mapping[str, nn.Module]) -> dict[str, _Addition]:
+    """The additions by the paths that their layers have in this model; unknown ones keep theirs."""
+
+    def path_of(name: str) -> str:
+        for written, ours in PREFIXES:
+            if name.startswith(written) and (path := ours + name.removeprefix(written)) in layers:
+                return path
+        return name
+
+    return {path_of(name): addition for name, addition in additions.items()}
 
 
 def _stacked(
@@ -136,7 +239,7 @@ def _replace(model: nn.Module, path: str, layer: nn.Module) -> None:
 
 
 def _read(name: str, folder: Path) -> dict[str, _Addition]:
-    """Read an adapter of mlx-lm or PEFT: its additions by the path of the layer."""
+    """Read an adapter of mlx-lm, mlx-vlm or PEFT: its additions by the path of the layer."""
     try:
         config = json.loads((folder / "adapter_config.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -157,10 +260,21 @@ def _read(name: str, folder: Path) -> dict[str, _Addition]:
 
 
 def _of_mlx(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
+    if "rank" in config and "lora_parameters" not in config:
+        return _of_mlx_vlm(name, config, weights)
     scale = config.get("lora_parameters", {}).get("scale")
     if not isinstance(scale, (int, float)):
         raise _refused(name, "its adapter_config.json gives no lora_parameters.scale")
     return _paired(name, weights, ".lora_a", ".lora_b", lambda down, up: _Addition(down, up * scale))
+
+
+def _of_mlx_vlm(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:
+    """As mlx-vlm wrote adapters before it took mlx-lm's form: `alpha` over `rank` scales the product of A and B."""
+    rank, alpha = config["rank"], config.get("alpha", 0.1)
+    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, (int, float)):
+        raise _refused(name, "its adapter_config.json gives no plain rank and alpha")
+    scale = alpha / rank
+    return _paired(name, weights, ".A", ".B", lambda down, up: _Addition(down, up * scale))
 
 
 def _of_peft(name: str, config: dict[str, Any], weights: dict[str, mx.array]) -> dict[str, _Addition]:

@@ -26,14 +26,22 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt import infill
 from pippin.engines.language.prompt.rendering import PromptRenderer, RenderedPrompt, fit_prompt, too_long
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong
-from pippin.engines.language.vision.checkpoint import load_processor
-from pippin.engines.language.vision.media import Medium
+from pippin.engines.language.vision.checkpoint import (
+    load_processor,
+    load_whole_processor,
+    read_config,
+    takes_media,
+)
+from pippin.engines.language.vision.media import Medium, Modality, WholePrompt
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
 
 if TYPE_CHECKING:
+    import mlx.core as mx
+
     from pippin.engines.language.vision.processing import MediaProcessor
+    from pippin.engines.language.vision.whole_processing import WholeProcessor
 
 
 log = logging.getLogger(__name__)
@@ -72,6 +80,10 @@ class LanguagePreparer:
             if options.reasoning_parser
             else detected.reasoning
         )
+        if named is not None and named.implicit and not any(named.end in text for text in sources.values()):
+            named = replace(
+                named, implicit=False
+            )  # a parser for thinkers, named for a model that does not think
         self._reasoning = with_markers(named, options.thinking_start_token, options.thinking_end_token)
         markers = [
             *(self._tools.markers if self._tools else ()),
@@ -79,6 +91,7 @@ class LanguagePreparer:
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
         self._media = media
+        self._whole: WholeProcessor | None = None  # once the model is known to compute prompts whole
         if media is not None:
             media.use(self.tokenizer)
         self._renderer = self._open_renderer()
@@ -128,17 +141,45 @@ class LanguagePreparer:
                     "model",
                 )
 
-    def try_media(self, is_faithful: Callable[[Medium], bool]) -> None:
-        """Refuse from now on the modalities that the loaded model gets wrong, as `is_faithful` finds for a sample."""
+    def try_media(self, is_faithful: Callable[[Medium], bool]) -> bool:
+        """Refuse from now on the modalities that the loaded model gets wrong, as `is_faithful` finds for a sample.
+
+        Gives whether it gets any right, or the model takes text alone.
+        """
         if self._media is None:
-            return
+            return not takes_media(read_config(Path(self.info.path or "")))
         for modality, sample in self._media.samples.items():
             if modality in self._media.placeholders and not is_faithful(sample):
                 log.warning(
-                    "%s is served without %s: this family's are not supported", self.info.id, modality
+                    "%s takes no %s in its batches: the answers would not be mlx-vlm's",
+                    self.info.id,
+                    modality,
                 )
                 self._media.refused.add(modality)
         self.info = self._described(self.info)
+        return bool(self._media.modalities)
+
+    def takes_whole_prompts(self, evaluate: "Callable[[WholePrompt], mx.array]") -> bool:
+        """Prepare prompts whole from now on, if the loaded model then answers to a medium of any modality.
+
+        `evaluate` gives the logits of the model after a prompt.
+        """
+        whole = load_whole_processor(self.info, self.options)
+        if whole is None:
+            return False
+        from pippin.engines.language.vision.whole_processing import PLAIN_TEMPLATE, try_modalities
+
+        templates = self.tokenizer.chat_templates
+        given = {"default": whole.chat_template} if not templates and whole.chat_template else templates
+        whole.use(self.tokenizer, templated=bool(given))
+        self.tokenizer.chat_templates = given or {"default": PLAIN_TEMPLATE}
+        if not try_modalities(whole, self._open_renderer, evaluate):
+            self.tokenizer.chat_templates = templates
+            return False
+        self._media, self._whole = None, whole
+        self._renderer = self._open_renderer(whole)
+        self.info = self._described(self.info)
+        return True
 
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
         return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
@@ -239,14 +280,19 @@ class LanguagePreparer:
         thinks = reasoning.opened or reasoning.may_open
         return self._grammars.compile(wanted, calls, reasoning=reasoning.format, thinks=thinks, param=param)
 
-    def _open_renderer(self) -> PromptRenderer:
+    def _open_renderer(self, whole: "WholeProcessor | None" = None) -> PromptRenderer:
         defaults = dict(self.options.chat_template_kwargs)
         if self.options.enable_thinking is not None:
             defaults |= dict.fromkeys(("enable_thinking", "thinking"), self.options.enable_thinking)
         history = self._tools.history if self._tools else History()
         try:
             return PromptRenderer(
-                self.tokenizer, self.tokenizer.chat_templates, history, defaults, self._media
+                self.tokenizer,
+                self.tokenizer.chat_templates,
+                history,
+                defaults,
+                self._media if whole is None else None,
+                whole,
             )
         except jinja2.TemplateSyntaxError as error:
             raise ServerError(
@@ -267,7 +313,10 @@ class LanguagePreparer:
     def _described(self, info: ModelInfo) -> ModelInfo:
         """The model's info with what its tokenizer, template and processor tell of it."""
         chat = bool(self.tokenizer.chat_templates)
-        modalities = self._media.modalities if self._media is not None and chat else frozenset()
+        processor = self._media if self._whole is None else self._whole
+        modalities: frozenset[Modality] = (
+            processor.modalities if processor is not None and chat else frozenset()
+        )
         capabilities = msgspec.structs.replace(
             info.capabilities or Capabilities(),
             chat=chat,
@@ -384,7 +433,7 @@ def plan_reasoning(
     found = with_markers(found, request.thinking.start_marker, request.thinking.end_marker)
     if found is None:
         return ReasoningPlan()
-    if found.implicit and request.thinking.enabled is False:
+    if found.implicit and (request.thinking.enabled is False or _closed(found, prompt)):
         found = replace(found, implicit=False)
     start = _start(found, tokenizer)
     return ReasoningPlan(
@@ -423,4 +472,9 @@ def _opened(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
 def _may_open(found: ReasoningFormat, prompt: RenderedPrompt, request: GenerationRequest) -> bool:
     if found.implicit or prompt.continued or request.thinking.enabled is False:
         return False
-    return not found.open_in(prompt.text) and not prompt.text.rstrip().endswith(found.end.rstrip())
+    return not found.open_in(prompt.text) and not _closed(found, prompt)
+
+
+def _closed(found: ReasoningFormat, prompt: RenderedPrompt) -> bool:
+    """Whether the template has ended the reasoning before it began."""
+    return prompt.text.rstrip().endswith(found.end.rstrip())

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pippin.core.conversation import Message, Text, Tool, ToolCall, ToolResult
+from pippin.core.conversation import (
+    Audio,
+    Image,
+    Inline,
+    Message,
+    Part,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Video,
+)
 from pippin.core.errors import ServerError
 from pippin.core.requests import RESERVED_VARIABLES, GenerationRequest
 from pippin.engines.language.prompt import infill
@@ -14,12 +25,13 @@ from pippin.engines.language.prompt.messages import Converter
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal, TemplateTooCostly
 from pippin.engines.language.template.traits import probe
 from pippin.engines.language.text.tokenizer import Tokenizer, TooLong, check_length, plain
-from pippin.engines.language.vision.media import Medium, PromptMedia
+from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt
 from pippin.engines.language.vision.placeholders import expand_placeholders, media_parts, style_of
 from pippin.output.tool_format import History
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.processing import MediaProcessor
+    from pippin.engines.language.vision.whole_processing import WholeProcessor
 
 
 CONTINUED = "\ufded"
@@ -40,7 +52,7 @@ class RenderedPrompt:
     continued: str = ""  # the assistant's words that the answer continues
     pins: tuple[int, ...] = ()  # counts of tokens after which the prefix cache keeps the prompt
     dropped: int = 0  # messages that were dropped to fit the context window
-    media: PromptMedia | None = None
+    media: PromptMedia | WholePrompt | None = None
 
 
 class PromptRenderer:
@@ -53,21 +65,31 @@ class PromptRenderer:
         history: History,
         defaults: dict[str, Any],
         media: "MediaProcessor | None" = None,
+        whole: "WholeProcessor | None" = None,
     ) -> None:
         """Compile and try the chat templates. Raises `jinja2.TemplateSyntaxError`.
 
-        `sources` are the templates by name, `defaults` the template variables that the model's options set, and `media`
-        the processor of a model that takes media.
+        `sources` are the templates by name, `defaults` the template variables that the model's options set, `media`
+        the processor of a model that takes media one by one, and `whole` that of one that takes whole prompts.
         """
         self._tokenizer = tokenizer
         self._media = media
+        self._whole = whole
         self._defaults = defaults
         self._templates: dict[str, tuple[ChatTemplate, Converter]] = {}
         for name, source in sources.items():
             template = ChatTemplate(source, tokenizer.special_names)
-            style = None if media is None else style_of(template, media.placeholders)
+            style: Any = None if media is None else style_of(template, media.placeholders)
+            style = style if whole is None else whole.style
             converter = Converter(probe(template, history), history, tokenizer.literals, style)
             self._templates[name] = (template, converter)
+
+    def sample(self, modality: Modality) -> str:
+        """A message of the user with a medium and a word, rendered. Raises `ServerError`."""
+        source = Inline(b"")
+        media: dict[Modality, Part] = {"image": Image(source), "video": Video(source), "audio": Audio(source)}
+        message = Message("user", (media[modality], Text("Look")))
+        return self._render(GenerationRequest(model=""), (message,), (), generation=True)
 
     @property
     def offers_tools(self) -> bool:
@@ -130,6 +152,11 @@ class PromptRenderer:
         text, media = self._expanded(request, messages, tools, generation=continued is None)
         if continued is not None:
             text = text[: text.rfind(CONTINUED)] if CONTINUED in text else text
+        if self._whole is not None and (parts := list(media_parts(messages))):
+            made = self._whole.prompt(text, parts)
+            # Some processors number media with ids below 0, which are no tokens.
+            ids = tuple(max(int(each), 0) for each in made.ids[0])
+            return RenderedPrompt(ids, plain(text), continued=continued or "", media=made)
         tokens = self._tokenizer.literals.encode(text, most)
         placed = self._placed(media, tokens)
         return RenderedPrompt(tuple(tokens), plain(text), continued=continued or "", media=placed)

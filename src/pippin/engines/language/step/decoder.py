@@ -131,6 +131,7 @@ class SequenceDecoder:
             parallel_tool_calls=request.parallel_tool_calls,
             thinking_open=job.thinking_open,
             markup=Markup(tokens=tokenizer.added_in(markers), grammar=_held_to(job)),
+            may_think=job.may_think and job.grammar is None,
         )
         self._matcher = job.grammar.matcher() if job.grammar is not None else None
         self._blank = True  # nothing but blanks so far
@@ -169,6 +170,8 @@ class SequenceDecoder:
         if self._stops.found is None:
             events = self._show(self._detokenizer.finish(), ()) + self._read(self._stops.finish())
         events += self._reader.finish(truncated=reason in ("length", "cancelled"))
+        if not self._reader.reasoned:  # what could have been reasoning was the answer
+            self.reasoning_tokens = 0
         if self.finished == "stop" and self.stop_sequence is None and self._reader.calls:
             self.finished = "tool_calls"
         return events

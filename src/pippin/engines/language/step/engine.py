@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
+from pippin.engines.cpu.sharing import BlasThreads
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.loaded import LoadedModel
@@ -49,6 +51,7 @@ class LanguageEngine:
         self.model = model.module
         self.vision = model.vision
         self.counters = Counters()
+        self.warm_jobs: list[LanguageJob] = []  # prompts that are computed again once they were cleared
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
@@ -66,6 +69,7 @@ class LanguageEngine:
         self._options = options
         self._share = share
         self._speculates = False  # the next step is to look for proposals
+        self.blas_threads: BlasThreads | None = None
 
     def submit(self, job: LanguageJob) -> None:
         self.lifecycle.submit(job)
@@ -83,6 +87,8 @@ class LanguageEngine:
         The order lets the device work while the host does.
         """
         started = time.monotonic()
+        if self.blas_threads is not None:
+            self.blas_threads.look()
         self.counters.steps += 1
         self.lifecycle.expire(started, self._options.queue_timeout)
         admitted = self.lifecycle.admit(started)
@@ -191,10 +197,19 @@ class LanguageEngine:
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         if self.prefixes is not None:
             self.prefixes.clear(disk=disk)
-        if not prefixes_only:
+        if prefixes_only:
+            self.warm_again()
+        else:
             if self.vision is not None:
                 self.vision.cache.clear()
             mx.clear_cache()
+
+    def warm_again(self) -> None:
+        """Compute the warm prompts, in turn with all other requests."""
+        live = {request.job.id for request in self.lifecycle.live}
+        for job in self.warm_jobs:
+            if job.id not in live:
+                self.submit(replace(job, created=time.monotonic()))
 
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)

@@ -24,7 +24,9 @@ from pippin.engines.language.step.sequences import (
     identity_of,
 )
 from pippin.engines.language.step.speculation.verification import Speculation
-from pippin.engines.language.vision.encoder import MediaInputs
+from pippin.engines.language.vision.encoder import MediaInputs, VisionEncoder
+from pippin.engines.language.vision.media import PromptMedia
+from pippin.engines.language.vision.whole import WholeEncoder, WholeInputs
 
 
 class Lifecycle:
@@ -96,13 +98,19 @@ class Lifecycle:
         self._live[job.id] = request
         _move(waiting.sequences, waiting)
 
-    def _open_media(self, job: LanguageJob) -> MediaInputs | None:
-        if job.media is None:
-            return None
-        if self._model.vision is None:
-            message = "This model was loaded for text only, and 'messages' holds more: leave it out."
-            raise ServerError("unsupported", message, "messages")
-        return self._model.vision.open(job.prompt, job.media)
+    def _open_media(self, job: LanguageJob) -> MediaInputs | WholeInputs | None:
+        match self._model.vision, job.media:
+            case WholeEncoder() as whole, PromptMedia() | None as media:
+                return _open_whole(whole, job, media)
+            case WholeEncoder() as whole, media:
+                return whole.open(job.prompt, media)
+            case _, None:
+                return None
+            case VisionEncoder() as encoder, PromptMedia() as media:
+                return encoder.open(job.prompt, media)
+            case _:
+                message = "This model was loaded for text only, and 'messages' holds more: leave it out."
+                raise ServerError("unsupported", message, "messages")
 
     def admit(self, now: float) -> bool:
         """Let prompts out of the queue; whether there were any."""
@@ -114,10 +122,12 @@ class Lifecycle:
         return bool(admitted)
 
     def tell_progress(self, prompt: Prefilling) -> None:
-        """After a chunk; nothing where one chunk was all."""
+        """After each chunk, up to the last, until the prompt was computed for the first time."""
         request = prompt.request
-        if request.prefilled is None and (prompt.chunks > 1 or prompt.remaining):
-            self._tell(request, [Progress(prompt.computed, len(request.job.prompt), request.cached_tokens)])
+        if request.prefilled is None:
+            begun = request.job.created if request.admitted is None else request.admitted
+            total, passed = len(request.job.prompt), time.monotonic() - begun
+            self._tell(request, [Progress(prompt.computed, total, request.cached_tokens, passed)])
 
     def start(self, prompt: Prefilling) -> None:
         """The prompt is computed: its sequences join the batch."""
@@ -356,6 +366,18 @@ class Lifecycle:
                     running.slot.view(length),
                     sequence.state_node,
                 )
+
+
+def _open_whole(whole: WholeEncoder, job: LanguageJob, media: PromptMedia | None) -> WholeInputs:
+    """A prompt of text, for a model that computes prompts whole. Raises `ServerError` for what is not possible then."""
+    if media is not None:  # prepared before the model was tried
+        message = "The model has just been loaded, and takes this request from now on: send it again."
+        raise ServerError("overloaded", message, "messages", retry_after=1.0)
+    asked = job.request
+    if asked.prompt_logprobs is not None or (asked.echo and asked.logprobs is not None):
+        message = "This model computes prompts at once and gives no logprobs of their tokens: leave them out."
+        raise ServerError("unsupported", message, "prompt_logprobs" if asked.prompt_logprobs else "echo")
+    return whole.open(job.prompt, None)
 
 
 def _move(sequences: Iterable[Sequence], stage: Waiting | Prefilling | None) -> None:

@@ -67,7 +67,6 @@ class Prefill:
             self._compute(prompts, counts, wait=wait)
         for each, added in zip(prompts, counts, strict=True):
             self._scheduler.computed(each, added)
-            each.chunks += 1
             self._keep(each)
         return sum(counts), prompts
 

@@ -24,6 +24,7 @@ from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
+from pippin.engines.language.vision.whole import WholeInputs
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,7 +33,7 @@ class Request:
 
     job: LanguageJob
     adapter: int = 0  # its index among the model's adapters, 0 for none
-    media: MediaInputs | None = None
+    media: MediaInputs | WholeInputs | None = None
 
     # Written by the lifecycle; times are monotonic seconds.
     sequences: list["Sequence"] = field(default_factory=list)  # that have not ended
@@ -164,7 +165,6 @@ class Prefilling:
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
-    chunks: int = 0
     logits: mx.array | None = None  # [1, vocabulary], after its last token
     scores: list[Token] = field(
         default_factory=list

@@ -12,6 +12,7 @@ from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling, Request
 from pippin.engines.language.vision.encoder import VisionEncoder
+from pippin.engines.language.vision.whole import WholeEncoder
 
 
 def engine_stats(
@@ -20,7 +21,7 @@ def engine_stats(
     lifecycle: Lifecycle,
     batch: Batch,
     cache: CacheStats,
-    vision: VisionEncoder | None,
+    vision: VisionEncoder | WholeEncoder | None,
 ) -> EngineStats:
     now = time.monotonic()
     return EngineStats(

@@ -1,6 +1,8 @@
 """Model folders that mlx-vlm runs: how they are recognised, and how their model and processor are loaded."""
 
+import importlib
 import importlib.util
+import inspect
 import json
 import logging
 from pathlib import Path
@@ -9,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import mlx.nn as nn
 
 from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.language.vision.media import Modality
 from pippin.engines.language.vision.model import VisionModel
 
 if TYPE_CHECKING:
     from pippin.engines.language.vision.processing import MediaProcessor
+    from pippin.engines.language.vision.whole_processing import WholeProcessor
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +49,17 @@ def placeholder_tokens(config: dict[str, Any]) -> dict[Modality, frozenset[int]]
     }
 
 
-def takes_media(config: dict[str, Any]) -> bool:
-    """Whether the configuration names an encoder of pictures or audio."""
-    return any(isinstance(config.get(key), dict) and config[key] for key in ("vision_config", "audio_config"))
+MEDIA_FIELDS = ("vision", "audio", "mm_vision", "img_processor", "thinker_config")
+"""How the fields of a configuration begin that configure encoders of media; those of token ids do not count."""
+
+
+def names_media(config: dict[str, Any]) -> bool:
+    """Whether the configuration of a checkpoint says something about encoders of media."""
+    return any(_configures_media(key) and value not in (None, {}) for key, value in config.items())
+
+
+def _configures_media(field: str) -> bool:
+    return field.startswith(MEDIA_FIELDS) and not field.endswith(("_id", "_index", "_token"))
 
 
 def has_extra() -> bool:
@@ -55,43 +67,110 @@ def has_extra() -> bool:
     return importlib.util.find_spec("mlx_vlm") is not None
 
 
-def is_vision(folder: Path) -> bool:
-    """Whether mlx-vlm runs this model: it takes media, and the installed mlx-vlm knows its architecture."""
-    config = read_config(folder)
-    if not takes_media(config) or not has_extra():
-        return False
+def family_of(config: dict[str, Any]) -> str | None:
+    """The package of mlx-vlm whose model generates text for this configuration, if the installed mlx-vlm has one."""
+    if not has_extra():
+        return None
     from mlx_vlm.utils import get_model_type
 
     family = get_model_type(config)
-    return family is not None and importlib.util.find_spec(f"mlx_vlm.models.{family}") is not None
+    if family is None or importlib.util.find_spec(f"mlx_vlm.models.{family}") is None:
+        return None
+    model = getattr(_package(family), "Model", None)
+    return family if hasattr(model, "get_input_embeddings") else None
+
+
+def family_takes_media(family: str) -> bool:
+    """Whether mlx-vlm's package of this name has an encoder of pictures or sound, or configures one."""
+    package = _package(family)
+    if any(hasattr(package, name) for name in ("VisionModel", "VisionConfig", "AudioModel", "AudioConfig")):
+        return True
+    configuration = getattr(package, "ModelConfig", None)
+    fields = inspect.signature(configuration).parameters if configuration is not None else {}
+    return any(map(_configures_media, fields))
+
+
+def _package(family: str) -> Any:
+    return importlib.import_module(f"mlx_vlm.models.{family}")
+
+
+def mlx_lm_knows(config: dict[str, Any]) -> bool:
+    """Whether the installed mlx-lm has this architecture."""
+    from mlx_lm.utils import MODEL_REMAPPING
+
+    kind = str(config.get("model_type"))
+    return importlib.util.find_spec(f"mlx_lm.models.{MODEL_REMAPPING.get(kind, kind)}") is not None
+
+
+def takes_media(config: dict[str, Any]) -> bool:
+    """Whether the model takes pictures or sound: mlx-vlm's package for it has encoders, and they are configured.
+
+    Some families have such checkpoints and others of text alone, which mlx-lm runs.
+    """
+    family = family_of(config)
+    if family is None or not family_takes_media(family):
+        return False
+    return names_media(config) or not mlx_lm_knows(config)
+
+
+def is_vision(folder: Path) -> bool:
+    """Whether mlx-vlm runs this model: it takes media, or mlx-lm does not know its architecture."""
+    config = read_config(folder)
+    if family_of(config) is None:
+        return False
+    return takes_media(config) or not mlx_lm_knows(config)
 
 
 def load_model(folder: Path, **settings: Any) -> tuple[nn.Module, dict[str, Any]]:
     """mlx-lm's `load_model` for a model of mlx-vlm. Raises what mlx-vlm's own `load_model` raises."""
     import mlx_vlm.utils
+    from mlx_vlm.generate.diffusion import is_diffusion_model
 
     # mlx-vlm's function has no such argument. The caller has refused a folder with code that is not trusted.
     settings.pop("trust_remote_code", None)
-    return VisionModel(mlx_vlm.utils.load_model(folder, **settings)), read_config(folder)
+    model = mlx_vlm.utils.load_model(folder, **settings)
+    if is_diffusion_model(model):
+        raise ServerError(
+            "load_failed",
+            f"The model {folder.name!r} is a diffusion language model, which writes all tokens of an answer at once: "
+            "this is not built in. Serve it with mlx_vlm.server, or take a model that writes token by token.",
+        )
+    return VisionModel(model), read_config(folder)
 
 
 def load_processor(info: ModelInfo, options: ModelOptions) -> "MediaProcessor | None":
-    """The processor of a model that takes media, or None for a model that is served for text alone."""
+    """The processor of a model that takes media one by one, or None for another model."""
     folder = Path(info.path or "")
-    if not takes_media(read_config(folder)):
-        return None
+    config = read_config(folder)
     if not has_extra():
-        log.warning("%s is served for text only: for pictures, %s", info.id, EXTRA_HINT)
+        if names_media(config):
+            log.warning("%s is served for text only: for pictures, %s", info.id, EXTRA_HINT)
         return None
-    if not is_vision(folder):
-        log.warning(
-            "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
-        )
+    if not takes_media(config):
+        if names_media(config):
+            log.warning(
+                "%s is served for text only: the installed mlx-vlm does not know its architecture", info.id
+            )
         return None
     from pippin.engines.language.vision.processing import FAILURES, MediaProcessor
 
     try:
         return MediaProcessor(folder, options)
+    except (*FAILURES, ImportError) as error:
+        log.info("%s: its processor cannot take media one by one (%s)", info.id, error)
+        return None
+
+
+def load_whole_processor(info: ModelInfo, options: ModelOptions) -> "WholeProcessor | None":
+    """The processor of a model that takes whole prompts with their media, or None for a model that takes none."""
+    folder = Path(info.path or "")
+    if not takes_media(read_config(folder)):
+        return None
+    from pippin.engines.language.vision.processing import FAILURES
+    from pippin.engines.language.vision.whole_processing import WholeProcessor
+
+    try:
+        return WholeProcessor(folder, options)
     except (*FAILURES, ImportError) as error:
         log.warning("%s is served for text only: its processor can't be read (%s)", info.id, error)
         return None

@@ -92,6 +92,18 @@ class PromptMedia:
         return np.concatenate(found) if found else None
 
 
+@dataclass(frozen=True, eq=False)
+class WholePrompt:
+    """A prompt with all its media as the processor of the model returned it, for a model that computes it at once."""
+
+    ids: np.ndarray[Any, Any]  # [1, tokens]; some families number media with negative ids
+    arrays: dict[str, Any]  # numpy arrays by the names of the model's arguments
+
+    def identify(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The tokens as they are: such prompts are not kept for others to start from."""
+        return tuple(tokens)
+
+
 def place(media: Sequence[Medium], tokens: Sequence[int], placeholders: Iterable[int]) -> PromptMedia | None:
     """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens.
 

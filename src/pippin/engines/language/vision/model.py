@@ -235,5 +235,7 @@ def on_device(value: Any) -> Any:
             return mx.array(value)
         case list():
             return [on_device(item) for item in value]
+        case dict():
+            return {key: on_device(item) for key, item in value.items()}
         case _:
             return value

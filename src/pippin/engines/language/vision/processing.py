@@ -123,8 +123,8 @@ class MediaProcessor:
         """Find out, by trying, which modalities the processor takes and how their placeholders are spelled."""
         self._tokenizer = tokenizer
         trials: dict[Modality, Callable[[], dict[str, Any]]] = {
-            "image": lambda: {"images": [_sample_image()]},
-            "video": lambda: self._video_arguments(_sample_clip()),
+            "image": lambda: {"images": [sample_image()]},
+            "video": lambda: self._video_arguments(sample_clip()),
             "audio": lambda: self._audio_arguments(np.zeros(self._audio_rate, np.float32)),
         }
         for modality, trial in trials.items():
@@ -137,11 +137,17 @@ class MediaProcessor:
                     continue
                 try:
                     sample = self._run(modality, b"", "".join(known), trial())
-                    if sample.placeholders:
+                    if sample.placeholders and self._stands_alone("".join(known), sample, trial()):
                         self.placeholders[modality], self.samples[modality] = "".join(known), sample
                         break
                 except FAILURES:
                     continue
+
+    def _stands_alone(self, placeholder: str, sample: Medium, arguments: dict[str, Any]) -> bool:
+        """Whether the processor leaves the text around a placeholder as it is."""
+        with self._lock:
+            self._processor(text=[f"a{placeholder}b"], **arguments)
+            return self._recording.text == f"a{sample.text}b"
 
     def place(self, media: list[Medium], tokens: list[int]) -> PromptMedia | None:
         """Find the media among the tokens of a prompt, or None if it does not hold exactly their placeholder tokens."""
@@ -252,7 +258,7 @@ class MediaProcessor:
             tokens=tokens,
             placeholders=tuple(index for index, token in enumerate(tokens) if token in wanted),
             arrays={
-                name: _plain(value)
+                name: plain_arrays(value)
                 for name, value in outputs.items()
                 if name not in TEXT_OUTPUTS and value is not None
             },
@@ -310,12 +316,12 @@ def _scaled(
     return image.resize((width, height), PillowImage.Resampling.BICUBIC)
 
 
-def _sample_image() -> PillowImage.Image:
+def sample_image() -> PillowImage.Image:
     """A picture to try a processor and a model with, whose parts differ from each other."""
     return PillowImage.linear_gradient("L").resize((64, 64)).rotate(30).convert("RGB")
 
 
-def _sample_clip() -> Clip:
+def sample_clip() -> Clip:
     """Four grey frames to try a processor with."""
     return Clip(
         frames=np.full((4, 3, 64, 64), 128, np.uint8), indices=[0, 1, 2, 3], source_frames=4, source_fps=2.0
@@ -333,12 +339,14 @@ def _options_of(part: MediaPart) -> tuple[Any, ...]:
             return ()
 
 
-def _plain(value: Any) -> Any:
+def plain_arrays(value: Any) -> Any:
     """MLX arrays as numpy's, which other threads than the one that made them may read."""
     match value:
         case mx.array():
-            return np.array(value)
+            return np.array(value.astype(mx.float32) if value.dtype == mx.bfloat16 else value)
+        case dict():
+            return {key: plain_arrays(item) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [plain_arrays(item) for item in value]
         case _:
             return value

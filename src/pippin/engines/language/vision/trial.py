@@ -23,7 +23,16 @@ ROUGH_TOLERANCE = 0.15
 TOKEN_TYPES: dict[Modality, int] = {"image": 1, "video": 2, "audio": 3}
 """The numbers of modalities in `mm_token_type_ids` of transformers."""
 
-FAILURES = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, KeyError)
+FAILURES = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    IndexError,
+    KeyError,
+    AssertionError,
+    StopIteration,
+)
 """What models raise for inputs that they can't take."""
 
 

@@ -45,12 +45,10 @@ class AttentionKind(CacheKind):
     def joined(self, caches: Sequence[Any], counts: Sequence[int]) -> "JoinedAttention":
         return JoinedAttention(caches, counts)
 
-    def quantized(self, bits: int, group_size: int) -> CacheKind:
-        from pippin.engines.language.kv_cache.kinds.quantized import (
-            QuantizedKind,  # which builds on this module
-        )
+    def quantized(self, key_bits: int, value_bits: int, group_size: int) -> CacheKind:
+        from pippin.engines.language.kv_cache.kinds import quantized  # which builds on this module
 
-        return QuantizedKind(keys=self.keys, values=self.values, bits=bits, group_size=group_size)
+        return quantized.kind_of(self, key_bits, value_bits, group_size)
 
     @property
     def quantized_sizes(self) -> tuple[int, ...]:

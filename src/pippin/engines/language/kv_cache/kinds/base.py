@@ -146,7 +146,7 @@ class CacheKind(ABC):
         on the right."""
         raise NotImplementedError
 
-    def quantized(self, bits: int, group_size: int) -> "CacheKind":
+    def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheKind":
         """The kind that keeps the same in few bits; itself where there is none."""
         return self
 

@@ -24,12 +24,8 @@ class QuantizedKind(AttentionKind):
     group_size: int
 
     def slot_bytes(self, capacity: int, slack: int) -> int:
-        return (self._token_bytes(self.keys) + self._token_bytes(self.values)) * capacity
-
-    def _token_bytes(self, array: TokenArray) -> int:
-        """A group has a scale and a bias beside its bits."""
-        values = array.heads * array.size
-        return values * self.bits // 8 + 2 * (values // self.group_size) * array.dtype.size
+        both = (self.keys, self.values)
+        return sum(_token_bytes(array, self.bits, self.group_size) for array in both) * capacity
 
     def batched(self, slots: SlotTable) -> "BatchedQuantized":
         return BatchedQuantized(slots, self.bits, self.group_size)
@@ -70,3 +66,69 @@ class BatchedQuantized(BatchedAttention):
             for packed, scales, biases in (parts[:3], parts[3:])
         )
         return keys, values
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoFormsKind(AttentionKind):
+    """Keys and values in different numbers of bits, for which there is no kernel: the attention of each layer gets them
+    dequantised, which costs memory for one layer at a time. The prefix cache keeps them as they were computed."""
+
+    serves = ()
+    in_slots = host_fills = False
+
+    key_bits: int
+    value_bits: int
+    group_size: int
+
+    def slot_bytes(self, capacity: int, slack: int) -> int:
+        forms = ((self.keys, self.key_bits), (self.values, self.value_bits))
+        return sum(_token_bytes(array, bits, self.group_size) for array, bits in forms) * capacity
+
+    def batched(self, slots: SlotTable) -> "BatchedTwoForms":
+        return BatchedTwoForms(slots, (self.key_bits, self.value_bits), self.group_size)
+
+
+class BatchedTwoForms(BatchedAttention):
+    """The six buffers of `BatchedQuantized`. Without its attribute `bits`: the model is given keys and values."""
+
+    def __init__(self, slots: SlotTable, both_bits: tuple[int, int], group: int) -> None:
+        super().__init__(slots)
+        self._both_bits = both_bits
+        self._group = group
+        self.form = both_bits[0], group
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        return [
+            part
+            for array, bits in zip((keys, values), self._both_bits, strict=True)
+            for part in mx.quantize(array, group_size=self._group, bits=bits)
+        ]
+
+    def _offered(self, parts: list[mx.array]) -> Any:
+        return self._decoded(parts)
+
+    def _decoded(self, parts: list[mx.array]) -> tuple[mx.array, mx.array]:
+        keys, values = (
+            mx.dequantize(packed, scales, biases, self._group, bits)
+            for (packed, scales, biases), bits in zip((parts[:3], parts[3:]), self._both_bits, strict=True)
+        )
+        return keys, values
+
+
+def kind_of(plain: AttentionKind, key_bits: int, value_bits: int, group_size: int) -> AttentionKind:
+    """The kind that keeps what `plain` does in so many bits."""
+    if key_bits == value_bits:
+        return QuantizedKind(keys=plain.keys, values=plain.values, bits=key_bits, group_size=group_size)
+    return TwoFormsKind(
+        keys=plain.keys,
+        values=plain.values,
+        key_bits=key_bits,
+        value_bits=value_bits,
+        group_size=group_size,
+    )
+
+
+def _token_bytes(array: TokenArray, bits: int, group_size: int) -> int:
+    """A group has a scale and a bias beside its bits."""
+    values = array.heads * array.size
+    return values * bits // 8 + 2 * (values // group_size) * array.dtype.size

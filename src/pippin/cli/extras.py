@@ -1,0 +1,44 @@
+"""Says what to install for all that a replaced server served, where some of it is missing here."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from pippin.config.options.start import Compat
+
+SERVED_WITH: Final = (
+    ("mlx_vlm", "pictures, embeddings and rerankers"),
+    ("mlx_audio", "speech"),
+    ("mflux", "pictures from text"),
+    ("mcp", "MCP servers"),
+)
+"""Libraries, and what is served with each."""
+
+PARTS: Final[dict[Compat, frozenset[str]]] = {
+    "mlx-vlm": frozenset({"mlx_vlm", "mlx_audio", "mflux"}),
+    "mlx-server": frozenset({"mlx_vlm"}),
+    "mlx-openai-server": frozenset({"mlx_vlm", "mlx_audio", "mflux"}),
+    "vllm-mlx": frozenset({"mlx_vlm", "mlx_audio", "mcp"}),
+    "mlx-lm": frozenset(),
+}
+"""The libraries behind what each server served; the extra of its name brings them."""
+
+
+def missing_parts(compat: Compat | None) -> str | None:
+    """One sentence on what this installation can't serve that the profile's server could; None if nothing."""
+    if compat is None or not (missing := list(_missing(PARTS[compat]))):
+        return None
+    served = ", ".join(missing)
+    return (
+        f"Not installed here: what serves {served}. All that {compat} served: pip install 'pippin[{compat}]'"
+    )
+
+
+def _missing(parts: frozenset[str]) -> Iterator[str]:
+    for library, served in SERVED_WITH:
+        off_the_mac = (
+            library == "mflux" and sys.platform != "darwin"
+        )  # docs/images.md says how it is done there
+        if library in parts and not off_the_mac and importlib.util.find_spec(library) is None:
+            yield served

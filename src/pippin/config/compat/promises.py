@@ -1,0 +1,334 @@
+"""What the documents and newest code of the replaced servers promise, and Pippin once did not do: where each stands.
+
+`works`: it does what they say. `partly` and `not yet`: the note says what holds today. `differs` and `refused`: kept on
+purpose, for the reason that the note gives. Everything else that they promise works and needs no line.
+"""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from pippin.config.options.start import Compat
+
+State = Literal["works", "partly", "not yet", "differs", "refused"]
+
+
+class Promise(Struct, frozen=True):
+    what: str
+    state: State
+    note: str
+
+
+SMALL = "works with small models in the real format; real weights were not to be had"
+SHOWN = "shown by `tests/drop_in`"
+
+PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
+    "mlx-vlm": (
+        Promise(
+            "a request's `model` downloads it",
+            "works",
+            "under the profile; `--no-allow-downloads` forbids it",
+        ),
+        Promise("one model at a time, which another of its kind evicts", "works", SHOWN),
+        Promise(
+            "`model` as a local path",
+            "works",
+            "inside folders that `--model-root` names; elsewhere it is refused, because it could read any folder",
+        ),
+        Promise(
+            "ids of `--model-dir` are absolute paths",
+            "differs",
+            "names here: a path tells strangers of the operator's disk; inside `--model-root` the path answers too",
+        ),
+        Promise(
+            "adapters in mlx-vlm's own format (`rank`, `alpha`)", "not yet", "mlx-lm's and PEFT's are read"
+        ),
+        Promise(
+            "`--adapter-path` on a vision-language model", "not yet", "the load says which layer does not fit"
+        ),
+        Promise(
+            "`adapter_path` of a request as a path",
+            "differs",
+            "a request names an adapter of `--adapter NAME=PATH`; paths of clients are not opened",
+        ),
+        Promise("`--adapter-path` as a repository", "works", "downloaded where downloads are allowed"),
+        Promise("`/health.loaded_adapter`", "works", "the operator's words for it"),
+        Promise(
+            "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values",
+            "not yet",
+            "4 and 8; others warn",
+        ),
+        Promise(
+            "`input_audio` as a string: an address, base64 or a path", "works", "a path inside `--media-path`"
+        ),
+        Promise(
+            "pictures and sound as file paths",
+            "differs",
+            "inside `--media-path` alone: anywhere else a client could read any file of the server",
+        ),
+        Promise(
+            "`/responses` with chat's parts, role `tool`, content null",
+            "works",
+            "also `audio_url` and `video_url`",
+        ),
+        Promise(
+            "`response.completed` for an answer that meets its limit",
+            "differs",
+            "`response.incomplete`, as OpenAI and its newest version have it",
+        ),
+        Promise("`/unload`'s object", "works", SHOWN),
+        Promise("pictures after `pip install mlx-vlm`", "works", "after `pip install 'pippin[mlx-vlm]'`"),
+        Promise("CORS for every origin", "works", "under the profile; off otherwise"),
+        Promise(
+            "JSON at `GET /metrics`", "partly", "under the profile; without speeds over windows of tokens"
+        ),
+        Promise(
+            "`PATCH /v1/settings` with `op: replace`", "refused", "it would reset options that nobody named"
+        ),
+        Promise("`POST /generate` (before 0.3)", "not yet", "404: use `/chat/completions`, which it had too"),
+        Promise("`GET /images/defaults`", "not yet", "404: what a request leaves out is the model's own"),
+        Promise("`WS /v1/realtime`", "not yet", "transcriptions and speech stream over HTTP"),
+        Promise(
+            "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
+        ),
+        Promise("`/v1/decisions`", "not yet", "a language model with a `choice` output does the same"),
+        Promise("`--expert-cache-gb`, `/v1/moe-offload/stats`", "not yet", "the whole model is in memory"),
+        Promise("drafters DFlash, EAGLE-3, MTP", "not yet", "a plain smaller model, or `prompt_lookup`"),
+        Promise("speculation on models with recurrent layers", "not yet", "the load refuses it by name"),
+        Promise("`p_less`", "refused", "use `min_p`, `typical_p` or `top_n_sigma`"),
+        Promise(
+            "`compact_threshold`",
+            "refused",
+            "compaction begins when the conversation does not fit, and nothing is lost before",
+        ),
+        Promise("pictures for embeddings and reranking", "not yet", "texts are embedded and ranked"),
+        Promise("image pipelines of its own", "not yet", "mflux's twelve presets"),
+        Promise("diffusion language models", "not yet", "their fields are refused by name"),
+        Promise(
+            "text architectures that mlx-lm lacks", "not yet", "the load says that mlx-lm does not know it"
+        ),
+        Promise("distributed inference", "not yet", "a model lies whole in one machine's memory"),
+        Promise("`--reload`", "differs", "options are read again on SIGHUP"),
+        Promise(
+            "its families of vision models",
+            "partly",
+            "those of docs/vision.md were compared with mlx-vlm; others are tried at the load, and served for text "
+            "alone where that differs, with a line in the log",
+        ),
+        Promise("sound in chat", "partly", "the load tries it; Gemma 4's was compared with mlx-vlm"),
+        Promise("segmentation, detection, depth", "refused", "its server has no endpoint for them either"),
+    ),
+    "mlx-server": (
+        Promise("one model in memory at a time", "works", "`max_models` of the profile"),
+        Promise("both aliases are always listed", "works", '`"state": "not_downloaded"` until they are here'),
+        Promise("`/health` says `ok`", "works", SHOWN),
+        Promise(
+            "`./run.sh`, `python -m mlx_server.main`",
+            "differs",
+            "`pippin serve --compat mlx-server [gemma|qwen]`",
+        ),
+        Promise(
+            "Gemma's window of 128k",
+            "partly",
+            "where config.json says it; Google's own says nothing, and so does `/v1/models`",
+        ),
+        Promise(
+            "Gemma's calls in `tool_code` blocks",
+            "partly",
+            "with `--tool-call-parser gemma3`, not found by itself",
+        ),
+        Promise(
+            "pictures by address",
+            "works",
+            "of the open internet, and of hosts on a private network that `--media-host` names",
+        ),
+        Promise(
+            "an overflow counts prompt and `max_tokens`",
+            "differs",
+            "a prompt that leaves no room is one; an answer that meets the window ends with `length`",
+        ),
+        Promise("Apple Silicon", "not yet", "made for it, and never run on it: docs/gaps.md"),
+    ),
+    "mlx-openai-server": (
+        Promise(
+            "all five kinds in one program", "partly", "all but the Whisper repositories of mlx-community"
+        ),
+        Promise(
+            "`mlx-community/whisper-*` (weights.npz, no tokenizer)",
+            "not yet",
+            "folders in Hugging Face's layout load",
+        ),
+        Promise("installation from PyPI or git", "not yet", "from a clone: `pip install .`"),
+        Promise(
+            "without parsers nothing is parsed",
+            "differs",
+            "formats are found from the template; `parse_tool_calls: false` leaves calls in the text",
+        ),
+        Promise(
+            "`--reasoning-parser qwen3_moe` with a model that does not think",
+            "works",
+            f"{SHOWN}, streamed too",
+        ),
+        Promise("`--reasoning-parser qwen3_next`", "works", SHOWN),
+        Promise("images and edits, all twelve config names", "partly", SMALL),
+        Promise(
+            "the default of `--config-name`",
+            "differs",
+            "read from the model; where nothing tells, the load names all",
+        ),
+        Promise("chat with pictures and sound, `video_url`", "partly", SMALL),
+        Promise(
+            "a picture by local path",
+            "differs",
+            "inside `--media-path` alone: anywhere else a client could read any file of the server",
+        ),
+        Promise("`GET /v1/models` lists what is served", "works", "also what is still to be downloaded"),
+        Promise(
+            "other names are refused",
+            "works",
+            "with several models; a single one answers any name, as its examples ask",
+        ),
+        Promise("an omitted `model`", "works", "the first served of the kind that the request needs"),
+        Promise(
+            "fields of images that a preset lacks", "differs", "refused by name; there they were ignored"
+        ),
+        Promise(
+            "fields of transcriptions that Whisper lacks",
+            "differs",
+            "refused by name; there they were ignored",
+        ),
+        Promise(
+            "`--max-tokens` 100000",
+            "differs",
+            "the rest of the window, which is what so large a number meant",
+        ),
+        Promise(
+            "request > flag > checkpoint > 0.7, 0.95, 20",
+            "works",
+            "the profile's values rank below the checkpoint's",
+        ),
+        Promise(
+            "a log file by default", "differs", "`--log-file` writes one; a server does not litter its folder"
+        ),
+        Promise("a prompt cache on disk by default", "differs", "where `--prompt-cache-dir` names a folder"),
+        Promise(
+            "`--draft-model-path` as a repository or alias", "works", "downloaded where downloads are allowed"
+        ),
+        Promise(
+            "`on_demand` models that are not on the disk", "works", "listed, asked by served name, downloaded"
+        ),
+        Promise("an entry's name that is also a built-in alias", "works", "the entry wins"),
+        Promise(
+            "`configure_mlx.sh`",
+            "differs",
+            "`--wired-limit-gb` within what macOS allows; system limits are the operator's",
+        ),
+        Promise(
+            "an unknown parser stops the start",
+            "differs",
+            "the load fails and names those that are known; others go on",
+        ),
+        Promise(
+            "`image_url` on `/v1/embeddings`",
+            "not yet",
+            "its newest version ignores the field; here it is refused",
+        ),
+        Promise("mlx-vlm's families", "partly", "see mlx_vlm.server above"),
+        Promise("example notebooks", "not yet", "docs/clients.md has examples that tests execute"),
+        Promise("MIT licence", "differs", "Apache-2.0"),
+    ),
+    "vllm-mlx": (
+        Promise("`default` means the loaded language model", "works", SHOWN),
+        Promise("`--embedding-model` beside chats by `default`", "works", SHOWN),
+        Promise(
+            "seven embedding models load by request",
+            "works",
+            f"{SHOWN}; downloads were tried against a hub on loopback",
+        ),
+        Promise(
+            "names of speech models load by request",
+            "partly",
+            "the names do; the weights of these families were not tried",
+        ),
+        Promise("an unknown name is 404", "works", "`served_only`, an option of its own"),
+        Promise("`GET /v1/models` lists what is served", "works", SHOWN),
+        Promise("host 0.0.0.0 of its older guide", "differs", "127.0.0.1, as its newest version"),
+        Promise("defaults of sampling", "works", "0.7 and 0.9 where the checkpoint says nothing"),
+        Promise(
+            "an answer without `</think>` is content", "works", "whole and streamed, whatever parser is named"
+        ),
+        Promise(
+            "`text</think>answer` is split",
+            "works",
+            "whole; a stream has sent the text by then, and goes on with the answer without the tag",
+        ),
+        Promise(
+            "without a parser, tags stay in content",
+            "differs",
+            "thoughts are told from the answer by the template",
+        ),
+        Promise("thinking through `/v1/messages`", "works", "by default under the profile"),
+        Promise("`tool_use` ids `call_...`", "differs", "`toolu_...`, as Anthropic's"),
+        Promise("`/v1/status`: `running`, `stopped`, `not_loaded`", "works", SHOWN),
+        Promise("`/v1/status`: `cache.type`, `entries`, `memory_mb`; `embedding`", "works", SHOWN),
+        Promise(
+            "`rewarm_scheduled` of `DELETE /v1/cache/prefix`", "works", "warm prompts are computed again"
+        ),
+        Promise("newer names of metrics", "partly", "docs/operating.md lists those that there are"),
+        Promise(
+            "`tool_argument_recovery: buffered`", "refused", "arguments that break off are shown as they are"
+        ),
+        Promise("Open WebUI in a container", "partly", "`--host 0.0.0.0` on Linux; not run"),
+        Promise("its speed", "partly", "compared on CPUs (docs/performance.md); no figure on Metal"),
+        Promise("`--enable-mtp` and its kin", "not yet", "accepted with a warning"),
+        Promise("`mllm_draft` and its flags", "not yet", "flags warn, the field is refused"),
+        Promise(
+            "SpecPrefill", "not yet", "every prompt token is computed; the prefix cache saves what was seen"
+        ),
+        Promise("`--moe-top-k`", "refused", "in its documents, not in its code"),
+        Promise(
+            "`--max-kv-size`, which forgets old tokens",
+            "differs",
+            "refused or summarised: nothing is lost silently",
+        ),
+        Promise(
+            "registries with lazy models, `--lazy-load-model`", "works", "also those that are not on the disk"
+        ),
+        Promise("`VLLM_MCP_ALLOW_UNSAFE`", "refused", "commands run as the file says, without a shell"),
+        Promise(
+            "Kokoro", "not yet", "needs `misaki`, which the extra does not bring; no weights were to be had"
+        ),
+        Promise(
+            "Chatterbox, VibeVoice, VoxCPM, CSM, Parakeet",
+            "partly",
+            "known by name; none was tried on weights",
+        ),
+        Promise(
+            "newer speech families of mlx-audio",
+            "partly",
+            "with `--tts-model`, `--stt-model` or `--model-kind`",
+        ),
+        Promise(
+            "voices of a model that is not in memory",
+            "differs",
+            "409 says to load it: a look must not load a model",
+        ),
+        Promise("separation and enhancement of sound", "refused", "it has no endpoint for them either"),
+        Promise(
+            "`bench`, `bench-serve`", "partly", "`pippin doctor --bench`: no prompt sets, CSV or comparison"
+        ),
+        Promise("`bench-detok`, `bench-kv-cache`", "refused", "they measure its own parts"),
+        Promise("`vllm-mlx-chat`", "partly", "any chat interface for the OpenAI API"),
+        Promise(
+            "`model convert`, `register`, `qualify`",
+            "not yet",
+            "keep vllm-mlx or mlx-lm; `pippin import` takes GGUF",
+        ),
+        Promise("its Python API, the vLLM plugin", "refused", "Pippin is a server"),
+        Promise(
+            "DeepSeek V4 without a template", "not yet", "read and written where the folder has a template"
+        ),
+        Promise("`--embedding-overflow-policy` counted in metrics", "partly", "see newer names of metrics"),
+    ),
+    "mlx-lm": (),
+}

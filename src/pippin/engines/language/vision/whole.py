@@ -1,0 +1,167 @@
+"""Models that run as mlx-vlm's own `generate` runs them: each prompt at once with all its media, one request at a time.
+
+For families that the engine's batches can't serve: those whose pictures are more than embeddings of prompt tokens
+(cross-attention, encoder and decoder, one token for a whole picture), and those whose trial differs. What such models
+keep of a prompt beside its KV cache lies on their modules, so the next prompt begins after the last answer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from pippin.engines.language.kv_cache.layout import arrays_of
+from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.vision.encoder import FeatureCache
+from pippin.engines.language.vision.media import Medium, PromptMedia, WholePrompt
+from pippin.engines.language.vision.model import on_device
+
+CHUNK = 2048
+"""Tokens of a prompt that go through the layers at once, as in mlx-vlm."""
+
+CARRIED = ("cross_attention_states", "encoder_outputs")
+"""What the model gives with the logits of a prompt and is given back with each later token."""
+
+
+class WholeModel(nn.Module):  # type: ignore[misc]
+    """A model of mlx-vlm with the interface of mlx-lm's models, for one sequence at a time."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self._carried: dict[str, Any] = {}
+
+    @property
+    def layers(self) -> Any:
+        return self.inner.language_model.layers
+
+    def make_cache(self) -> PromptCache:
+        from mlx_vlm.models.cache import make_prompt_cache
+
+        caches: PromptCache = make_prompt_cache(self.inner.language_model)
+        return caches
+
+    def __call__(
+        self, tokens: mx.array, cache: PromptCache, *, inputs: WholePrompt | None = None, shift: int = 0
+    ) -> mx.array:
+        """Logits [1, 1, vocabulary] after the last token. Without `inputs`, `tokens` go on from the cache."""
+        if inputs is None:
+            return self._next(tokens, cache, self._carried)
+        return self._prefill(inputs, cache)
+
+    def _prefill(self, prompt: WholePrompt, cache: PromptCache) -> mx.array:
+        """Compute a whole prompt into an empty cache, in the steps of mlx-vlm's `generate_step`."""
+        self._carried = {}
+        ids = mx.array(prompt.ids)
+        arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
+        pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", None)
+        mask = mx.ones_like(ids) if mask is None else mask
+        found = self.inner.get_input_embeddings(ids, pixels, mask=mask, **arrays)
+        embedded = {name: value for name, value in found.to_dict().items() if value is not None}
+        embeddings = embedded.pop("inputs_embeds")
+        given = {**arrays, **embedded}
+        if self._takes_chunks(ids, embeddings, cache, given):
+            while (left := embeddings.shape[1]) > 1:
+                count = min(CHUNK, left - 1)
+                self.inner.language_model(
+                    inputs=ids[:, :count],
+                    inputs_embeds=embeddings[:, :count],
+                    cache=cache,
+                    n_to_process=count,
+                    logits_to_keep=1,
+                    **given,
+                )
+                mx.eval([part.state for part in cache])
+                ids, embeddings = ids[:, count:], embeddings[:, count:]
+            ids = ids[:, -1:]
+        return self._next(ids, cache, given, embeddings)
+
+    def _next(
+        self, tokens: mx.array, cache: PromptCache, given: dict[str, Any], embeddings: mx.array | None = None
+    ) -> mx.array:
+        language = self.inner.language_model
+        if "decoder_input_ids" in given:
+            found = language(cache=cache, logits_to_keep=1, **given)
+        else:
+            found = language(tokens, inputs_embeds=embeddings, cache=cache, logits_to_keep=1, **given)
+        carried = ((name, getattr(found, name, None)) for name in CARRIED)
+        self._carried = dict([pair for pair in carried if pair[1] is not None][:1])
+        logits: mx.array = found.logits[:, -1:]
+        return logits
+
+    def _takes_chunks(
+        self, ids: mx.array, embeddings: mx.array, cache: PromptCache, given: dict[str, Any]
+    ) -> bool:
+        """Whether the model lets a prompt be cut, by mlx-vlm's two ways to say so."""
+        candidates = (self.inner, self.inner.language_model)
+        for candidate in candidates:
+            policy = getattr(candidate, "chunked_prefill_policy", None)
+            if callable(policy):
+                allowed = policy(
+                    input_ids=ids,
+                    inputs_embeds=embeddings,
+                    prompt_cache=cache,
+                    draft_model=None,
+                    draft_kind=None,
+                    prefill_kwargs=given,
+                )
+                return bool(getattr(allowed, "enabled", allowed))
+        return not any(getattr(candidate, "no_chunked_prefill", False) for candidate in candidates)
+
+
+def text_prompt(tokens: Iterable[int]) -> WholePrompt:
+    """A prompt without media."""
+    return WholePrompt(np.array([list(tokens)], np.int32), {})
+
+
+class WholeEncoder:
+    """In the place of a `VisionEncoder`, for a model that computes prompts whole. It keeps no features."""
+
+    def __init__(self) -> None:
+        self.cache = FeatureCache(0, 0)
+        self.encoded = 0  # prompts with media
+        self.reused = 0
+
+    def open(self, tokens: tuple[int, ...], media: PromptMedia | WholePrompt | None) -> "WholeInputs":
+        """The inputs of a prompt of these tokens, with media or without."""
+        assert not isinstance(media, PromptMedia)
+        self.encoded += media is not None
+        return WholeInputs(len(tokens), media)
+
+
+@dataclass(eq=False)
+class WholeInputs:
+    """The inputs of one request's prompt, which is computed in one piece."""
+
+    length: int
+    prompt: WholePrompt | None
+    shift: int = field(default=0, init=False)
+
+    def chunk_end(self, position: int, least: int = 0) -> int:
+        """Where a chunk ends that was to end at `position`: at the end of the prompt."""
+        return max(position, self.length)
+
+    def missing(self, start: int, stop: int) -> Medium | None:
+        """Nothing is computed before the prompt itself."""
+        return None
+
+    def encode(self, medium: Medium, *, wait: bool) -> None:
+        raise AssertionError("no medium of a whole prompt is ever missing")
+
+    def inputs(self, tokens: tuple[int, ...], start: int) -> WholePrompt:
+        return self.prompt or text_prompt(tokens)
+
+    def release(self) -> None:
+        """Drop the arrays of the media."""
+        self.prompt = None
+
+
+def evaluated(model: WholeModel, prompt: WholePrompt) -> mx.array:
+    """The logits [vocabulary] after a prompt, in float32. Raises what the model raises."""
+    cache = model.make_cache()
+    logits = model(mx.array(prompt.ids), cache, inputs=prompt)[0, -1].astype(mx.float32)
+    mx.eval(logits, arrays_of(cache))
+    return logits

@@ -1,0 +1,318 @@
+"""The processor of a model that computes prompts whole: messages to text as mlx-vlm writes them, and the text with all
+its media to arrays."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+from PIL import ImageOps
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Audio, Image, Inline, Part, Text, Video
+from pippin.core.errors import ServerError
+from pippin.engines import pictures, sound
+from pippin.engines.language.text.tokenizer import BREAK, Tokenizer
+from pippin.engines.language.vision.checkpoint import read_config
+from pippin.engines.language.vision.media import MediaPart, Modality, WholePrompt, modality_of
+from pippin.engines.language.vision.processing import (
+    FAILURES,
+    MOST_AUDIO_SECONDS,
+    pixel_limits,
+    plain_arrays,
+    resized,
+    sample_clip,
+    sample_image,
+)
+from pippin.engines.language.vision.video import Clip, FrameRate, read_clip
+
+log = logging.getLogger(__name__)
+
+PLAIN_TEMPLATE = (
+    "{%- if messages | length == 1 and messages[0].role == 'user' -%}{{ messages[0].content }}"
+    "{%- else -%}{%- for message in messages -%}"
+    "{{ message.role | capitalize }}: {{ message.content }}{{ '\\n' }}"
+    "{%- endfor -%}{%- if add_generation_prompt -%}Assistant:{%- endif -%}{%- endif -%}"
+)
+"""How mlx-vlm writes a conversation for a model without a chat template."""
+
+MODALITIES: tuple[Modality, ...] = ("image", "video", "audio")
+
+
+@dataclass(frozen=True)
+class LibraryStyle:
+    """How a message with media is given to the chat template: as mlx-vlm does for this architecture, or as parts."""
+
+    model_type: str
+    as_parts: bool = False
+
+    def content(self, parts: tuple[Part, ...], shield: Callable[[str], str]) -> Any:
+        """The content of a message that holds media, as the chat template takes it. Text goes through `shield`."""
+        listed: list[dict[str, Any]] = []
+        for part in parts:
+            match part:
+                case Text(text):
+                    listed.append({"type": "text", "text": shield(text)})
+                case Image() | Audio() | Video():
+                    listed.append({"type": modality_of(part)})
+                case _:
+                    pass
+        return listed if self.as_parts else self._by_library(listed)
+
+    def _by_library(self, listed: list[dict[str, Any]]) -> Any:
+        from mlx_vlm.prompt_utils import MODEL_CONFIG, extract_text_from_content, get_message_json
+
+        if self.model_type not in MODEL_CONFIG:
+            return extract_text_from_content(listed)
+        counts = {kind: sum(each["type"] == kind for each in listed) for kind in MODALITIES}
+        clips = {"video": ["video"] * counts["video"]} if counts["video"] else {}
+        seen = [each for each in listed if each["type"] in ("text", "image")]
+        message = get_message_json(
+            self.model_type,
+            seen if counts["image"] else extract_text_from_content(seen),
+            "user",
+            num_images=counts["image"],
+            num_audios=counts["audio"],
+            **clips,
+        )
+        return message["content"] if isinstance(message, dict) else message
+
+
+class _ShieldedTokenizer:
+    """A processor's tokenizer to which markers that clients spelled are text: shielded ones, see `Literals`."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.encode_shielded: Callable[[str], list[int]] | None = None
+
+    def __call__(self, text: Any = None, **settings: Any) -> Any:
+        pieces = [text] if isinstance(text, str) else text
+        shielded = isinstance(pieces, list) and any(
+            isinstance(piece, str) and BREAK in piece for piece in pieces
+        )
+        if not shielded or self.encode_shielded is None:
+            return self._tokenizer(text, **settings)
+        from transformers import BatchEncoding
+
+        ids = [self.encode_shielded(piece) for piece in pieces]
+        if settings.get("add_special_tokens", True):
+            start = list(self._tokenizer("")["input_ids"])  # what is put before every text
+            ids = [[*start, *each] for each in ids]
+        made = {"input_ids": ids, "attention_mask": [[1] * len(each) for each in ids]}
+        if settings.get("return_token_type_ids"):
+            made["token_type_ids"] = [[0] * len(each) for each in ids]
+        if isinstance(text, str) and settings.get("return_tensors") is None:
+            return BatchEncoding({name: lists[0] for name, lists in made.items()})
+        return BatchEncoding(made, tensor_type=settings.get("return_tensors"))
+
+    def encode(self, text: str, **settings: Any) -> Any:
+        if BREAK in text and self.encode_shielded is not None:
+            return self(text, **settings)["input_ids"]
+        return self._tokenizer.encode(text, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+
+class WholeProcessor:
+    """A model's processor, given whole prompts. Several threads may use it at once."""
+
+    def __init__(self, folder: Path, options: ModelOptions) -> None:
+        """Raises what mlx-vlm and transformers raise for a folder that they can't read."""
+        import mlx_vlm.utils
+
+        config = read_config(folder)
+        package, _ = mlx_vlm.utils.get_model_and_args(config)
+        self._config = config
+        self._options = options
+        self._lock = threading.Lock()
+        # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
+        self._processor = mlx_vlm.utils.load_processor(
+            folder, False, trust_remote_code=options.trust_remote_code, local_files_only=True
+        )
+        if hasattr(package, "ImageProcessor"):
+            self._processor.image_processor = mlx_vlm.utils.load_image_processor(
+                folder, trust_remote_code=options.trust_remote_code
+            )
+        self._shielded: _ShieldedTokenizer | None = None
+        if hasattr(self._processor, "tokenizer"):
+            self._shielded = _ShieldedTokenizer(self._processor.tokenizer)
+            self._processor.tokenizer = self._shielded
+        sampling = mlx_vlm.utils.resolve_video_sampling(self._processor, {})
+        self._rate = FrameRate(fps=sampling.fps, least=sampling.min_frames, most=sampling.max_frames)
+        self._tokenizer: Tokenizer | None = None
+        self._adds_tokens = False
+        self.style = LibraryStyle(str(config.get("model_type", "")).lower())
+        self.modalities: frozenset[Modality] = frozenset()  # as found by trying
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template of the processor's own, which some models have in place of their tokenizer's."""
+        found = getattr(self._processor, "chat_template", None)
+        return found if isinstance(found, str) else None
+
+    def use(self, tokenizer: Tokenizer, *, templated: bool) -> None:
+        """`templated`: prompts are rendered by the model's own chat template, which writes all special tokens."""
+        self._tokenizer = tokenizer
+        self._adds_tokens = not templated
+        if self._shielded is not None:
+            self._shielded.encode_shielded = tokenizer.literals.encode
+
+    def prompt(self, text: str, media: Sequence[tuple[str, MediaPart]]) -> WholePrompt:
+        """A rendered prompt and its media, each with its field, as the model takes them. Raises `ServerError`."""
+        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        for where, part in media:
+            self._check(part, where)
+            self._add(part, where, given)
+        try:
+            return self._run(text, given)
+        except FAILURES as error:
+            where = media[-1][0] if media else "messages"
+            raise ServerError(
+                "invalid_request",
+                f"The media up to '{where}' can't be prepared for this model: {error}",
+                where,
+            ) from error
+
+    def _check(self, part: MediaPart, where: str) -> None:
+        modality = modality_of(part)
+        if modality not in self.modalities:
+            raise ServerError(
+                "unsupported",
+                f"This model takes no {modality}, and '{where}' is one. Leave it out, or choose a model that takes it.",
+                where,
+            )
+
+    def _add(self, part: MediaPart, where: str, given: dict[str, list[Any]]) -> None:
+        """Decode a medium into the arguments of the library."""
+        if not isinstance(part.source, Inline):
+            raise ServerError(
+                "invalid_request", f"{where} was not fetched; send the bytes as a data: URI.", where
+            )
+        data = part.source.data
+        match part:
+            case Image():
+                least, most = pixel_limits(part, self._options.min_pixels, self._options.max_pixels, where)
+                given["images"].append(
+                    resized(pictures.decode(data, param=where).convert("RGB"), part, least, most, where)
+                )
+            case Video():
+                rate = FrameRate(
+                    fps=part.fps or self._rate.fps,
+                    least=min(self._rate.least, part.max_frames or self._rate.most),
+                    most=min(part.max_frames or self._rate.most, self._rate.most),
+                )
+                _add_clip(read_clip(data, rate, where), given)
+            case Audio():
+                if given["audio"] and not getattr(self._processor, "supports_multiple_audio", False):
+                    raise ServerError(
+                        "unsupported",
+                        f"This model takes one recording in a request, and '{where}' is another: leave it out.",
+                        where,
+                    )
+                given["audio"].append(
+                    sound.decode(data, self._audio_rate, param=where, longest=MOST_AUDIO_SECONDS)
+                )
+
+    @property
+    def _audio_rate(self) -> int:
+        extractor = getattr(self._processor, "feature_extractor", None)
+        return int(getattr(extractor, "sampling_rate", 16000))
+
+    def sample(self, modality: Modality, number: int, text: str) -> WholePrompt:
+        """A rendered prompt with a small medium, of which there are two that differ. Raises `FAILURES`."""
+        given: dict[str, list[Any]] = {"images": [], "audio": [], "videos": [], "video_metadata": []}
+        match modality:
+            case "image":
+                picture = sample_image()
+                given["images"].append(ImageOps.invert(picture) if number else picture)
+            case "video":
+                clip = sample_clip()
+                _add_clip(
+                    Clip(
+                        frames=clip.frames // (1 + number),
+                        indices=clip.indices,
+                        source_frames=clip.source_frames,
+                        source_fps=clip.source_fps,
+                    ),
+                    given,
+                )
+            case "audio":
+                waves = np.sin(np.arange(self._audio_rate) * (0.05 + 0.1 * number))
+                given["audio"].append(waves.astype(np.float32))
+        return self._run(text, given)
+
+    def _run(self, text: str, given: dict[str, list[Any]]) -> WholePrompt:
+        from mlx_vlm.utils import prepare_inputs
+
+        with self._lock:
+            found = prepare_inputs(
+                self._processor,
+                prompts=text,
+                image_token_index=self._config.get("image_token_index"),
+                add_special_tokens=self._adds_tokens,
+                **{name: values for name, values in given.items() if values},
+            )
+        ids = np.array(found.pop("input_ids"))
+        arrays = {name: plain_arrays(value) for name, value in found.items() if value is not None}
+        return WholePrompt(ids.reshape(1, -1).astype(np.int32), arrays)
+
+
+def _add_clip(clip: Clip, given: dict[str, list[Any]]) -> None:
+    from mlx_vlm.utils import VideoMetadata
+
+    given["videos"].append(clip.frames)
+    given["video_metadata"].append(VideoMetadata(clip.source_frames, clip.source_fps, clip.indices))
+
+
+Evaluate = Callable[[WholePrompt], mx.array]
+"""Gives the logits [vocabulary] of the loaded model after a prompt."""
+
+
+class SampleRenderer(Protocol):
+    """Renders a message with a medium and a word. Raises `ServerError`."""
+
+    def sample(self, modality: Modality) -> str: ...
+
+
+def try_modalities(
+    processor: WholeProcessor,
+    open_renderer: "Callable[[WholeProcessor], SampleRenderer]",
+    evaluate: Evaluate,
+) -> bool:
+    """Find out, by trying, which modalities the model takes and how its messages are written; whether there are any.
+
+    Messages are written as mlx-vlm writes them, or else as lists of parts, where the template takes those.
+    """
+    found: set[Modality] = set()
+    for as_parts in (False, True):
+        processor.style = replace(processor.style, as_parts=as_parts)
+        renderer = open_renderer(processor)
+        for modality in MODALITIES:
+            try:
+                text = renderer.sample(modality)
+                if _sees_a_difference(processor, modality, text, evaluate):
+                    found.add(modality)
+            except (*FAILURES, ServerError) as error:
+                log.info("a prompt with %s fails: %s: %s", modality, type(error).__name__, error)
+        if found:
+            break
+    processor.modalities = frozenset(found)
+    return bool(found)
+
+
+def _sees_a_difference(processor: WholeProcessor, modality: Modality, text: str, evaluate: Evaluate) -> bool:
+    """Whether the model runs a rendered prompt with a sample of the modality, and answers another one otherwise.
+
+    A family that leaves the medium out of the prompt would give the same logits for both.
+    """
+    first, second = (evaluate(processor.sample(modality, number, text)) for number in (0, 1))
+    finite = bool(mx.all(mx.isfinite(first)).item()) and bool(mx.all(mx.isfinite(second)).item())
+    return finite and float(mx.abs(first - second).max()) > 0

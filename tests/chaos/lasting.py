@@ -1,0 +1,167 @@
+"""What comes with weeks of use: memory above the plan, long prompts that are given up, a system that speaks late."""
+
+import asyncio
+import json
+import random
+import re
+import signal
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from tests.chaos.clients import Broken, events, progressed, user, whole
+from tests.chaos.ledger import Ledger
+from tests.chaos.server import ServerProcess
+from tests.chaos.storm import calm, clients, write_models
+
+HEAVY: Final = {
+    "rules": [{"when": {"user": "grow"}, "leaves_mb": 1100, "say": "grown"}],
+    "context_window": 65536,
+}
+PLAN: Final = 40_000_000
+"""Bytes. Its soft limit is just above 1 GiB, its hard one above 2 GiB."""
+SHED_WITHIN: Final = 60.0  # seconds; it is looked for every five
+STRICT: Final = (
+    "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
+    "{{ raise_exception('The system speaks first.') }}{% endif %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ROUNDS: Final = 4
+PROMPT_WORDS: Final = 600
+DEATH_NOTICED: Final = 2.0  # seconds
+BLOCK: Final = 16  # tokens of the prefix cache; what is computed of the last one is computed again
+
+
+async def too_much_memory(folder: Path, ledger: Ledger) -> None:
+    """A model above its plan sheds its caches and is started anew between requests; nobody's answer is lost by it."""
+    models = [*write_models(folder), "heavy"]
+    (folder / "heavy.script.json").write_text(json.dumps(HEAVY))
+    server = ServerProcess(
+        folder, ["--enable-metrics", "--memory-bytes", str(PLAN), *(f"{name}.script.json" for name in models)]
+    )
+    await server.start()
+    async with clients(server, models, ledger, 11):
+        await server.ask("/v1/chat/completions", "POST", {"model": "heavy", "messages": user("grow")})
+        found = await asyncio.wait_for(_shed_and_renewed(server), SHED_WITHIN)
+    ledger.outcomes.update(found)
+    await calm(server, models, ledger)
+    left = await server.stop(signal.SIGTERM)
+    if left:
+        ledger.violation(f"workers outlived the server: {left}")
+    if any(name.startswith(("5", "424")) for name in ledger.outcomes):
+        ledger.violation(f"a start for memory cost answers: {dict(ledger.outcomes)}")
+    if "sheds its caches" not in server.log.read_text():
+        ledger.violation("the log says nothing of caches that were shed")
+
+
+async def _shed_and_renewed(server: ServerProcess) -> dict[str, int]:
+    """Wait until the heavy model was started anew; how often each of both was."""
+    async with httpx.AsyncClient(timeout=30) as http:
+        while True:
+            text = (await http.get(server.address + "/metrics")).text
+            found = {
+                name: int(float(match[1]))
+                for name in ("sheds", "restarts")
+                if (match := re.search(rf'pippin_memory_{name}(?:_total)?{{model="heavy"}} (\S+)', text))
+            }
+            if found.get("restarts"):
+                return {f"memory {name}": count for name, count in found.items()}
+            await asyncio.sleep(0.5)
+
+
+async def a_real_model(folder: Path, ledger: Ledger) -> None:
+    """The demo model, through the kernels for CPUs where they are built: prompts that are given up go on where they
+    were, the system may speak late though the template forbids it, and a worker's death changes no answer."""
+    from tests.chaos.phases import demo_model
+
+    model = demo_model()
+    if model is None:
+        ledger.outcomes["left out: the demo model is not imported"] += 1
+        return
+    (folder / "strict.jinja").write_text(STRICT)
+    flags = [str(model), "--served-model-name", "demo", "--wired-limit-gb", "1"]
+    server = ServerProcess(folder, [*flags, "--chat-template-file", str(folder / "strict.jinja")])
+    await server.start()
+    draw = random.Random(5)
+    try:
+        async with httpx.AsyncClient(base_url=server.address, timeout=180) as http:
+            for number in range(ROUNDS):
+                await asyncio.gather(
+                    given_up(http, ledger, draw, number), speaks_late(http, ledger, f"round {number}")
+                )
+                if number % 2:
+                    for worker in server.workers():
+                        worker.kill()
+                    ledger.outcomes["workers killed"] += 1
+                    await asyncio.sleep(DEATH_NOTICED)
+    finally:
+        await server.stop(signal.SIGTERM)
+
+
+async def given_up(http: httpx.AsyncClient, ledger: Ledger, draw: random.Random, number: int) -> None:
+    """A long prompt is left while it is computed, and asked again: the retry goes on from there, and has the words that
+    a third one has."""
+    words = " ".join(draw.choices(["ash", "oak", "elm", "yew", "fir"], k=PROMPT_WORDS))
+    body: dict[str, Any] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": f"{number} {words}"}],
+        "max_tokens": 8,
+        "temperature": 0,
+        "stream_options": {"include_usage": True},
+    }
+    _, _, computed = await _streamed(http, body, most=2 + number)
+    await asyncio.sleep(0.3)
+    retry, cached, _ = await _streamed(http, body)
+    again, found, _ = await _streamed(http, body)
+    ledger.outcomes["prompts given up"] += 1
+    ledger.outcomes["tokens that a retry found"] += cached
+    if cached < computed - BLOCK:
+        ledger.violation(f"{computed} tokens of a prompt were computed, its retry found {cached}")
+    if retry != again or not retry:
+        ledger.violation(f"a retry said {retry!r}, the next one {again!r}")
+    if found < PROMPT_WORDS:
+        ledger.violation(f"the third had only {found} tokens of its prompt cached")
+
+
+async def speaks_late(http: httpx.AsyncClient, ledger: Ledger, topic: str) -> None:
+    """A conversation in which the system says something new after each answer: all but the last turn is cached."""
+    messages: list[dict[str, str]] = [{"role": "user", "content": f"Tell of {topic}. " + "Be exact. " * 60}]
+    before = 0
+    for turn in range(3):
+        body = {"model": "demo", "system": "You are brief.", "messages": messages, "max_tokens": 8}
+        answer = await whole(http, "/v1/messages", body)
+        usage = answer["usage"]
+        cached = usage["cache_read_input_tokens"]
+        if turn and cached < 0.8 * before:
+            ledger.violation(f"turn {turn} had {cached} tokens cached, the turn before was {before} long")
+        before = cached + usage["input_tokens"] + (usage.get("cache_creation_input_tokens") or 0)
+        messages += [
+            {"role": "assistant", "content": answer["content"][0]["text"] or "."},
+            {"role": "user", "content": f"Go on, {turn}."},
+            {"role": "system", "content": f"Tokens used: {turn}000."},
+        ]
+        ledger.outcomes["turns with a late system message"] += 1
+
+
+async def _streamed(
+    http: httpx.AsyncClient, body: dict[str, Any], most: int | None = None
+) -> tuple[str, int, int]:
+    """The words of a stream, how many tokens of its prompt were cached, and how many are computed by the last report of
+    progress. The client hangs up after the report number `most`. Raises `Broken`."""
+    text, cached = "", 0
+    reports: list[dict[str, int]] = []
+    async with aclosing(events(http, "/v1/chat/completions", body | {"return_progress": True})) as stream:
+        async for event in stream:
+            text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+            if "prompt_progress" in event:
+                reports.append(event["prompt_progress"])
+                if len(reports) == most:
+                    return text, 0, reports[-1]["processed"]
+            if event.get("usage"):
+                cached = (event["usage"]["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+    if not progressed(reports):
+        raise Broken(f"reports of progress out of order: {reports}")
+    return text, cached, reports[-1]["processed"]

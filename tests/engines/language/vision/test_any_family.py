@@ -1,0 +1,69 @@
+"""Families of mlx-vlm beside those of `test_families.py`: greedy answers equal those of mlx-vlm's own generate.
+
+Those whose media can't be batched, or not tried one by one, run whole prompts, one request at a time.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pippin.core.conversation import Message, Text
+from pippin.core.errors import ServerError
+from pippin.engines.language.vision.whole import WholeModel
+from tests.engines.language.vision.any_family import FAMILIES, write
+from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.language.vision.vision_bench import VisionBench
+
+BATCHED = {"glm4v", "glm_ocr", "indic_ocr", "llava_onevision", "qwen3_5_moe", "qwen3_vl_moe"}
+ALIKE = {"granite_vision"}  # its tiny random model says the same of both pictures, as mlx-vlm's does
+QUICK = ("paligemma",)
+SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in FAMILIES]
+)
+def test_pictures_are_answered_as_by_mlx_vlm(family: str, tmp_path: Path) -> None:
+    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    assert bench.preparer.info.capabilities.images
+    assert isinstance(bench.model, WholeModel) == (family not in BATCHED)
+    answers = [bench.run(bench.job("a", shown, "What?"))[0]["a"] for shown in SHOWN]
+    assert answers == [bench.judged("What?", [shown]) for shown in SHOWN]
+    assert (answers[0] != answers[1]) == (family not in ALIKE)
+    # One after the other, with a text between them: nothing of a prompt is left for the next.
+    jobs = [
+        bench.job("first", SHOWN[0], "What?"),
+        bench.job("text", "No picture."),
+        bench.job("second", SHOWN[1], "What?"),
+    ]
+    found, _ = bench.run(*jobs)
+    assert [found["first"], found["second"]] == answers
+    assert found["text"] == bench.judged("No picture.", [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> VisionBench:
+    folder = tmp_path_factory.mktemp("models") / "paligemma"
+    return VisionBench(write("paligemma", FAMILIES["paligemma"], folder))
+
+
+def test_text_that_spells_a_placeholder_stays_text(whole: VisionBench) -> None:
+    plain = whole.job("a", SHOWN[0], "What?")
+    spelled = whole.job("b", SHOWN[0], "What is <image> in HTML?")
+    image = whole.preparer.tokenizer.single("<image>")
+    assert plain.prompt.count(image or 0) == spelled.prompt.count(image or 0) > 0
+    assert whole.run(spelled)[0]["b"]
+
+
+def test_what_needs_several_sequences_or_scores_is_refused_by_name(whole: VisionBench) -> None:
+    with pytest.raises(ServerError, match="2 choices were asked for, and at most 1"):
+        whole.run(whole.job("a", SHOWN[0], "What?", n=2))
+    with pytest.raises(ServerError, match="no logprobs of their tokens"):
+        whole.run(whole.prepare("b", (Message("user", (Text("Hi"),)),), prompt_logprobs=1))
+
+
+def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None:
+    with pytest.raises(ServerError) as caught:
+        whole.job("a", b"no picture", "What?")
+    assert caught.value.report.param == "messages[0].content[0]"
+    assert caught.value.report.kind == "invalid_request"
