@@ -16,6 +16,8 @@ EXTRAS ?=
 
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
+# As its authors advise; the limit ends what so small a model would repeat.
+DEMO_OPTIONS := --temperature 0.2 --top-p 0.9 --repetition-penalty 1.1 --max-tokens 512
 DEMO_FILE := .cache/demo/SmolLM2-135M-Instruct.Q4_1.gguf
 TEST_MODELS := .cache/.test-models
 DEMO_FOLDER = $(BIN)/pippin show $(DEMO) --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["path"])'
@@ -41,7 +43,7 @@ help: ## Show this
 
 .PHONY: serve
 serve: $(TO_SERVE) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(if $(MODEL),,demo) ## Serve the demo model, or MODEL=PATH, on PORT=8000
-	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO)) --host $(HOST) --port $(PORT) $(ARGS)
+	@exec $(BIN)/pippin serve $(or $(MODEL),$(DEMO) $(DEMO_OPTIONS)) --host $(HOST) --port $(PORT) $(ARGS)
 
 .PHONY: demo
 demo: $(TO_SERVE) $(DEMO_FILE) ## Fetch the demo model and import it

@@ -32,11 +32,15 @@ def pippin(home: Path, *words: str, **variables: str) -> subprocess.CompletedPro
     )
 
 
-def test_without_a_command_it_says_what_there_is(home: Path) -> None:
+def test_without_a_command_it_says_what_is_here_and_what_to_do_next(home: Path) -> None:
     done = pippin(home)
-    assert done.returncode == 2
-    assert "usage: pippin COMMAND" in done.stdout
-    assert pippin(home, "--help").returncode == 0
+    assert done.returncode == 0
+    assert done.stdout.startswith("No server runs.\nNo models are here.\n")
+    for command in ("pippin recommend", "pippin pull", "pippin run", "pippin serve", "pippin --help"):
+        assert command in done.stdout
+    asked = pippin(home, "--help")
+    assert asked.returncode == 0
+    assert "usage: pippin COMMAND" in asked.stdout
 
 
 def test_the_version_is_said(home: Path) -> None:

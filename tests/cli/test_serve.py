@@ -147,7 +147,8 @@ def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> 
     with terminal.serving("--config", "config.yaml", verb="launch") as serving:
         serving.wait_for(r"(scripted) is ready after")
         settings = httpx.get(f"{serving.address}/v1/settings").json()["current"]
-        assert (settings["temperature"], settings["top_p"]) == (0.7, 0.95)
+        fallbacks = settings["fallbacks"]  # which rank below what the checkpoint says
+        assert (fallbacks["temperature"], fallbacks["top_p"]) == (0.7, 0.95)
         for named in ({"model": "local-text-model"}, {}):  # as its README's clients do
             body = {**named, "messages": [{"role": "user", "content": "Hello"}]}
             assert (

@@ -1,6 +1,7 @@
 """Estimates the memory that a loaded model takes, from the headers of its weight files."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -53,6 +54,15 @@ def weight_bytes(folder: Path, value_bytes: int | None) -> int:
             for name, array in _arrays(path).items():
                 total += _array_bytes(name, array, settings, value_bytes)
     return total
+
+
+def bytes_of_arrays(arrays: Mapping[str, StoredArray], config: Json, options: ModelOptions) -> int:
+    """As `footprint`, from headers that lie elsewhere than in a folder; `config` is the model's config.json."""
+    settings = table(config.get("quantization")) or table(config.get("quantization_config"))
+    value_bytes = _value_bytes(options, None)
+    return PROCESS_BYTES + sum(
+        _array_bytes(name, array, settings, value_bytes) for name, array in arrays.items()
+    )
 
 
 def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:

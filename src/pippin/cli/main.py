@@ -20,6 +20,12 @@ class Verb(Protocol):
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Serve models behind the OpenAI and Anthropic APIs"),
     "launch": ("launch", "serve, with the flags and defaults of mlx-openai-server"),
+    "run": ("run", "Chat with a model in the terminal"),
+    "agent": ("agent", "Start a coding agent that uses a model of Pippin's"),
+    "fit": ("fit", "Tell whether a model fits this machine"),
+    "bench": ("bench", "Measure how fast the running server is"),
+    "recommend": ("recommend", "Name models that suit this machine"),
+    "search": ("search", "Find models on the hub"),
     "list": ("list_models", "List the models on this machine"),
     "show": ("show", "Show what is known of a model"),
     "pull": ("pull", "Download a model"),
@@ -30,9 +36,12 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "unload": ("unload", "Unload a model from the running server"),
     "cache": ("cache", "Show or clear the prefix caches, in memory and on disk"),
     "stop": ("stop", "Stop the running server"),
+    "logs": ("logs", "Show the log of the running server"),
+    "open": ("open_page", "Open the running server's page in a browser"),
     "config": ("config", "Show the configuration and where each value came from"),
     "doctor": ("doctor", "Check that this machine can run models"),
     "service": ("service", "Install, look at or remove a service that runs at login"),
+    "completion": ("completion", "Print what completes commands in a shell"),
     "version": ("version", "Show the version"),
 }
 """Module and help of each verb."""
@@ -43,9 +52,11 @@ ALIASES: Final[dict[str, str]] = {"ls": "list", "download": "pull", "--version":
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words:
+        return _guarded(importlib.import_module("pippin.cli.welcome"), words)
+    if words[0] in ("-h", "--help", "help"):
         print(overview())
-        return 0 if words else USAGE_ERROR
+        return 0
     name = ALIASES.get(words[0], words[0])
     if name not in VERBS:
         return _unknown(words[0])
@@ -59,7 +70,7 @@ def overview() -> str:
     return (
         "Pippin serves MLX models behind the OpenAI and Anthropic APIs.\n\n"
         f"usage: pippin COMMAND ...\n\n{lines}\n\n"
-        "`pippin COMMAND --help` tells more of one. To begin: pippin serve MODEL"
+        "`pippin COMMAND --help` tells more of one. To begin: pippin run"
     )
 
 

@@ -3,6 +3,9 @@
 import contextlib
 import fcntl
 import json
+import os
+import stat
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +32,20 @@ class RunningServer(Struct, frozen=True, kw_only=True):
     pid: int
     address: str
     started: float  # seconds since the epoch
+    log: str | None = None  # the file that it writes its log to, if it is one
+
+
+def log_file(named: str | None) -> str | None:
+    """Where this process logs to: the file that is named, or the one that its standard error goes to."""
+    if named is not None:
+        return str(Path(named).expanduser().resolve())
+    try:
+        if not stat.S_ISREG(os.fstat(2).st_mode):
+            return None
+        found = Path("/dev/fd/2" if sys.platform == "darwin" else "/proc/self/fd/2").resolve()
+    except OSError:
+        return None
+    return str(found) if found.is_file() else None
 
 
 @contextlib.contextmanager

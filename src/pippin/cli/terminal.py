@@ -73,6 +73,7 @@ def _bar(title: str, *, bytes_counted: bool) -> Iterator[Progress]:
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(),
         amount,
+        *([rich_progress.TransferSpeedColumn()] if bytes_counted else []),
         rich_progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

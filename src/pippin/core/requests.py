@@ -156,6 +156,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     continue_final: bool = False  # the last assistant message is a prefill, not a turn
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, where the model's window is longer
+    prediction: str | None = None  # what the answer is expected to be, for speed alone
     adapter: str | None = None
     cache_salt: str | None = None
     priority: int = 0  # higher runs first

@@ -119,6 +119,15 @@ def test_reasoning_within_the_text_is_refused(given: str) -> None:
     assert refusal(reasoning_format=given).report.param == "reasoning_format"
 
 
+def test_a_prediction_is_text_or_parts_of_it() -> None:
+    assert chat(prediction={"type": "content", "content": "a b"}).prediction == "a b"
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    assert chat(prediction={"type": "content", "content": parts}).prediction == "a b"
+    assert chat(prediction=None).prediction is None
+    assert refusal(prediction={"type": "picture", "content": "a"}).report.param == "prediction.type"
+    assert refusal(prediction={"type": "content", "content": 3}).report.param == "prediction.content"
+
+
 def test_verbosity_reaches_the_template() -> None:
     assert chat(verbosity="low").template_kwargs == {"verbosity": "low"}
     assert chat(verbosity="low", chat_template_kwargs={"verbosity": "high"}).template_kwargs == {
@@ -144,7 +153,7 @@ def test_fields_of_conversations_are_refused_for_raw_prompts(fields: dict[str, A
     assert complete(**dict.fromkeys(fields))
 
 
-@pytest.mark.parametrize("name", sorted(openai_chat.shared.ACCEPTED))
+@pytest.mark.parametrize("name", sorted(openai_chat.ACCEPTED))
 def test_bookkeeping_fields_are_accepted(name: str) -> None:
     for value in ("x", 1, {"a": 1}, [1], True):
         assert chat(**{name: value}) == chat()

@@ -1,6 +1,7 @@
 """A tiny model with an engine around it, and the model alone as the judge of its answers."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.text.tokenizer import Tokenizer
 
 PLAN = DevicePlan(
@@ -95,3 +97,10 @@ def run_all(
                 ends[name, event.choice] = event
     engine.lifecycle.accept = accept  # type: ignore[method-assign]
     return watched, ends
+
+
+class Eager(Pace):
+    """Proposes as much as there is in every step, whether it pays or not."""
+
+    def lengths(self, chances: Sequence[float], available: Sequence[int]) -> list[int]:
+        return list(available)

@@ -19,6 +19,7 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Failed, PromptEcho
 from pippin.core.models import ModelInfo
 from pippin.core.requests import GenerationRequest
+from pippin.engines.language import loading
 from pippin.engines.language.constraints.grammar import GrammarCompiler
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache import groups as slot_group
@@ -28,9 +29,8 @@ from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prefix_cache.tree import bytes_of, snapshot_arrays
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.sequences import Running, Sequence
-from pippin.engines.language.step.speculation import verification
 from pippin.engines.language.text.tokenizer import Tokenizer
-from tests.engines.language.bench import PLAN
+from tests.engines.language.bench import PLAN, Eager
 from tests.engines.language.reference import Answer, Quantised, Reference
 from tests.engines.language.schedules import MANNERS, Ask, World
 
@@ -50,7 +50,7 @@ def small_steps(world: World) -> Iterator[None]:
         )
         stack.enter_context(patch.multiple(slot_group, SPARSE_STEPS=1))
         if world.interval == 1:
-            stack.enter_context(patch.multiple(verification, UNPROPOSED=0, PATIENCE=1 << 30))
+            stack.enter_context(patch.multiple(loading, Pace=Eager))
         yield
 
 
@@ -167,7 +167,15 @@ class Knowing:
         self._model = model
         self._said: dict[Sequence, list[int]] = {}  # its text and how that goes on
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
+    is_free = True
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return True
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        return [self._known(sequence, most) for sequence, most in wanted]
+
+    def _known(self, sequence: Sequence, most: int) -> list[int]:
         tokens = sequence.tokens
         if sequence not in self._said:
             assert isinstance(sequence.stage, Running)

@@ -172,7 +172,7 @@ class Admin:
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""
-        hidden = SECRET | PATHS | {"models", "model_defaults", "fallbacks"}
+        hidden = SECRET | PATHS | {"models", "model_defaults"}
         server = self.api.options
         options = msgspec.structs.asdict(server) | msgspec.structs.asdict(server.model_defaults)
         return {name: msgspec.to_builtins(value) for name, value in options.items() if name not in hidden}

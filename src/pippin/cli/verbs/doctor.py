@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pippin.cli import machine_findings as findings
-from pippin.cli.bench_table import bench_table
+from pippin.cli.bench.scenarios import bench_table
 from pippin.cli.local import open_catalog, roots
 from pippin.cli.machine_findings import Finding
 from pippin.cli.running import address, ask, client_parser, is_there, running_servers
@@ -37,7 +37,11 @@ def run(arguments: Sequence[str]) -> int:
         action="store_true",
         help="check the security of the configuration and the running server",
     )
-    parser.add_argument("--bench", action="store_true", help="measure the running server too")
+    parser.add_argument(
+        "--bench",
+        action="store_true",
+        help="measure the running server too, as `pippin bench --scenarios` does",
+    )
     parser.add_argument("--model", default="default", help="the model to measure")
     parsed = parser.parse(arguments)
     if parsed.security:

@@ -25,9 +25,19 @@ def run(arguments: Sequence[str]) -> int:
         print(
             table(("NAME", "STATE", "MEMORY", "REQUESTS", "USED", "PID"), [_row(model) for model in models])
         )
+        if told := speculation(ask(parsed, "GET", "/v1/status")):
+            print(told)
     else:
         print("No model is in memory. Requests load them, or: pippin load MODEL")
     return 0
+
+
+def speculation(status: dict[str, Any]) -> str | None:
+    """What became of proposed tokens since the models were loaded; None where there were none."""
+    proposed, accepted = status["mtp"]["drafts"], status["mtp"]["accepted"]
+    if not proposed:
+        return None
+    return f"{proposed} tokens proposed, {accepted} of them accepted ({accepted / proposed:.0%})"
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
 """`pippin pull`: downloads a model into the cache that all tools share."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
+from shutil import disk_usage
 
 from pippin.cli.arguments import Parser, some_options
-from pippin.cli.local import OPTIONS, open_catalog, settings_of
-from pippin.cli.terminal import progress, size
+from pippin.cli.local import OPTIONS, open_catalog, roots, settings_of
+from pippin.cli.terminal import progress, say, size
 from pippin.config.settings import GivenFlag
 
 
@@ -23,7 +25,30 @@ def run(arguments: Sequence[str]) -> int:
         if text is not None:
             parsed.given.append(GivenFlag(flag, text))
     catalog = open_catalog(settings_of(parsed))
+    told = False
+
+    def announce(total: int) -> None:
+        """Once it is known: how much comes, and how much disk there is for it."""
+        nonlocal told
+        if total and not told:
+            told = True
+            folder = roots().hub
+            say(
+                f"{parsed.model}: {size(total)}; {size(disk_usage(folder).free)} free in {folder}", sys.stderr
+            )
+
     with progress(parsed.model, bytes_counted=True) as tell:
-        info = asyncio.run(catalog.ensure(parsed.model, tell, by_operator=True))
-    print(f"{info.id} is here ({size(info.size_bytes)}). Serve it: pippin serve {info.id}")
+
+        def on_progress(done: int, total: int, what: str) -> None:
+            announce(total)
+            tell(done, total, "" if what == parsed.model else what)
+
+        info = asyncio.run(catalog.ensure(parsed.model, on_progress, by_operator=True))
+    say(f"{info.id} is here ({size(info.size_bytes)}).")
+    chats = info.kind == "language" and info.capabilities.chat
+    say(
+        f"Talk to it: pippin run {info.id}    Serve it: pippin serve {info.id}"
+        if chats
+        else f"Serve it: pippin serve {info.id}"
+    )
     return 0

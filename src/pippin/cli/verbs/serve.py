@@ -14,7 +14,7 @@ from pippin.cli.extras import missing_parts
 from pippin.cli.greeting import Preparation, greet, served_names
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
-from pippin.cli.running import RunningServer, announced
+from pippin.cli.running import RunningServer, announced, log_file
 from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
@@ -69,7 +69,8 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         example = next((info.id for info in catalog.models()), "MODEL")
         greet(settings.server, address, served_names(settings.server, catalog), example)
-        word = RunningServer(pid=os.getpid(), address=address, started=time.time())
+        log_path = log_file(settings.server.log_file)
+        word = RunningServer(pid=os.getpid(), address=address, started=time.time(), log=log_path)
         try:
             until_the_end.enter_context(announced(word))
         except OSError as error:  # a service may have no folder that it can write

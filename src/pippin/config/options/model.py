@@ -183,7 +183,12 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Natural, Meta(description="Tokens of a row that stay unquantised at first.")
     ] = 0
     draft_model_path: Annotated[str | None, Meta(description="Smaller model that proposes tokens.")] = None
-    num_draft_tokens: Annotated[Positive, Meta(description="Tokens proposed at a time.")] = 3
+    num_draft_tokens: Annotated[
+        Positive,
+        Meta(
+            description="Most tokens proposed at a time; how many are, and whether any, follows what was measured."
+        ),
+    ] = 8
     prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
 
     # Media

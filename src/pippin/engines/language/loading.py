@@ -34,7 +34,8 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
-from pippin.engines.language.step.speculation.proposers import DraftModel, PromptLookup, Proposer
+from pippin.engines.language.step.speculation.pace import Pace
+from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
@@ -126,7 +127,7 @@ def build_engine(
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
-    proposer = _open_proposer(options, plan, tokenizer, batching, progress)
+    speculation = _open_speculation(options, plan, tokenizer, batching, progress)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
@@ -142,11 +143,11 @@ def build_engine(
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, proposer, shares.sequences),
+        limits=_limits(options, plan, batching, speculation, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
         prefixes=prefixes,
-        speculation=None if proposer is None else Speculation(proposer, options.num_draft_tokens),
+        speculation=speculation,
     )
     engine.counters.weight_bytes = size
     return engine
@@ -164,7 +165,7 @@ def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
 
 
 def _limits(
-    options: ModelOptions, plan: DevicePlan, batching: Batching, proposer: Proposer | None, memory: int
+    options: ModelOptions, plan: DevicePlan, batching: Batching, speculation: Speculation | None, memory: int
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
@@ -176,7 +177,7 @@ def _limits(
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
-        draft_bytes=None if proposer is None else proposer.sequence_bytes,
+        draft_bytes=None if speculation is None else speculation.proposer.sequence_bytes,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
@@ -234,21 +235,35 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
-def _open_proposer(
+def _open_speculation(
     options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, batching: Batching, progress: LoadProgress
-) -> Proposer | None:
-    """Where speculation gets its proposals, if the options ask for any. Raises `ServerError("load_failed")`."""
-    if options.draft_model_path is None and not options.prompt_lookup:
-        return None
-    name = "prompt_lookup" if options.draft_model_path is None else "draft_model_path"
-    if not batching.can_rewind:
+) -> Speculation | None:
+    """What judges proposals: those of the options, and predictions of clients where the model can take tokens back at
+    all. Raises `ServerError("load_failed")` where the options cannot be had."""
+    asked = "draft_model_path" if options.draft_model_path is not None else "prompt_lookup"
+    if not batching.rewinds:
+        if options.draft_model_path is None and not options.prompt_lookup:
+            return None
         message = (
-            f"{name} cannot be used: some layers of this model cannot take tokens back. Start without it."
+            f"{asked} cannot be used: the caches of this model cannot take tokens back. Start without it."
         )
-        raise ServerError("load_failed", message, name)
-    if options.draft_model_path is None:
-        return PromptLookup()
-    folder = Path(options.draft_model_path).expanduser()
+        raise ServerError("load_failed", message, asked)
+    proposer: Proposer = Lookup(in_text=options.prompt_lookup)
+    if options.draft_model_path is not None:
+        draft = _open_draft_model(
+            Path(options.draft_model_path).expanduser(), options, plan, tokenizer, progress
+        )
+        proposer = Either(proposer, draft)
+    most = options.num_draft_tokens
+    has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
+    block = options.cache_block_tokens if has_state else None
+    return Speculation(proposer, Pace(most, overlaps=plan.overlaps), most=most, block=block)
+
+
+def _open_draft_model(
+    folder: Path, options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, progress: LoadProgress
+) -> DraftModel:
+    name = "draft_model_path"
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
     draft, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
     layout = CacheLayout.learn(draft, probe_prompt(draft, 2))

@@ -58,6 +58,31 @@ def test_a_view_of_a_slot_goes_on_as_the_sequence_does(model: nn.Module, layout:
     assert mx.allclose(group.forward(mx.array([[9]])), alone, atol=1e-3)
 
 
+@pytest.mark.parametrize("forgotten", [(0, 2, 3, 1), (3, 3, 3, 3), (0, 0, 0, 4)])
+def test_each_sequence_forgets_as_many_tokens_of_a_step_as_it_is_told(
+    model: nn.Module, layout: CacheLayout, forgotten: tuple[int, ...]
+) -> None:
+    """Also all of them; and two steps in a row, so that nothing of the first is left in the second."""
+    lengths = (3, LENGTH, 9, 21)
+    group = BatchedGroup(model, BatchShape(layout=layout, slack=SLACK))
+    layout.tell_calls()
+    texts = []
+    for length in lengths:
+        slot = group.reserve(SlotRequest(length=length, growth=8, length_class=0), 8, 1)
+        group.join(slot, probe_prompt(model, length), shift=0)
+        texts.append([*range(1, length + 1)])
+    for step in range(2):
+        tokens = [[(7 * row + 3 * place + step) % 250 for place in range(4)] for row in range(len(lengths))]
+        group.forward(mx.array(tokens))
+        group.rewind(dict(enumerate(forgotten)))
+        for text, new, count in zip(texts, tokens, forgotten, strict=True):
+            text += new[: 4 - count]
+    together = group.forward(mx.array([[5]] * len(lengths)))
+    for row, text in enumerate(texts):
+        alone = model(mx.array([[*text, 5]]), cache=new_prompt_cache(model))[0, -1]
+        assert mx.allclose(together[row, -1], alone, atol=1e-3)
+
+
 def test_the_layers_of_a_model_are_of_few_kinds(layout: CacheLayout) -> None:
     """Equal where they are alike: sizes are reckoned by the kind, not by the layer."""
     assert len(set(layout.kinds)) <= 2

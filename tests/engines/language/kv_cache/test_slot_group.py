@@ -132,7 +132,7 @@ def test_prompts_of_sequences_in_few_bits_are_computed_beside_their_slots(tmp_pa
     assert not bench.engine.scheduler.limits.prompts_in_slots
     layout = CacheLayout.learn(bench.model, probe_prompt(bench.model, 2))
     assert layout.in_slots
-    assert not layout.quantized(8, 32).in_slots
+    assert not layout.quantized(8, 8, 32).in_slots
 
 
 class Eager:

@@ -13,12 +13,12 @@ from mlx_lm.models.cache import KVCache
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Failed, Finished
+from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, leaves
 from pippin.engines.language.step.engine import LanguageEngine
-from pippin.engines.language.step.speculation import verification
-from pippin.engines.language.step.speculation.proposers import DraftModel
-from tests.engines.language.bench import Bench, watch
+from pippin.engines.language.step.speculation.proposers import DraftModel, Either
+from tests.engines.language.bench import Bench, Eager, watch
 from tests.engines.tiny_models import tiny_model
 
 SMALL = ModelOptions(max_num_seqs=6, cache_block_tokens=4)
@@ -42,8 +42,7 @@ def small_steps() -> Any:
         patch.setattr(sizes, "LENGTH_CLASSES", (64, 160))
         patch.setattr(sizes, "GROWTH_CHARGED", 32)
         patch.setattr(KVCache, "step", 16)
-        patch.setattr(verification, "UNPROPOSED", 0)
-        patch.setattr(verification, "PATIENCE", 1 << 30)
+        patch.setattr(loading, "Pace", Eager)
         yield
 
 
@@ -80,8 +79,10 @@ def held(engine: LanguageEngine) -> int:
         layers = zip(engine.batch.groups.layout.kinds, leaves(prompt.cache or ()), strict=False)
         # What is computed in its slot lies in the batch.
         caches.append([leaf for kind, leaf in layers if prompt.slot is None or not kind.in_slots])
-    if engine.speculation is not None and isinstance(engine.speculation.proposer, DraftModel):
-        caches += [draft.cache for draft in engine.speculation.proposer._drafts.values()]
+    if engine.speculation is not None and isinstance(engine.speculation.proposer, Either):
+        drafter = engine.speculation.proposer._other
+        assert isinstance(drafter, DraftModel)
+        caches += [draft.cache for draft in drafter._drafts.values()]
     aside = sum(array.nbytes for cache in caches for array in arrays_of(cache))
     return engine.batch.groups.bytes + aside
 

@@ -37,7 +37,7 @@ from tests.engines.language.schedules import (
 )
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
-REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
+REWINDABLE = tuple(ARCHITECTURES)
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 DAY = 3  # schedules of each architecture

@@ -1,8 +1,11 @@
 """Proposals change the number of steps, and nothing that a client sees."""
 
+import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -11,21 +14,36 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.errors import ServerError
+from pippin.core.events import Finished
 from pippin.core.requests import Sampling
-from pippin.engines.language.step.speculation import verification
-from tests.engines.language.bench import Bench, run_all, watch
-from tests.engines.tiny_models import tiny_model
+from pippin.engines.language import loading
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.step.sequences import Sequence
+from pippin.engines.language.step.speculation.proposers import Lookup
+from tests.engines.language.bench import Bench, Eager, run_all, watch
+from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
-REWINDABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss")
+REWINDABLE = tuple(ARCHITECTURES)
+
+
+@dataclass(eq=False)
+class Text:
+    """What a lookup asks of a sequence."""
+
+    tokens: list[int]
+    prompt: tuple[int, ...] = ()
+    prediction: tuple[int, ...] = ()
+
+    @property
+    def request(self) -> SimpleNamespace:
+        return SimpleNamespace(job=self)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    names = (*REWINDABLE, "mamba2", "qwen3_next")
-    return {name: tiny_model(name, root / name) for name in names} | {
+    return {name: tiny_model(name, root / name) for name in REWINDABLE} | {
         "other": tiny_model("llama", root / "other", seed=8)
     }
 
@@ -33,8 +51,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate in every step, whether it pays or not."""
-    monkeypatch.setattr(verification, "UNPROPOSED", 0)
-    monkeypatch.setattr(verification, "PATIENCE", 1 << 30)
+    monkeypatch.setattr(loading, "Pace", Eager)
 
 
 def options(**changes: object) -> ModelOptions:
@@ -114,10 +131,9 @@ def test_seeded_sampling_is_the_same_with_and_without(folders: dict[str, Path]) 
 
 
 def test_what_is_drawn_with_proposals_has_the_models_distribution(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path],
 ) -> None:
     """Pearson's test over pairs of tokens, of which the second was judged beside a proposal."""
-    monkeypatch.setattr(verification, "MOST_SEQUENCES", 64)
     bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
     draws, kept = 500, 3
     sampling = Sampling(temperature=1.0, top_k=kept)
@@ -148,26 +164,6 @@ def test_what_is_drawn_with_proposals_has_the_models_distribution(
     assert distance < 2.5 * len(expected) + 10, "far beyond chance"
 
 
-@pytest.mark.parametrize("architecture", ["mamba2", "qwen3_next"])
-@pytest.mark.parametrize("how", ["prompt_lookup", "draft_model_path"])
-def test_recurrent_models_refuse_it_by_name(folders: dict[str, Path], architecture: str, how: str) -> None:
-    value = True if how == "prompt_lookup" else str(folders["llama"])
-    with pytest.raises(ServerError, match=how) as caught:
-        Bench(folders[architecture], options(**{how: value}))
-    assert caught.value.report.kind == "load_failed"
-
-
-def test_it_rests_when_it_does_not_pay(monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path]) -> None:
-    monkeypatch.setattr(verification, "PATIENCE", 4)
-    monkeypatch.setattr(verification, "UNPROPOSED", 2)
-    bench = Bench(folders["llama"], options(draft_model_path=str(folders["other"])))
-    judge = bench.engine.speculation
-    assert judge is not None
-    judge._plain, judge._proposed = 1e-9, 1.0
-    _, ends = run_all(bench, {"a": (PHRASE, 60)})
-    assert ends["a", 0].usage.draft_tokens <= 8 * 4
-
-
 @pytest.mark.parametrize("step", range(1, 7))
 def test_a_sequence_that_leaves_amid_proposals_changes_nothing_for_the_others(
     folders: dict[str, Path], step: int
@@ -188,3 +184,98 @@ def test_a_sequence_that_leaves_amid_proposals_changes_nothing_for_the_others(
     for name in ("r0", "r2", "r3"):
         assert len(answers[name, 0]) == 30
         bench.judge(prompts[name], answers[name, 0])
+
+
+def test_a_prediction_is_proposed_without_any_option(folders: dict[str, Path]) -> None:
+    """The client knows all of the answer but one token: what comes after that is proposed again."""
+    bench = Bench(folders["qwen3_next"], options())
+    expected, _ = run_all(bench, {"a": (PHRASE, 40)})
+    answer = expected["a", 0]
+    engine, watched, ends = bench.engine, watch(bench.engine), []
+    job = bench.job("b", PHRASE, 40)
+    engine.submit(replace(job, prediction=(*answer[:20], (answer[20] + 1) % 256, *answer[21:])))
+    steps = engine.stats().steps
+    while engine.busy:
+        ends += [event for _, event in engine.step() if isinstance(event, Finished)]
+    assert watched["b", 0] == answer
+    assert engine.stats().steps - steps < 30
+    assert ends[0].usage.accepted_tokens >= 20
+
+
+def test_a_prediction_of_something_else_changes_nothing(folders: dict[str, Path]) -> None:
+    bench = Bench(folders["llama"], options())
+    expected, _ = run_all(bench, {"a": (PHRASE, 30)})
+    watched = watch(bench.engine)
+    bench.engine.submit(replace(bench.job("b", PHRASE, 30), prediction=tuple(range(200))))
+    while bench.engine.busy:
+        bench.engine.step()
+    assert watched["b", 0] == expected["a", 0]
+
+
+@pytest.mark.parametrize("architecture", ["mamba2", "qwen3_next", "lfm2"])
+def test_a_state_is_remembered_at_the_end_of_each_block_though_steps_are_longer(
+    folders: dict[str, Path], architecture: str
+) -> None:
+    """The next turn begins where the last whole block of the answer ended."""
+    prompt = PHRASE * 3
+    answers, _ = run_all(Bench(folders[architecture], options()), {"a": (prompt, 41)})
+    answer = tuple(answers["a", 0])
+    bench = Bench(folders[architecture], options())
+    bench.engine.submit(replace(bench.job("a", prompt, 41), prediction=answer))
+    while bench.engine.busy:
+        bench.engine.step()
+    assert bench.engine.stats().accepted_tokens > 20
+    _, ends = run_all(bench, {"b": ((*prompt, *answer, 5), 2)})
+    assert ends["b", 0].usage.cached_tokens == (len(prompt) + 40) // 8 * 8
+
+
+def test_lookups_follow_what_the_text_says_last() -> None:
+    lookup = Lookup(in_text=True)
+    sequence = cast(Sequence, Text([1, 2, 3, 1, 2, 4, 1, 2]))
+    assert lookup.propose([(sequence, 2)]) == [[4, 1]]
+
+
+def test_a_prediction_is_left_where_it_is_wrong_and_followed_from_where_it_is_right_again() -> None:
+    sequence = cast(Sequence, Text([1, 2, 10, 11], (1, 2), tuple(range(10, 30))))
+    lookup = Lookup(in_text=False)
+    assert lookup.propose([(sequence, 3)]) == [[12, 13, 14]]
+    sequence.tokens += [99, 98]
+    assert lookup.propose([(sequence, 3)]) == [[]]
+    sequence.tokens += [20, 21]
+    assert lookup.propose([(sequence, 3)]) == [[22, 23, 24]]
+    sequence.tokens += list(range(22, 30))
+    assert lookup.propose([(sequence, 3)]) == [[]]
+
+
+def test_layers_are_computed_again_with_each_sequences_own_adapter(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sequences of different classes of lengths, which take tokens back after each step."""
+    monkeypatch.setattr(sizes, "LENGTH_CLASSES", (30, 90))
+    mx.random.seed(3)
+    keys = [f"model.layers.{layer}.conv.in_proj" for layer in (0, 2)]
+    weights = {f"{key}.lora_a": mx.random.normal((64, 4)) * 0.5 for key in keys}
+    weights |= {f"{key}.lora_b": mx.random.normal((4, 192)) * 0.3 for key in keys}
+    mx.save_safetensors(str(tmp_path / "adapters.safetensors"), weights)
+    parameters = {"rank": 4, "scale": 1.0, "dropout": 0.0, "keys": ["conv.in_proj"]}
+    config = {"fine_tune_type": "lora", "num_layers": 3, "lora_parameters": parameters}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    found = []
+    for wrong in (False, True):
+        bench = Bench(folders["lfm2"], options(adapters={"one": str(tmp_path)}))
+        watched = watch(bench.engine)
+        for name, prompt, adapter in (("a", PHRASE, "one"), ("b", PHRASE * 4, None)):
+            job = bench.job(name, prompt, 16, adapter=adapter)
+            # Every sixth token is wrong.
+            expected = found[0][name, 0] if wrong else []
+            prediction = tuple(
+                (token + 1) % 256 if place % 6 == 3 else token for place, token in enumerate(expected)
+            )
+            bench.engine.submit(replace(job, prediction=prediction))
+        while bench.engine.busy:
+            bench.engine.step()
+        found.append(watched)
+        stats = bench.engine.stats()
+    assert found[0] == found[1]
+    assert found[0]["a", 0] != found[0]["b", 0]
+    assert 0 < stats.accepted_tokens < stats.draft_tokens

@@ -332,6 +332,21 @@ def _image_of(address: ImageUrl | str, detail: GivenDetail | None, at: str) -> I
     return image_of(_url_of(address), detail, at)
 
 
+class PredictedText(Struct, tag_field="type", tag="text", kw_only=True):
+    text: str
+
+
+class Prediction(Struct, tag_field="type", tag="content", kw_only=True):
+    content: str | tuple[PredictedText, ...]
+
+
+def prediction_of(prediction: Prediction | None) -> str | None:
+    if prediction is None:
+        return None
+    content = prediction.content
+    return (content if isinstance(content, str) else "".join(part.text for part in content)) or None
+
+
 class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
     messages: Annotated[tuple[ChatMessage, ...], Meta(description="The conversation so far.")]
     max_completion_tokens: Annotated[
@@ -352,8 +367,13 @@ class ChatRequest(shared.OpenAIFields, kw_only=True, omit_defaults=True):
         None
     )
     verbosity: Annotated[Verbosity | None, Meta(description="Handed to the chat template.")] = None
+    prediction: Annotated[
+        Prediction | None,
+        Meta(description="Text that the answer is expected to repeat: it comes sooner then."),
+    ] = None
 
 
+ACCEPTED = {name: why for name, why in shared.ACCEPTED.items() if name != "prediction"}
 REFUSED = shared.REFUSED | {
     "audio": "answers are text; use /v1/audio/speech to speak them.",
     "functions": "it is the old name of `tools`; use that.",
@@ -373,7 +393,7 @@ class ChatDialect(OpenAIErrors):
     path = "/chat/completions"
     id_prefix = ID_PREFIX
     answer = ChatCompletion
-    contract = Contract(ChatRequest, shared.ACCEPTED, REFUSED, frozenset({"web_search_options"}))
+    contract = Contract(ChatRequest, ACCEPTED, REFUSED, frozenset({"web_search_options"}))
 
     def decode(self, body: bytes, context: DecodeContext) -> Decoded[ChatShape]:
         fields, ignored = self.contract.decode(body)
@@ -413,6 +433,7 @@ def request_of(fields: ChatRequest) -> GenerationRequest:
         template_kwargs=engine.template_kwargs_of(fields, fields.verbosity),
         continue_final=engine.continues_final(fields) or is_prefill(fields.messages),
         overflow=engine.overflow_of(fields),
+        prediction=prediction_of(fields.prediction),
     )
     request = engine.steered(request, fields)
     if fields.tools is None and fields.tool_choice is None:

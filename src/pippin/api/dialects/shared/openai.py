@@ -37,7 +37,7 @@ ACCEPTED: Final = {
     "cache_control": _CACHE,
     "cache_prompt": _CACHE,
     "id_slot": _CACHE,
-    "prediction": "A hint for speed; the operator sets up speculation.",
+    "prediction": "A hint for speed, which Chat Completions follows.",
     "include": "Nothing that it can name is there to be included.",
     "betas": "Names of features; those that are here need no name.",
     "citations": "Answers cite nothing.",

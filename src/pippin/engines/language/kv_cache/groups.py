@@ -6,7 +6,7 @@ This is what a scheduler's step talks to. It tells lengths, and is given handles
 it be computed, `leave` ends it, whatever was moved in between.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,10 +184,11 @@ class BatchedGroup:
             index for index in range(low, high) if index not in self._taken and index not in self._reserved
         ]
 
-    def rewind(self, index: int, tokens: int) -> None:
+    def rewind(self, tokens: Mapping[int, int]) -> None:
         for cache in self._caches:
-            cache.rewind(index, tokens)
-        self._table.rewind(index, tokens)
+            cache.rewind(tokens)
+        for index, count in tokens.items():
+            self._table.rewind(index, count)
 
     def view(self, index: int, stop: int) -> PromptCache:
         return self._shape.layout.for_model(cache.view(index, stop) for cache in self._caches)

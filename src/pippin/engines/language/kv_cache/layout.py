@@ -14,6 +14,7 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind
+from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
 
@@ -145,6 +146,13 @@ class CacheLayout:
         """Whether several prompts can be computed together."""
         layers = new_prompt_cache(self._model)
         return layers == list(leaves(layers)) and all(kind.joins for kind in self.kinds)
+
+    def tell_calls(self) -> None:
+        """Have the model tell the caches that replay what they are called with, which they need to rewind."""
+        caches = new_prompt_cache(self._model)
+        states = [leaf for kind, leaf in zip(self.kinds, leaves(caches), strict=True) if kind.replays]
+        if states:
+            tell_calls(self._model, caches, states)
 
     def slot_bytes(self, capacity: int, slack: int = 0) -> int:
         """Bytes of one sequence in a slot with such a capacity."""

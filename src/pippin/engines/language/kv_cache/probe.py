@@ -40,11 +40,8 @@ class Batching:
     shape: BatchShape | None  # None: sequences run one at a time
     slack: int  # tokens that a slot has capacity for beyond its sequence
     slot_bytes: Callable[[int], int]  # of one slot with capacity for so many tokens
+    rewinds: bool = False  # sequences can forget tokens of their last step
     alone: bool = False  # a sequence must end before the next prompt begins
-
-    @property
-    def can_rewind(self) -> bool:
-        return self.shape is not None and self.layout.rewinds
 
     @property
     def joint_prompts(self) -> bool:
@@ -90,6 +87,7 @@ def choose_batching(
             slot_bytes=layout.prompt_bytes,
         )
     shape = _quantized(model, plain, options, prompts, alone) if quantizes else plain
+    rewinds = _rewinds(model, plain, alone)
     log.info("warm-up took %.2f s", time.monotonic() - started)
     plain_below = options.quantized_kv_start if quantizes else 0
     most_plain = rounded(plain_below + slack)
@@ -105,6 +103,7 @@ def choose_batching(
         shape=shape,
         slack=slack,
         slot_bytes=either if plain_below else shape.slot_bytes,
+        rewinds=rewinds,
     )
 
 
@@ -195,5 +194,35 @@ def _agree(
     except FAILURES as error:
         log.info("a batch of two sequences fails: %s", error)
         return False
-    difference = mx.abs(together - alone).max() / mx.maximum(mx.abs(alone).max(), 1e-6)
+    return _is_near(together, alone, tolerance)
+
+
+def _is_near(found: mx.array, expected: mx.array, tolerance: float) -> bool:
+    difference = mx.abs(found - expected).max() / mx.maximum(mx.abs(expected).max(), 1e-6)
     return float(difference) < tolerance
+
+
+def _rewinds(model: nn.Module, shape: BatchShape, alone: mx.array) -> bool:
+    """Whether two sequences of a batch, of which each has forgotten some tokens of a step, go on as they do alone."""
+    layout = shape.layout
+    if not layout.rewinds:
+        return False
+    group = BatchedGroup(model, shape)
+    try:
+        layout.tell_calls()
+        # Each keeps so many of the step's tokens that it stands where its prompt among `PROBE_LENGTHS` ends.
+        kept = (1, 2)
+        step = []
+        for length, count in zip(PROBE_LENGTHS, kept, strict=True):
+            request = SlotRequest(length=length - count, growth=4, length_class=0)
+            slot = group.reserve(request, growth=4, following=0)
+            group.join(slot, probe_prompt(model, length - count), shift=0)
+            step.append([*range(length - count + 1, length + 1), *[1] * (3 - count)])
+        group.forward(mx.array(step))
+        group.rewind({index: 3 - count for index, count in enumerate(kept)})
+        together = group.forward(mx.array([[1]] * len(kept)))
+        mx.eval(together)
+    except FAILURES as error:
+        log.info("sequences cannot take tokens back: %s", error)
+        return False
+    return _is_near(together, alone, tolerance(alone.dtype))

@@ -5,7 +5,7 @@ this module.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -106,7 +106,9 @@ class SlotGroup(Protocol):
 
     def length(self, index: int) -> int: ...
 
-    def rewind(self, index: int, tokens: int) -> None: ...
+    def rewind(self, tokens: Mapping[int, int]) -> None:
+        """After a step of several tokens: of each slot named the last so many are forgotten."""
+        ...
 
     def looks_back(self, index: int) -> bool: ...
 
@@ -162,10 +164,6 @@ class Slot:
         """The sequence as a cache of its own, as of position `stop`; good until the next step. Sliding attention can
         look back by the table's slack, recurrent state is the newest whatever `stop` is."""
         return self.group.view(self.index, stop)
-
-    def rewind(self, tokens: int) -> None:
-        """Forget the last tokens."""
-        self.group.rewind(self.index, tokens)
 
 
 def unmarked(positions: mx.array) -> mx.array:

@@ -1,5 +1,6 @@
 """Sequences with the model's own caches, one after the other: for models with a cache that has no batched form."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -73,10 +74,11 @@ class SoloGroup:
         self._append(slot, source._caches[theirs], source._lengths[theirs], source._shifts[theirs])
         source._free(theirs)
 
-    def rewind(self, index: int, tokens: int) -> None:
-        for cache in self._caches[index] or ():
-            cache.trim(tokens)
-        self._lengths[index] -= tokens
+    def rewind(self, tokens: Mapping[int, int]) -> None:
+        for index, count in tokens.items():
+            for cache in self._caches[index] or ():
+                cache.trim(count)
+            self._lengths[index] -= count
 
     def forward(self, tokens: mx.array) -> mx.array:
         results: list[mx.array | None] = []

@@ -56,6 +56,7 @@ DEFAULT_TOOL_FORMAT = "json_tools"
 """The tool-call format of models whose template does not write tools."""
 
 MOST_DETOKENIZED = 1 << 20
+MOST_PREDICTED, MOST_CHARACTERS = 1 << 15, 8  # tokens of a prediction, and characters of each
 MOST_COUNTED = 1_000_000  # tokens of a text that is only counted or tokenized
 
 
@@ -223,7 +224,15 @@ class LanguagePreparer:
             created=time.monotonic(),
             key=_cache_key(request),
             media=prompt.media,
+            prediction=self._prediction(request),
         )
+
+    def _prediction(self, request: GenerationRequest) -> tuple[int, ...]:
+        if request.prediction is None:
+            return ()
+        # Cut before it is read: a long one would keep others waiting.
+        text = request.prediction[: MOST_PREDICTED * MOST_CHARACTERS]
+        return tuple(self.tokenizer.encode(text)[:MOST_PREDICTED])
 
     def _offered(self, request: GenerationRequest) -> tuple[Tool, ...]:
         """The tools of a request that its `tool_choice` leaves on offer. Raises `ServerError` naming `tool_choice`."""

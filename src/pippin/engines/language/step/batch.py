@@ -1,6 +1,6 @@
 """The sequences that decode together: one pass through the model, and one draw for all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import mlx.core as mx
 import numpy as np
@@ -195,11 +195,17 @@ class Batch:
         tokens = np.zeros((len(chosen), width), np.int32)
         for index, (each, sampled) in enumerate(zip(self.running, chosen, strict=True)):
             tokens[index, : len(sampled)] = [token.token for token in sampled]
-            each.slot.rewind(width - len(sampled))
             each.next_token = sampled[-1].token
+        self._rewind({each: width - len(sampled) for each, sampled in zip(self.running, chosen, strict=True)})
         self._sampler.commit(tokens, np.array([len(sampled) for sampled in chosen], np.int32))
         self._drawn, self._unread = None, []
         self._logits_at = {}
+
+    def _rewind(self, counts: Mapping[Running, int]) -> None:
+        """Each sequence forgets its last so many tokens. Layers may be computed again for that, with their adapters."""
+        for group, slots in self._by_group():
+            self._choose_adapters(group, slots)
+            group.rewind({slot: counts[each] for slot, each in slots.items()})
 
 
 def _pick(array: mx.array, indices: list[int]) -> mx.array:

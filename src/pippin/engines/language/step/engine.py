@@ -23,7 +23,7 @@ from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
-from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.step.speculation.verification import Judged, Speculation
 from pippin.engines.language.step.statistics import engine_stats
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
@@ -98,8 +98,9 @@ class LanguageEngine:
             self.lifecycle.keep_left()
         if admitted or not self.batch.built:
             self._fit()
-        decoding = len(self.batch.running)
-        checked = decoding > 0 and self._check_proposals()
+        decoding, looks = len(self.batch.running), self._speculates
+        judged = self._check_proposals() if decoding else None
+        checked = judged is not None
         if self.batch.running and not checked and not self.batch.built:
             self.batch.forward()
         # Where the pass was built ahead, sequences have left since: they are copied beside it.
@@ -115,7 +116,9 @@ class LanguageEngine:
             time.sleep(DISK_PAUSE)  # all that there is to do waits for the disk
         # After the tokens of this step are known: who has ended needs no memory for the next one.
         self.lifecycle.preempt()
-        self._observe(time.monotonic() - started, prefilled, decoding, checked=checked)
+        self._observe(time.monotonic() - started, prefilled, decoding)
+        if self.speculation is not None and decoding and not prefilled:
+            self.speculation.learn(time.monotonic() - started, decoding, judged, looked=looks)
         return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
@@ -163,32 +166,28 @@ class LanguageEngine:
         self._speculates = self._speculates and self.batch.fit(left, 1 + self._options.num_draft_tokens)
         return self._speculates or self.batch.fit(left)
 
-    def _check_proposals(self) -> bool:
+    def _check_proposals(self) -> Judged | None:
         """Let the model judge several next tokens of each sequence at once, where there are proposals that may pay."""
         if self.speculation is None or not self._speculates or self.scheduler.done():
-            return False
+            return None
         running = list(self.batch.running)
         proposals = self.speculation.proposals(running)
         self._speculates = any(proposals)
         if not self._speculates:
-            return False
-        started = time.monotonic()
+            return None
         chosen = self.batch.check(proposals)
         for each, proposed, sampled in zip(running, proposals, chosen, strict=True):
             self.counters.draft_tokens += len(proposed)
             self.counters.accepted_tokens += len(sampled) - 1
             self.lifecycle.accept_checked(each, len(proposed), sampled)
-        tokens = sum(map(len, chosen)) / len(running)
-        self.speculation.observe(time.monotonic() - started, tokens, proposed=True)
+        self.lifecycle.keep_states()
         self._speculates = self.speculation.wanted(self.batch.running)
-        return True
+        return Judged(proposals, sum(map(len, chosen)))
 
-    def _observe(self, seconds: float, prefilled: int, decoding: int, *, checked: bool) -> None:
+    def _observe(self, seconds: float, prefilled: int, decoding: int) -> None:
         """Learn from a step that took so long."""
         self.scheduler.observe(seconds, prefilled, decoding)
         self.counters.step_done(seconds, prefilled, self.lifecycle.completion_tokens, decoded=decoding > 0)
-        if self.speculation is not None and decoding and not checked and not prefilled:
-            self.speculation.observe(seconds, 1, proposed=False)
 
     def stats(self) -> EngineStats:
         cache = CacheStats() if self.prefixes is None else self.prefixes.stats()

@@ -186,6 +186,8 @@ class Lifecycle:
         sequence = running.sequence
         sequence.draft_tokens += proposed
         sequence.accepted_tokens += len(chosen) - 1
+        if self._speculation is not None:
+            self._speculation.judged(sequence, proposed, len(chosen) - 1)
         for sampled in chosen:
             if sequence.stage is running:  # not so after its last token, or where the request has failed
                 self.accept(running, sampled)
@@ -234,7 +236,7 @@ class Lifecycle:
         self._batch.leave(gone)
         if self._speculation is not None:
             for running in gone:
-                self._speculation.proposer.forget(running.sequence)
+                self._speculation.forget(running.sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         """A sequence that has left the batch ends, and its request with the last of them."""

@@ -9,7 +9,7 @@ slot, cut into the prefix cache's blocks and put together again. Nothing else as
 # ruff: noqa: B027 (a method that is empty here is one for which most kinds have nothing to do)
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -64,9 +64,9 @@ class BatchedCache(ABC):
     def view(self, slot: int, stop: int) -> Any:
         """A sequence as mlx-lm's cache of this kind, as of position `stop`, without copies where that is possible."""
 
-    def rewind(self, slot: int, tokens: int) -> None:
-        """The last `tokens` of a slot are forgotten: what follows is written over them. Called where the kind
-        `rewinds`, before the table of slots is told, by no more tokens than the table's slack."""
+    def rewind(self, tokens: Mapping[int, int]) -> None:
+        """After a step of several tokens: of each slot named the last so many are forgotten, fewer than the step had.
+        Called once after the step, where the kind `rewinds`, before the table of slots is told."""
 
     def grow(self, slots: int, capacity: int) -> None:
         """Have as many slots of such a capacity; never fewer than before."""
@@ -93,7 +93,9 @@ class CacheKind(ABC):
     """Classes of mlx-lm's caches, by identity: a subclass may behave otherwise."""
 
     rewinds: ClassVar[bool] = False
-    """Whether a batched sequence can forget its last tokens, which proposals need."""
+    """Whether a batched sequence can forget some tokens of its last step, which proposals need."""
+    replays: ClassVar[bool] = False
+    """Whether that is done by calling the layer's modules again: see `replay.py`."""
     trims: ClassVar[bool] = False
     """Whether mlx-lm's own cache can forget its last tokens, however long it is."""
     in_slots: ClassVar[bool] = False

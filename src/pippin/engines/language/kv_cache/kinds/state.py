@@ -1,13 +1,14 @@
 """Recurrent and convolutional layers: a state of fixed size in place of keys and values."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, Snapshot
+from pippin.engines.language.kv_cache.replay import Call
 from pippin.engines.language.kv_cache.slots import SlotTable
 
 
@@ -33,6 +34,7 @@ class PromptState(StateUpdates, ArraysCache):  # type: ignore[misc] # mlx-lm has
 @dataclass(frozen=True, kw_only=True)
 class StateKind(CacheKind):
     serves = (ArraysCache, PromptState)
+    rewinds = replays = True
 
     count: int  # arrays
     bytes: int  # of all of them, of one sequence
@@ -65,11 +67,25 @@ class StateKind(CacheKind):
 KIND = StateKind
 
 
+States = list[mx.array | None]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A step of several tokens that can still be taken back: the states before it, and the calls that changed them."""
+
+    step: int
+    count: int  # tokens
+    start: States
+    calls: list[Call] = field(default_factory=list)
+
+
 class BatchedState(StateUpdates, BatchedCache):
     """Arrays [computed slots, ...], replaced whole by each step.
 
     The model writes the state of all sequences anew in every step, so joining at an end costs no more than a step does.
-    There is no way back to an earlier state: to rewind, a kind would have to keep the state before the step and replay.
+    Of a step of several tokens the states before it are kept until `rewind`, which computes from there how each
+    sequence stands after those of its tokens that stay.
     """
 
     left_padding = None
@@ -77,7 +93,32 @@ class BatchedState(StateUpdates, BatchedCache):
 
     def __init__(self, slots: SlotTable, count: int) -> None:
         super().__init__(slots)
-        self.cache: list[mx.array | None] = [None] * count
+        self.cache: States = [None] * count
+        self._window: _Window | None = None
+
+    def note(self, call: Call) -> None:
+        slots = self.slots
+        if slots.count == 1:
+            return
+        if self._window is None or self._window.step != slots.step:
+            self._window = _Window(slots.step, slots.count, list(self.cache))
+        self._window.calls.append(call)
+
+    def rewind(self, tokens: Mapping[int, int]) -> None:
+        window, self._window = self._window, None
+        if window is None or not any(tokens.values()):
+            return
+        kept = [window.count - tokens.get(slot, 0) for slot in range(self.slots.low, self.slots.high)]
+        found, self.cache = self.cache, list(window.start)
+        done = 0
+        # From the shortest to the longest: all tokens that anybody keeps are computed once, whatever each keeps.
+        for end in sorted({*kept} - {window.count}):
+            for call in window.calls if end else ():
+                call.again(window.count, done, end)
+            rows = mx.array([each == end for each in kept])
+            found = [_replaced(rows, mine, new) for mine, new in zip(found, self.cache, strict=True)]
+            done = end
+        self.cache = found
 
     def __getitem__(self, index: int) -> mx.array | None:
         return self.cache[index]
@@ -110,7 +151,7 @@ class BatchedState(StateUpdates, BatchedCache):
             held[place : place + 1] = state
             self.cache[index] = held
 
-    def _taken(self, slot: int) -> list[mx.array | None]:
+    def _taken(self, slot: int) -> States:
         place = slot - self.slots.low
         return [None if state is None else state[place : place + 1] for state in self.cache]
 
@@ -135,6 +176,13 @@ class BatchedState(StateUpdates, BatchedCache):
 
     def arrays(self) -> list[mx.array]:
         return [state for state in self.cache if state is not None]
+
+
+def _replaced(rows: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
+    """A state with that of these rows, which are marked, from another."""
+    if old is None or new is None:
+        return old
+    return mx.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 
 def _covering(state: mx.array, before: tuple[int, int], after: tuple[int, int]) -> mx.array:

@@ -1,5 +1,8 @@
 """Where proposals of next tokens come from: the text itself, or a smaller model."""
 
+from bisect import bisect_right
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,8 +21,17 @@ SHORTEST_NGRAM = 2
 class Proposer(Protocol):
     """Guesses how sequences go on. What it keeps of a sequence it forgets when that leaves the batch."""
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """Up to `most` tokens that may follow."""
+    @property
+    def is_free(self) -> bool:
+        """Whether proposals take next to no time. There may be none then."""
+        ...
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        """Whether there may be proposals for the sequence now."""
+        ...
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        """For each sequence up to so many tokens that may follow, all of whose tokens are known."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -31,27 +43,101 @@ class Proposer(Protocol):
         ...
 
 
-class PromptLookup:
-    """Proposes what followed the last tokens where they stood before in the text."""
+def _runs(tokens: Many[int], end: int) -> Iterator[tuple[int, ...]]:
+    """The short runs of tokens that end there, the longest first."""
+    for size in range(min(NGRAM, end), SHORTEST_NGRAM - 1, -1):
+        yield tuple(tokens[end - size : end])
 
-    def __init__(self) -> None:
-        self._seen: dict[Sequence, tuple[int, dict[tuple[int, ...], int]]] = {}
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
+@dataclass
+class _Places:
+    """Where in a text each of its short runs of tokens ends for the last time."""
+
+    ends: dict[tuple[int, ...], int] = field(default_factory=dict)
+    read: int = 0  # tokens
+
+    def read_on(self, tokens: Many[int]) -> None:
+        for end in range(self.read, len(tokens)):  # the last tokens themselves come next time
+            for run in _runs(tokens, end):
+                self.ends[run] = end
+        self.read = len(tokens)
+
+    def after(self, tokens: Many[int]) -> int | None:
+        """Where the last of these tokens stood."""
+        return next((self.ends[run] for run in _runs(tokens, len(tokens)) if run in self.ends), None)
+
+
+class _Prediction:
+    """An answer as its client expects it, and where in it a sequence is."""
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self._tokens = tokens
+        self._ends: dict[tuple[int, ...], list[int]] = {}
+        for end in range(len(tokens) + 1):
+            for run in _runs(tokens, end):
+                self._ends.setdefault(run, []).append(end)
+        self._place = 0  # behind the last token that was found
+        self._lost = False  # what came after that was not
+        self._followed = 0  # tokens of the sequence
+
+    def after(self, generated: Many[int], most: int) -> Many[int]:
+        """What comes next: where the answer has left what was predicted, from where its last tokens stand again."""
+        for end in range(self._followed + 1, len(generated) + 1):
+            self._follow(generated, end)
+        self._followed = len(generated)
+        return () if self._lost else self._tokens[self._place : self._place + most]
+
+    def _follow(self, generated: Many[int], end: int) -> None:
+        place = self._place
+        if not self._lost and self._tokens[place : place + 1] == (generated[end - 1],):
+            self._place += 1
+            return
+        self._lost = True
+        for run in _runs(generated, end):
+            # Behind where it was left: what an edit has passed does not come again, and what stands there was wrong.
+            ends = self._ends.get(run, [])
+            if (index := bisect_right(ends, place)) < len(ends):
+                self._place, self._lost = ends[index], False
+                return
+
+
+class Lookup:
+    """Proposes what the client predicts, else what followed the last tokens where they stood before in the text."""
+
+    is_free = True
+
+    def __init__(self, *, in_text: bool) -> None:
+        """`in_text`: look into the text too, not only into predictions."""
+        self._in_text = in_text
+        self._places: dict[Sequence, _Places] = {}
+        self._predictions: dict[Sequence, _Prediction] = {}
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return self._in_text or bool(sequence.request.job.prediction)
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        return [self._look(sequence, most) for sequence, most in wanted]
+
+    def _look(self, sequence: Sequence, most: int) -> list[int]:
+        if sequence.request.job.prediction and (found := self._predicted(sequence, most)):
+            return list(found)
+        if not self._in_text:
+            return []
         tokens = sequence.tokens
-        done, positions = self._seen.get(sequence, (0, {}))
-        for end in range(max(done, SHORTEST_NGRAM), len(tokens)):  # the last tokens themselves come next time
-            for size in range(SHORTEST_NGRAM, min(NGRAM, end) + 1):
-                positions[tuple(tokens[end - size : end])] = end
-        self._seen[sequence] = (len(tokens), positions)
-        for size in range(min(NGRAM, len(tokens)), SHORTEST_NGRAM - 1, -1):
-            position = positions.get(tuple(tokens[-size:]))
-            if position is not None:
-                return tokens[position : position + most]
-        return []
+        places = self._places.setdefault(sequence, _Places())
+        places.read_on(tokens)
+        position = places.after(tokens)
+        return [] if position is None else tokens[position : position + most]
+
+    def _predicted(self, sequence: Sequence, most: int) -> Many[int]:
+        job = sequence.request.job
+        if sequence not in self._predictions:
+            self._predictions[sequence] = _Prediction(job.prediction)
+        return self._predictions[sequence].after(sequence.tokens[len(job.prompt) :], most)
 
     def forget(self, sequence: Sequence) -> None:
-        self._seen.pop(sequence, None)
+        self._places.pop(sequence, None)
+        self._predictions.pop(sequence, None)
 
     def sequence_bytes(self, capacity: int) -> int:
         return 0
@@ -63,8 +149,37 @@ class _Draft:
     tokens: list[int] = field(default_factory=list)  # that the cache holds
 
 
+class Either:
+    """Proposes what is free, and where there is nothing, what another proposer says."""
+
+    is_free = False
+
+    def __init__(self, free: Proposer, other: Proposer) -> None:
+        self._free = free
+        self._other = other
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return True
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        found = self._free.propose(wanted)
+        rest = [
+            (sequence, 0 if tokens else most) for (sequence, most), tokens in zip(wanted, found, strict=True)
+        ]
+        return [mine or other for mine, other in zip(found, self._other.propose(rest), strict=True)]
+
+    def forget(self, sequence: Sequence) -> None:
+        self._free.forget(sequence)
+        self._other.forget(sequence)
+
+    def sequence_bytes(self, capacity: int) -> int:
+        return self._other.sequence_bytes(capacity)
+
+
 class DraftModel:
     """Proposes what a smaller model says, greedily. It reads a long prompt a chunk at a time."""
+
+    is_free = False
 
     def __init__(self, model: nn.Module, chunk: int, layout: CacheLayout) -> None:
         """`chunk`: most tokens that it reads in a step."""
@@ -73,7 +188,13 @@ class DraftModel:
         self._layout = layout
         self._drafts: dict[Sequence, _Draft] = {}
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
+    def is_ready(self, sequence: Sequence) -> bool:
+        return True
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        return [self._continue(sequence, most) if most else [] for sequence, most in wanted]
+
+    def _continue(self, sequence: Sequence, most: int) -> list[int]:
         draft = self._drafts.setdefault(sequence, _Draft(new_prompt_cache(self._model)))
         self._take_back(draft, sequence.tokens)
         new = sequence.tokens[len(draft.tokens) :]

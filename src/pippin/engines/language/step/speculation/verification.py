@@ -1,60 +1,91 @@
-"""When to let the model judge several proposed tokens at once, by what was measured."""
+"""When to let the model judge several proposed tokens at once, and how many of whose."""
 
-from pippin.engines.language.step.sequences import Running
+from dataclasses import dataclass
+
+from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation.pace import SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposer
 
-MOST_SEQUENCES = 4  # with more, a step is busy enough without proposals
-SMOOTHING = 0.1
-UNPROPOSED = 4  # steps without proposals at first
-PATIENCE = 16  # steps with proposals before they are judged
-PAUSE = 128  # steps without, after they did not pay
+
+@dataclass(frozen=True)
+class Judged:
+    """A pass that has judged proposals: what they were for each sequence, and how many tokens it gave in all."""
+
+    proposals: list[list[int]]
+    tokens: int
 
 
 class Speculation:
-    """Decides, by what was measured, whether this step asks for proposals."""
+    """Asks for proposals where they are worth it, and learns what became of them."""
 
-    def __init__(self, proposer: Proposer, most: int) -> None:
+    def __init__(self, proposer: Proposer, pace: Pace, *, most: int, block: int | None = None) -> None:
+        """`most`: tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, where the
+        state of a sequence is to be remembered."""
         self.proposer = proposer
+        self.pace = pace
         self._most = most
-        self._plain = 0.0  # seconds for a token, without proposals
-        self._proposed = 0.0  # seconds for a token, with them
-        self._measured = 0  # steps without
-        self._judged = 0  # steps with
-        self._paused = 0
+        self._block = block
+        self._seen: dict[Sequence, Acceptance] = {}
+        self._prior = Acceptance().prior  # of sequences that nothing was judged of
 
     def wanted(self, running: list[Running]) -> bool:
-        """Whether this step should look for proposals."""
-        if not running or len(running) > MOST_SEQUENCES:
+        """Whether the next step should look for proposals, which then have to be known before it is built."""
+        ready = [self.proposer.is_ready(each.sequence) for each in running]
+        if not any(ready):
             return False
-        if self._measured < UNPROPOSED:  # something to compare with
-            return False
-        if self._paused:
-            self._paused -= 1
-            return False
-        if self._judged >= PATIENCE and self._proposed > self._plain:
-            self._judged, self._paused = 0, PAUSE
-            return False
-        return True
+        chances = self._chances(running)
+        if self.proposer.is_free:
+            return self.pace.worth_looking(chances)
+        return any(self.pace.lengths(chances, [self._most if each else 0 for each in ready]))
 
     def proposals(self, running: list[Running]) -> list[list[int]]:
         """One list for each sequence, all of whose tokens are known."""
-        return [self._propose(each) for each in running]
+        rooms, chances = [self._room(each) for each in running], self._chances(running)
+        asked = rooms if self.proposer.is_free else self.pace.lengths(chances, rooms)
+        found = self.proposer.propose(
+            [(each.sequence, most) for each, most in zip(running, asked, strict=True)]
+        )
+        allowed = [
+            tokens[: each.sequence.decoder.allowed(tokens)] if tokens else []
+            for each, tokens in zip(running, found, strict=True)
+        ]
+        if not self.proposer.is_free:
+            return allowed
+        lengths = self.pace.lengths(chances, list(map(len, allowed)))
+        return [tokens[:length] for tokens, length in zip(allowed, lengths, strict=True)]
 
-    def _propose(self, running: Running) -> list[int]:
-        most = min(self._most, running.growth - 1)
-        if most <= 0:
-            return []
-        proposed = self.proposer.propose(running.sequence, most)
-        return proposed[: running.sequence.decoder.allowed(proposed)] if proposed else []
+    def _room(self, running: Running) -> int:
+        """Tokens that can be proposed for a sequence."""
+        room = min(self._most, running.growth - 1)
+        if self._block is not None:
+            room = min(room, self._block - 1 - running.slot.length % self._block)
+        return max(room, 0)
 
-    def observe(self, seconds: float, tokens: float, *, proposed: bool) -> None:
-        """A step took so long and gave so many tokens to each sequence, on average."""
-        cost = seconds / max(tokens, 1)
-        if proposed:
-            self._judged += 1
-            self._proposed = (
-                cost if not self._proposed else self._proposed + SMOOTHING * (cost - self._proposed)
-            )
+    def _chances(self, running: list[Running]) -> list[float]:
+        return [
+            seen.chance if (seen := self._seen.get(each.sequence)) is not None else self._prior
+            for each in running
+        ]
+
+    def judged(self, sequence: Sequence, proposed: int, accepted: int) -> None:
+        """What became of the proposals for a sequence."""
+        if not proposed:
+            return
+        seen = self._seen.setdefault(sequence, Acceptance(self._prior))
+        seen.observe(proposed, accepted)
+        self._prior += SMOOTHING * (seen.chance - self._prior)
+
+    def learn(self, seconds: float, sequences: int, judged: Judged | None, *, looked: bool) -> None:
+        """A step that did nothing but decode took so long. `looked`: it looked for proposals."""
+        if judged is not None:
+            width = 1 + max(map(len, judged.proposals))
+            self.pace.observe(sequences, width, seconds, judged.tokens)
+        elif looked:
+            self.pace.looked_in_vain(sequences, seconds)
         else:
-            self._measured += 1
-            self._plain = cost if not self._plain else self._plain + SMOOTHING * (cost - self._plain)
+            self.pace.observe(sequences, 1, seconds, sequences)
+
+    def forget(self, sequence: Sequence) -> None:
+        """It runs no more."""
+        self._seen.pop(sequence, None)
+        self.proposer.forget(sequence)

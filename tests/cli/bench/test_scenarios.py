@@ -1,11 +1,11 @@
-"""`pippin doctor --bench` against a running server: a table whatever happens."""
+"""`pippin bench --scenarios` against a running server: a table whatever happens."""
 
 import re
 from argparse import Namespace
 
 import pytest
 
-from pippin.cli import bench_table
+from pippin.cli.bench import scenarios as bench_table
 from tests.cli.serving import Terminal, terminal
 
 __all__ = ["terminal"]

@@ -1,4 +1,4 @@
-"""The table of `pippin doctor --bench`: the scenarios of docs/performance.md against the running server."""
+"""Requests to the running server, timed; and the scenarios of docs/performance.md as a table of them."""
 
 import asyncio
 import random
@@ -38,6 +38,8 @@ class Ask:
     tokens: int
     delay: float = 0.0  # seconds before it is sent
     counts: bool = True  # its first token is part of the figure
+    exact: bool = False  # whether the answer has just so many tokens
+    schema: dict[str, Any] | None = None  # that the answer is held to
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,11 @@ def bench_table(parsed: Namespace, model: str) -> Iterator[str]:
     """Measure all scenarios and give the lines of the table, each as soon as it is measured."""
     with asyncio.Runner() as runner:
         warm = Scenario("", ((Ask("Count from one to ten in words.", 8),),))
-        runner.run(_run(parsed, model, warm))
+        runner.run(run_scenario(parsed, model, warm))
         yield from HEAD
         for scenario in scenarios(random.randrange(10**6)):
             try:
-                yield _row(scenario, runner.run(_run(parsed, model, scenario)))
+                yield _row(scenario, runner.run(run_scenario(parsed, model, scenario)))
             except ServerError as error:
                 yield f"| {scenario.what} | {len(scenario.clients)} | {error.report.message} | | | | | |"
 
@@ -124,7 +126,8 @@ def _row(scenario: Scenario, run: Run) -> str:
     return f"| {scenario.what} | {len(scenario.clients)} | " + " | ".join(figures) + " |"
 
 
-async def _run(parsed: Namespace, model: str, scenario: Scenario) -> Run:
+async def run_scenario(parsed: Namespace, model: str, scenario: Scenario) -> Run:
+    """Send what each client of a scenario asks, all clients at once."""
     import httpx
     import psutil
 
@@ -174,7 +177,7 @@ async def _talk(
 async def _answer(client: "httpx.AsyncClient", model: str, messages: list[Message], ask: Ask) -> Reply:
     import httpx
 
-    body = {
+    body: dict[str, Any] = {
         "model": model,
         "messages": messages,
         "max_tokens": ask.tokens,
@@ -182,6 +185,11 @@ async def _answer(client: "httpx.AsyncClient", model: str, messages: list[Messag
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if ask.exact:
+        body["ignore_eos"] = True
+    if ask.schema is not None:
+        schema = {"name": "answer", "schema": ask.schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
     reply = Reply(time.perf_counter(), ask.counts)
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:

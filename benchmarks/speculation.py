@@ -1,0 +1,161 @@
+"""Tokens a second with and without proposals, in turns, at several numbers of sequences; and whether answers are equal.
+
+    python -m benchmarks.speculation --model FOLDER --sequences 1 2 4 8 [--draft FOLDER] [--kernels off]
+
+Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
+options. Work: `edit` has the model write a piece of code again with a name changed; `predicted` is the same with the
+new code given as OpenAI's `prediction`, to the engine without options; `prose` has it tell a story, where there is
+little to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
+ratio by the clock and by CPU time, the share of proposals accepted, and how many answers were the same token by token.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversation import Message, Text
+from pippin.core.events import Finished
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.requests import GenerationRequest, Sampling
+from pippin.core.tasks import Generate
+from pippin.engines.cpu.blas import accelerate_blas
+
+Work = Literal["edit", "predicted", "prose"]
+
+CODE = """class Account{number}:
+    def __init__(self, owner, balance=0):
+        self.owner = owner
+        self.balance = balance
+
+    def deposit(self, amount):
+        if amount <= 0:
+            raise ValueError("amount must be positive")
+        self.balance += amount
+        return self.balance
+
+    def withdraw(self, amount):
+        if amount > self.balance:
+            raise ValueError("not enough money")
+        self.balance -= amount
+        return self.balance
+
+    def transfer(self, other, amount):
+        self.withdraw(amount)
+        other.deposit(amount)
+"""
+EDIT = "Rename `amount` to `value` in this code, and write the whole code again:\n\n```python\n{code}```"
+PROSE = "Write a long story about the mountain number {number}, its people and their winters."
+
+
+def request_of(work: Work, number: int, tokens: int) -> GenerationRequest:
+    code = CODE.replace("{number}", str(number))
+    asked = PROSE.format(number=number) if work == "prose" else EDIT.format(code=code)
+    return GenerationRequest(
+        model="bench",
+        messages=(Message("user", (Text(asked),)),),
+        sampling=Sampling(temperature=0.0),
+        max_tokens=tokens,
+        ignore_eos=True,
+        prediction=f"```python\n{code.replace('amount', 'value')}```" if work == "predicted" else None,
+    )
+
+
+class Speed(NamedTuple):
+    """Tokens of all sequences, by the clock and by the time of the process on all cores: that tells of a busy machine
+    too what the work is."""
+
+    second: float
+    cpu_second: float
+
+
+class Subject:
+    """An engine, and what its rounds gave."""
+
+    def __init__(self, folder: Path, kernels: bool, **options: Any) -> None:
+        from pippin.engines.language import open_engine, open_preparer  # these import mlx
+
+        settings = ModelOptions(prefix_cache=False, cpu_kernels="auto" if kernels else "off", **options)
+        info = ModelInfo(id="bench", kind="language", path=str(folder))
+        spec = WorkerSpec(info=info, options=msgspec.to_builtins(settings))
+        self.preparer = open_preparer(spec)
+        self.engine = open_engine(spec, self.preparer, lambda *_: None)
+        self.proposed = self.accepted = 0
+
+    def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
+        """From the first step in which all decode on; and the answers."""
+        engine, before = self.engine, self.engine.stats()
+        answers: dict[str, list[int]] = {}
+        for number in range(sequences):
+            prepared = self.preparer.prepare(
+                f"{time.monotonic_ns()}-{number}", Generate(request_of(work, number, tokens))
+            )
+            assert not isinstance(prepared, tuple)
+            engine.submit(prepared)
+        live = engine.lifecycle.live
+        texts = {request.job.id: request.sequences[0] for request in live}
+        while len(engine.batch.running) < sequences:
+            engine.step()
+        start, cpu, done = time.perf_counter(), time.process_time(), engine.stats().completion_tokens
+        while engine.busy:
+            for name, event in engine.step():
+                if isinstance(event, Finished):
+                    sequence = texts[name]
+                    answers[name] = sequence.tokens[len(sequence.request.job.prompt) :]
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        after = engine.stats()
+        self.proposed += after.draft_tokens - before.draft_tokens
+        self.accepted += after.accepted_tokens - before.accepted_tokens
+        count = after.completion_tokens - done
+        return Speed(count / seconds, count / cpu), list(answers.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--work", nargs="+", default=["edit", "predicted", "prose"])
+    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--proposed", type=int, default=8)
+    parser.add_argument("--kernels", choices=("on", "off"), default="on")
+    given = parser.parse_args()
+    accelerate_blas(ModelOptions(), None)
+    proposals: dict[str, Any] = {"prompt_lookup": True} if given.draft is None else {}
+    if given.draft is not None:
+        proposals["draft_model_path"] = str(given.draft)
+    kernels = given.kernels == "on"
+    plain = Subject(given.model, kernels)
+    with_options = Subject(given.model, kernels, num_draft_tokens=given.proposed, **proposals)
+    predicting = Subject(given.model, kernels, num_draft_tokens=given.proposed)
+    print("work       sequences  plain  with  ratio   cpu  proposed  accepted  same answers", flush=True)
+    for work in given.work:
+        subject = predicting if work == "predicted" else with_options
+        for sequences in given.sequences:
+            subject.proposed = subject.accepted = 0
+            rounds, same = [], 0
+            for _ in range(given.rounds):
+                without, expected = plain.run(work, sequences, given.tokens)
+                speed, answers = subject.run(work, sequences, given.tokens)
+                rounds.append((without, speed))
+                same += sum(map(list.__eq__, sorted(expected), sorted(answers)))
+            ratio = statistics.median(speed.second / without.second for without, speed in rounds)
+            work_ratio = statistics.median(speed.cpu_second / without.cpu_second for without, speed in rounds)
+            one, other = (
+                statistics.median(speed.second for speed in column) for column in zip(*rounds, strict=True)
+            )
+            share = subject.accepted / subject.proposed if subject.proposed else 0.0
+            figures = f"{one:5.0f} {other:5.0f}  {ratio:5.2f} {work_ratio:5.2f}"
+            fate = f"{subject.proposed:8}  {share:8.0%}  {same} of {sequences * given.rounds}"
+            print(f"{work:10} {sequences:9}  {figures}  {fate}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

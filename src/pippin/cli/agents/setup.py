@@ -1,0 +1,156 @@
+"""Fills a row of the table in for one server and model, and starts the agent with it."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+import yaml
+
+from pippin.cli.agents.table import Agent, File
+from pippin.core.errors import ServerError
+
+WORD: Final = re.compile(r"\{(address|model|window|output|key|folder)\}")
+NUMBERS: Final = ("{window}", "{output}")
+MOST_OUTPUT: Final = 16_384  # tokens of one answer, of which an agent keeps room in the window
+NO_KEY: Final = "none"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server and model that an agent is to use. `window` counts tokens of prompt and answer."""
+
+    address: str  # without /v1
+    model: str
+    window: int
+    key: str | None
+    folder: Path  # the agent's own among Pippin's
+
+    @property
+    def words(self) -> dict[str, str]:
+        return {
+            "address": self.address,
+            "model": self.model,
+            "window": str(self.window),
+            "output": str(min(self.window // 4, MOST_OUTPUT)),
+            "key": self.key or NO_KEY,
+            "folder": str(self.folder),
+        }
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that is done to start an agent."""
+
+    command: tuple[str, ...]
+    variables: dict[str, str]
+    unset: tuple[str, ...]
+    files: dict[Path, str]
+
+    def shown(self, key: str | None) -> str:
+        """As a shell would do it; a key is named by its variable."""
+
+        def hidden(text: str) -> str:
+            return text.replace(key, "$PIPPIN_API_KEY") if key else text
+
+        lines = []
+        for path, text in self.files.items():
+            lines += [f"# {path}", *(f"#   {line}" for line in hidden(text).splitlines())]
+        lines += [f"unset {name}" for name in self.unset]
+        for name, value in self.variables.items():
+            secret = key is not None and value == key
+            lines.append(f"export {name}=" + ('"$PIPPIN_API_KEY"' if secret else shlex.quote(hidden(value))))
+        return "\n".join([*lines, shlex.join(self.command)])
+
+
+def prepare(agent: Agent, target: Target, arguments: tuple[str, ...] = ()) -> Setup:
+    """What starting the agent takes, without doing it."""
+    words = target.words
+    return Setup(
+        command=(agent.command, *(_filled(text, words) for text in agent.arguments), *arguments),
+        variables={name: _filled(text, words) for name, text in agent.variables.items()},
+        unset=agent.unset,
+        files={target.folder / file.name: _text(file, words) for file in agent.files},
+    )
+
+
+def start(agent: Agent, setup: Setup, environment: Mapping[str, str]) -> int:
+    """Write the files and run the agent to its end; gives its exit status. Raises `ServerError` if it isn't there."""
+    program = shutil.which(agent.command, path=environment.get("PATH"))
+    if program is None:
+        raise ServerError(
+            "not_found", f"`{agent.command}` is not installed. Install it, and try again: {agent.install}"
+        )
+    for path, text in setup.files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # some hold the key
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    inherited = {name: value for name, value in environment.items() if name not in setup.unset}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the agent's
+    try:
+        done = subprocess.run(
+            [program, *setup.command[1:]],
+            env={**inherited, **setup.variables},
+            check=False,
+            preexec_fn=_interruptible,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return done.returncode
+
+
+def _interruptible() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    return WORD.sub(lambda found: words[found[1]], text)
+
+
+def _text(file: File, words: dict[str, str]) -> str:
+    tree = _tree(file.content, words)
+    match file.format:
+        case "json":
+            return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+        case "yaml":
+            return yaml.safe_dump(tree, sort_keys=False)
+        case "toml":
+            return "\n".join(_toml(tree)) + "\n"
+        case "text":
+            return str(tree)
+        case _:
+            assert_never(file.format)
+
+
+def _tree(value: Any, words: dict[str, str]) -> Any:
+    """The same tree with its words filled in."""
+    match value:
+        case str() if value in NUMBERS:
+            return int(_filled(value, words))
+        case str():
+            return _filled(value, words)
+        case dict():
+            return {_filled(name, words): _tree(item, words) for name, item in value.items()}
+        case list():
+            return [_tree(item, words) for item in value]
+        case _:
+            return value
+
+
+def _toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> list[str]:
+    """Lines of TOML: strings, whole numbers, booleans and tables. JSON writes the first three as TOML does."""
+    plain = {name: value for name, value in table.items() if not isinstance(value, dict)}
+    lines = [f"[{'.'.join(path)}]"] if path and plain else []
+    lines += [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    for name, value in table.items():
+        if isinstance(value, dict):
+            lines += ["", *_toml(value, (*path, name))]
+    return lines

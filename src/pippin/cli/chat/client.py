@@ -1,0 +1,133 @@
+"""Answers of a server, streamed by its Chat Completions API."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pippin.cli.running import LOAD_SECONDS, refusal
+from pippin.core.decoding import from_json
+from pippin.core.errors import ServerError
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some more of an answer."""
+
+    kind: Literal["text", "reasoning"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Called:
+    """Some more of a call of a tool; the name comes with the first piece."""
+
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of an answer, and what it took. Rates are tokens a second."""
+
+    reason: str | None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_rate: float = 0.0
+    rate: float = 0.0
+
+
+Part = Piece | Called | Ended
+
+
+@dataclass(frozen=True)
+class ChatClient:
+    """A server and the key that is shown to it."""
+
+    address: str
+    key: str | None = None
+
+    def get(self, path: str) -> Any:
+        """The server's answer to a GET. Raises `ServerError`, with kind `model_not_found` for a 404."""
+        import httpx
+
+        try:
+            response = httpx.get(
+                self.address + path, headers=self._headers({}), timeout=LOAD_SECONDS, trust_env=False
+            )
+        except httpx.TransportError as error:
+            raise self._away(error) from None
+        if response.is_error:
+            raise ServerError(
+                "model_not_found" if response.status_code == 404 else "internal", refusal(response)
+            )
+        return response.json()
+
+    def answer(self, body: Json, headers: dict[str, str]) -> Iterator[Part]:
+        """Ask for an answer; leaving the iterator stops the model. Raises `ServerError` where the server refuses."""
+        import httpx
+
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        url = f"{self.address}/v1/chat/completions"
+        try:
+            with (
+                httpx.Client(timeout=LOAD_SECONDS, trust_env=False) as client,
+                client.stream("POST", url, json=body, headers=self._headers(headers)) as response,
+            ):
+                if response.is_error:
+                    response.read()
+                    raise ServerError("internal", refusal(response))
+                yield from _parts(response.iter_lines())
+        except httpx.TransportError as error:
+            raise self._away(error) from None
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        return {**more, **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
+
+    def _away(self, error: Exception) -> ServerError:
+        return ServerError(
+            "not_found",
+            f"No server answers at {self.address} ({type(error).__name__}). See what happened with `pippin logs`, or "
+            "start one: pippin serve",
+        )
+
+
+def _parts(lines: Iterator[str]) -> Iterator[Part]:
+    """Read the frames of a streamed answer."""
+    reason: str | None = None
+    for line in lines:
+        data = line.removeprefix("data: ")
+        if data == line or data == "[DONE]":
+            continue
+        chunk = from_json(data, Json)
+        if "error" in chunk:
+            raise ServerError("internal", str(chunk["error"].get("message", chunk["error"])))
+        for choice in chunk.get("choices", ()):
+            reason = choice.get("finish_reason") or reason
+            yield from _delta(choice.get("delta") or {})
+        if chunk.get("usage"):
+            yield _ended(reason, chunk["usage"], chunk.get("timings") or {})
+
+
+def _delta(delta: Json) -> Iterator[Part]:
+    if thought := delta.get("reasoning_content"):
+        yield Piece("reasoning", thought)
+    if text := delta.get("content"):
+        yield Piece("text", text)
+    for call in delta.get("tool_calls") or ():
+        function = call.get("function") or {}
+        yield Called(function.get("name"), function.get("arguments") or "")
+
+
+def _ended(reason: str | None, usage: Json, timings: Json) -> Ended:
+    details = usage.get("prompt_tokens_details") or {}
+    return Ended(
+        reason,
+        usage.get("prompt_tokens", 0),
+        details.get("cached_tokens", 0),
+        usage.get("completion_tokens", 0),
+        timings.get("prompt_per_second", 0.0),
+        timings.get("predicted_per_second", 0.0),
+    )

@@ -1,0 +1,52 @@
+"""Reads what a person types: history, completion of commands, and texts of several lines."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    pass
+
+MARK: Final = ">>> "
+GOING_ON: Final = "... "
+QUOTES: Final = '"""'
+
+
+def line_reader(history: Path) -> Callable[[str], str]:
+    """Reads a line after a mark. Raises `EOFError` at ctrl-D, `KeyboardInterrupt` at ctrl-C."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    from pippin.cli.chat.commands import HELP
+
+    bindings = KeyBindings()
+
+    @bindings.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    history.parent.mkdir(parents=True, exist_ok=True)
+    history.touch(mode=0o600)  # what people ask is their own
+    session: PromptSession[str] = PromptSession(
+        history=FileHistory(str(history)),
+        auto_suggest=AutoSuggestFromHistory(),
+        completer=WordCompleter([f"/{name}" for name in HELP], sentence=True),
+        complete_while_typing=False,
+        key_bindings=bindings,
+        prompt_continuation=GOING_ON,
+    )
+    return session.prompt
+
+
+def read_entry(read: Callable[[str], str]) -> str:
+    """One entry: a line, or all lines between two `\"\"\"`."""
+    text = read(MARK)
+    if not text.lstrip().startswith(QUOTES):
+        return text.strip()
+    text = text.lstrip()[len(QUOTES) :]
+    while not text.rstrip().endswith(QUOTES):
+        text += "\n" + read(GOING_ON)
+    return text.rstrip()[: -len(QUOTES)].strip()

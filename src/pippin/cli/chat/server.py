@@ -1,0 +1,169 @@
+"""Finds the server that a conversation is held with, or starts one that leaves with it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from pippin.cli.chat.client import ChatClient
+from pippin.cli.local import open_catalog, settings_of
+from pippin.cli.running import address, is_there, running_servers
+from pippin.cli.terminal import progress
+from pippin.config import environment
+from pippin.core.errors import ServerError
+
+LOOK_EVERY: Final = 0.2  # seconds
+GRACE: Final = 20.0  # seconds for a server to end by itself
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A server that answers, and the model there that is meant."""
+
+    client: ChatClient
+    model: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def abilities(self) -> dict[str, bool]:
+        return self.facts.get("capabilities") or {}
+
+
+def client_of(parsed: Namespace) -> ChatClient:
+    return ChatClient(address(parsed), parsed.api_key or environment.client_key())
+
+
+def model_on(client: ChatClient, name: str) -> Reached:
+    """The model that a server means by a name. Raises `ServerError`."""
+    facts = client.get(f"/v1/models/{quote(name, safe='/')}")
+    return Reached(client, str(facts["id"]), facts)
+
+
+def find(parsed: Namespace, model: str | None) -> Reached | None:
+    """The running server, where there is one that knows the model; one that was named by address must know it."""
+    if not is_there(parsed):
+        return None
+    try:
+        return model_on(client_of(parsed), model or "default")
+    except ServerError as error:
+        if parsed.server or environment.server_address() or error.report.kind != "model_not_found":
+            raise
+        return None
+
+
+@contextlib.contextmanager
+def reached(parsed: Namespace, model: str | None, flags: Sequence[str] = ()) -> Iterator[Reached]:
+    """The running server if it knows the model, else one of our own, which is given `flags`.
+
+    A server with flags of its own is always our own. A model that is missing is downloaded first.
+    """
+    found = None if flags else find(parsed, model)
+    if found is not None:
+        yield found
+        return
+    name, path = _here(parsed, model)
+    given = [word for flag in parsed.given for word in (flag.name, flag.text) if word is not None]
+    with started(path, name, [*given, *flags], keep=parsed.keep) as own:
+        yield own
+
+
+def _here(parsed: Namespace, model: str | None) -> tuple[str, str]:
+    """Name of a model on this machine, and what to serve it by; downloaded first if it is missing."""
+    import psutil
+
+    from pippin.catalog.entry import is_script
+    from pippin.cli.chat.choice import candidates, choose
+
+    catalog = open_catalog(settings_of(parsed))
+    if model is None:
+        name = choose(candidates(catalog), psutil.virtual_memory().total)
+        return name, name
+    with progress(f"Downloading {model}:", bytes_counted=True) as tell:
+        info = asyncio.run(catalog.ensure(model, tell, by_operator=True))
+    is_path = is_script(model) or Path(model).expanduser().is_dir()
+    return info.id, model if is_path else info.id
+
+
+@contextlib.contextmanager
+def started(model: str, name: str, flags: Sequence[str], *, keep: bool) -> Iterator[Reached]:
+    """A server of our own for a model, which is called `name` there. It ends with the context, unless it is kept."""
+    folder = environment.home() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"run-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    command = [sys.executable, "-m", "pippin", "serve", model, "--port", "0", *flags]
+    with log.open("wb") as file:
+        # In a session of its own: ctrl-C stops an answer, not the server.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    with _signals_as_exits():
+        ready = False
+        try:
+            reached = _wait(process, name, log)
+            ready = True
+            yield reached
+        finally:
+            if not (keep and ready):
+                _end(process)
+                if ready:
+                    log.unlink(missing_ok=True)
+
+
+def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path) -> Reached:
+    with progress(f"Loading {name}:", bytes_counted=True) as tell:
+        while process.poll() is None:
+            found = [server for server in running_servers() if server.pid == process.pid]
+            if found:
+                reached = model_on(ChatClient(found[0].address, environment.client_key()), name)
+                if reached.facts.get("state") == "loaded":
+                    return reached
+                if reached.facts.get("state") == "failed":
+                    raise ServerError("load_failed", _reason(reached, log))
+                if moved := reached.facts.get("progress"):
+                    tell(*moved)
+            time.sleep(LOOK_EVERY)
+    last = (log.read_text("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+    raise ServerError(
+        "load_failed", f"The server ended before it was ready: {last.removeprefix('pippin: ')} Its log: {log}"
+    )
+
+
+def _reason(reached: Reached, log: Path) -> str:
+    """Why a load failed, which the server's health tells."""
+    workers = reached.client.get("/health").get("workers") or ()
+    said = next((each.get("last_error") for each in workers if each.get("id") == reached.model), None)
+    return f"{said or 'The model could not be loaded.'} The log: {log}"
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+@contextlib.contextmanager
+def _signals_as_exits() -> Iterator[None]:
+    """A closed window or `kill` unwinds the stack, so that the server is ended on the way."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {each: signal.signal(each, leave) for each in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,267 @@
+"""A conversation: does what is typed, asks the model for the rest."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+from pippin.cli.chat.attachments import attach, read_prompt
+from pippin.cli.chat.client import Ended, Piece
+from pippin.cli.chat.commands import Command, help_text, read_command
+from pippin.cli.chat.conversation import Conversation
+from pippin.cli.chat.display import opened_display
+from pippin.cli.chat.entry import read_entry
+from pippin.cli.chat.server import Reached, model_on
+from pippin.cli.terminal import say
+from pippin.config.errors import ConfigError
+from pippin.core.errors import ServerError
+
+EFFORTS: Final = ("low", "medium", "high")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How answers are asked for and shown."""
+
+    fields: dict[str, Any] = field(default_factory=dict)  # of the request: sampling, schema
+    tools: str | None = None  # MCP servers whose tools are offered; `*` is all
+    think: bool | None = None
+    effort: str | None = None
+    show_reasoning: bool = True
+    show_stats: bool = False
+    plain: bool = False
+
+    def body(self, model: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": model, "messages": messages, **self.fields}
+        if self.tools:
+            names = [name.strip() for name in self.tools.split(",")]
+            body["tools"] = [{"type": "mcp", "server_label": name} for name in names]
+        if self.think is not None:
+            body["enable_thinking"] = self.think
+        if self.effort is not None:
+            body["reasoning_effort"] = self.effort
+        return body
+
+
+class Session:
+    """One conversation with one server. `kept` is the folder of saved conversations."""
+
+    def __init__(self, reached: Reached, conversation: Conversation, wishes: Wishes, kept: Path) -> None:
+        self.conversation = conversation
+        self.wishes = wishes
+        self._reached = reached
+        self._kept = kept
+        self._waiting: list[Path] = []  # files that go with the next question
+        self._last: Ended | None = None
+
+    def talk(self, read: Callable[[str], str]) -> None:
+        """Until the person leaves. A refusal is a line, and the conversation goes on."""
+        while True:
+            try:
+                entry = read_entry(read)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                say("ctrl-D or /bye leaves.", sys.stderr)
+                continue
+            if not entry:
+                continue
+            try:
+                if not self._do(entry):
+                    return
+            except ConfigError as error:
+                say(str(error), sys.stderr)
+            except ServerError as error:
+                say(error.report.message, sys.stderr)
+
+    def ask(self, text: str, files: tuple[Path, ...] = ()) -> None:
+        """Ask and show the answer. Raises `ServerError`, and then the question is taken back, to be asked otherwise."""
+        content, attached = read_prompt(text, files)
+        if attached and not self.wishes.plain:
+            say(f"with {', '.join(path.name for path in attached)}", sys.stderr)
+        self.conversation.ask(content)
+        try:
+            self._answer()
+        except ServerError:
+            self.conversation.undo()
+            raise
+
+    def enclose(self, path: Path) -> None:
+        """Send a file with the next question. Raises `ConfigError` where it cannot be sent."""
+        path = path.expanduser()
+        attach(path)
+        self._waiting.append(path)
+        say(f"{path.name} goes with the next question.", sys.stderr)
+
+    def _do(self, entry: str) -> bool:
+        """False where the person leaves."""
+        command = read_command(entry)
+        if command is None:
+            files, self._waiting = tuple(self._waiting), []
+            self.ask(entry, files)
+            return True
+        if command.name == "bye":
+            return False
+        self._command(command)
+        return True
+
+    def _answer(self) -> None:
+        body = self.wishes.body(self.conversation.model, self.conversation.prompt())
+        answer, stopped = "", False
+        with opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display:
+            try:
+                for part in self._reached.client.answer(body, {}):
+                    display.show(part)
+                    match part:
+                        case Piece("text", text):
+                            answer += text
+                        case Ended():
+                            self._last = part
+                        case _:
+                            pass
+            except KeyboardInterrupt:
+                if self.wishes.plain:
+                    raise
+                stopped = True
+        self.conversation.answered(answer)
+        if self.wishes.plain:
+            sys.stdout.write("" if answer.endswith("\n") else "\n")
+        self._comment(stopped=stopped)
+
+    def _comment(self, *, stopped: bool) -> None:
+        """What there is to say of an answer beside its text."""
+        if stopped:
+            say("(stopped; /retry asks again, /undo takes the question back)", sys.stderr)
+        elif self._last is not None and self._last.reason == "length":
+            say("(cut at its limit of tokens: --max-tokens raises it, or say `go on`)", sys.stderr)
+        if self.wishes.show_stats:
+            say(self._stats(), sys.stderr)
+
+    def _command(self, command: Command) -> None:
+        match command.name:
+            case "help":
+                say(help_text())
+            case "model":
+                self._model(command.rest)
+            case "system":
+                self._system(command.rest)
+            case "attach":
+                self.enclose(Path(command.rest.strip("'\"")))
+            case "save":
+                self._save(command.rest)
+            case "load":
+                self.open(command.rest)
+            case "new":
+                self.conversation.messages.clear()
+                say("A new conversation.")
+            case "undo":
+                done = self.conversation.undo()
+                say("The last question is forgotten." if done else "Nothing was asked yet.")
+            case "retry":
+                self._retry()
+            case "tools":
+                self._tools(command.rest)
+            case "think":
+                self._think(command.rest)
+            case "stats":
+                self._show_stats(command.rest)
+            case "bye":
+                pass
+            case _:
+                assert_never(command.name)
+
+    def _model(self, name: str) -> None:
+        if name:
+            self._reached = model_on(self._reached.client, name)
+            self.conversation.model = self._reached.model
+            say(f"Talking to {self._reached.model}.")
+            return
+        for model in self._reached.client.get("/v1/models")["data"]:
+            mark = "*" if model["id"] == self.conversation.model else " "
+            say(f"{mark} {model['id']}{' (loaded)' if model.get('loaded') else ''}")
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.conversation.system = None if text == "-" else text
+        say(self.conversation.system or "There is no system prompt: /system TEXT sets one.")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise ConfigError("/save needs a name: /save trip")
+        path = self._file(name)
+        self.conversation.save(path)
+        say(f"Kept: {path}. Go on with it: /load {name}")
+
+    def open(self, name: str) -> None:
+        """Go on with a conversation that was kept; without a name, show those that are."""
+        if not name:
+            names = sorted(path.stem for path in self._kept.glob("*.json"))
+            say("\n".join(names) if names else "None is kept yet: /save NAME keeps this one.")
+            return
+        loaded = Conversation.load(self._file(name))
+        loaded.model = self.conversation.model
+        self.conversation = loaded
+        turns = sum(message["role"] == "user" for message in loaded.messages)
+        say(f"{turns} question{'' if turns == 1 else 's'} and their answers are here again.")
+
+    def _file(self, name: str) -> Path:
+        path = Path(name).expanduser()
+        return path if path.suffix == ".json" or "/" in name else self._kept / f"{name}.json"
+
+    def _retry(self) -> None:
+        if self.conversation.take_back_answer():
+            self._answer()
+        else:
+            say("Nothing was asked yet.")
+
+    def _tools(self, word: str) -> None:
+        match word:
+            case "on":
+                self.wishes = replace(self.wishes, tools="*")
+            case "off":
+                self.wishes = replace(self.wishes, tools=None)
+            case "":
+                pass
+            case _:
+                raise ConfigError("/tools takes on or off; without a word it shows the tools.")
+        found = self._reached.client.get("/v1/mcp/tools")["tools"]
+        for tool in found:
+            say(f"{tool['name']}  {(tool.get('description') or '').partition(chr(10))[0]}")
+        if not found:
+            say("The server has no tools: start it with --mcp-config FILE, or `pippin run --mcp FILE`.")
+        else:
+            say("The model may call them." if self.wishes.tools else "/tools on offers them to the model.")
+
+    def _think(self, word: str) -> None:
+        changes: dict[str, dict[str, Any]] = {
+            "on": {"think": True, "effort": None},
+            "off": {"think": False, "effort": None},
+            "show": {"show_reasoning": True},
+            "hide": {"show_reasoning": False},
+            **{effort: {"think": None, "effort": effort} for effort in EFFORTS},
+        }
+        if word:
+            if word not in changes:
+                raise ConfigError(f"/think takes {', '.join(changes)}.")
+            self.wishes = replace(self.wishes, **changes[word])
+        thinks = {None: "as the model does by itself", True: "on", False: "off"}[self.wishes.think]
+        shown = "shown" if self.wishes.show_reasoning else "hidden"
+        say(f"Thinking: {self.wishes.effort or thinks}, {shown}.")
+
+    def _show_stats(self, word: str) -> None:
+        if word in ("on", "off"):
+            self.wishes = replace(self.wishes, show_stats=word == "on")
+        say(self._stats())
+
+    def _stats(self) -> str:
+        last = self._last
+        if last is None:
+            return "Nothing was answered yet."
+        window = self._reached.facts.get("context_window")
+        used = last.prompt_tokens + last.completion_tokens
+        of_window = f"; {used} of {window} tokens of the window" if window else ""
+        return (
+            f"{last.completion_tokens} tokens at {last.rate:.1f} a second; prompt of {last.prompt_tokens}, "
+            f"{last.cached_tokens} of them cached{of_window}"
+        )

@@ -1,0 +1,114 @@
+"""Adds up what a model takes with its clients, and compares it with the memory that models may have."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from pippin.cli.fitting.source import Source
+from pippin.config.accelerator import accelerator, device_memory
+from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.config.options.server import ServerOptions
+from pippin.core.decoding import from_json
+
+ESTIMATE: Final = "pippin.engines.language.kv_cache.estimate"
+SECONDS: Final = 120.0
+USUAL_WINDOW: Final = 8192  # tokens, where a model tells none
+RunDtype = Literal["float32", "float16", "bfloat16"]
+
+
+class Contexts(Struct, frozen=True):
+    """What the estimating process answers; its words are there."""
+
+    context_bytes: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a model takes, in bytes, and whether that is there. `contexts` is None where it cannot be told."""
+
+    source: Source
+    context: int
+    clients: int
+    budget: int
+    contexts: Contexts | None
+
+    @property
+    def needed(self) -> int:
+        return self.source.loaded + self.clients * (self.contexts.context_bytes if self.contexts else 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.budget
+
+
+def budget_of(options: ServerOptions) -> int:
+    """Bytes that models may take together, as the server decides it."""
+    if options.memory_budget_gb is not None:
+        return int(options.memory_budget_gb * 1e9)
+    return int(device_memory() * options.memory_percent)
+
+
+def measure(source: Source, context: int | None, clients: int, budget: int) -> Fit:
+    """Ask a process of its own, which may import MLX, what the contexts take."""
+    window = source.window or USUAL_WINDOW
+    context = min(context or min(window, USUAL_WINDOW), window)
+    contexts = None
+    if source.kind == "language" and source.config:
+        key_bits, value_bits = cache_bits(source.options)
+        left = sequence_memory(budget - source.loaded, source.options)
+        contexts = _ask(
+            {
+                "config": source.config,
+                "dtype": run_dtype(source.options, source.config),
+                "context": context,
+                "clients": clients,
+                "memory": max(0, left),
+                "window": window,
+                "key_bits": key_bits,
+                "value_bits": value_bits,
+                "kv_group_size": source.options.kv_group_size,
+            }
+        )
+    return Fit(source, context, clients, budget, contexts)
+
+
+def sequence_memory(free: int, options: ModelOptions) -> int:
+    """Bytes for running sequences of what the weights leave: the prefix cache may have a share, and gives way first."""
+    if not options.prefix_cache:
+        return free
+    wanted = options.cache_memory_mb
+    prefixes = min(int(free * options.cache_memory_percent), free // 2) if wanted is None else wanted * 2**20
+    return max(free - prefixes, free // 8)
+
+
+def run_dtype(options: ModelOptions, config: dict[str, Any]) -> RunDtype:
+    """The type that keys and values are kept in."""
+    match options.dtype:
+        case "float32" | "float16" | "bfloat16":
+            return options.dtype
+        case "auto" if accelerator() == "cpu":
+            return "float32"
+        case _:
+            named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+            return "float32" if named == "float32" else "float16" if named == "float16" else "bfloat16"
+
+
+def _ask(question: dict[str, Any]) -> Contexts | None:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", ESTIMATE],
+            input=msgspec.json.encode(question),
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode != 0:
+        return None
+    return from_json(done.stdout, Contexts)

@@ -1,0 +1,128 @@
+"""What is known of a model without its weights: of a folder here, or of a repository of the hub."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from pippin.catalog.footprint import BYTES, bytes_of_arrays, footprint
+from pippin.catalog.info import context_window, quantization
+from pippin.catalog.kinds import kind_of
+from pippin.catalog.names import is_repository
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.safetensors import StoredArray
+
+if TYPE_CHECKING:
+    from pippin.catalog import Catalog
+
+SMALL_FILES: Final = (
+    "config.json",
+    "tokenizer_config.json",
+    "model_index.json",
+    "config_sentence_transformers.json",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as far as its size is concerned. Sizes are bytes."""
+
+    id: str
+    here: bool
+    kind: str
+    config: dict[str, Any]
+    weights: str  # their quantisation or dtype, for people
+    stored: int  # as downloaded
+    loaded: int  # weights and process in memory
+    window: int | None
+    options: ModelOptions
+
+
+def read_source(catalog: "Catalog", name: str, defaults: ModelOptions) -> Source:
+    """A model that is here, else a repository of the hub. Raises `ServerError`."""
+    try:
+        info = catalog.resolve(name, by_operator=True)
+    except ServerError as error:
+        if error.report.kind != "model_not_found" or not is_repository(name):
+            raise
+        return _remote(name, defaults)
+    if info.path is None or info.kind == "scripted":
+        raise ServerError("invalid_request", f"{info.id} is a script and takes next to no memory.")
+    options = catalog.options_for(info)
+    try:
+        config = json.loads((Path(info.path) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        config = {}
+    return Source(
+        id=info.id,
+        here=True,
+        kind=info.kind,
+        config=config,
+        weights=info.quantization or info.dtype or "-",
+        stored=info.size_bytes,
+        loaded=footprint(info, options),
+        window=info.context_window,
+        options=options,
+    )
+
+
+def _remote(repository: str, options: ModelOptions) -> Source:
+    """Reads the small files and the headers of the weights, which the hub gives apart from the weights themselves."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
+
+    api = HfApi()
+    try:
+        with TemporaryDirectory() as folder:
+            for file in SMALL_FILES:
+                if api.file_exists(repository, file):
+                    api.hf_hub_download(repository, file, local_dir=folder)
+            metadata = api.get_safetensors_metadata(repository)
+            config = _json(Path(folder) / "config.json")
+            kind = kind_of(Path(folder), repository, config) or "language"
+            window = context_window(Path(folder), kind, config, _json(Path(folder) / "tokenizer_config.json"))
+    except NotASafetensorsRepoError:
+        raise ServerError(
+            "unsupported", f"{repository} holds no safetensors weights. `pippin search` finds MLX models."
+        ) from None
+    except SafetensorsParsingError as error:
+        raise ServerError("load_failed", f"The weights of {repository} cannot be read: {error}.") from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        raise ServerError(
+            "model_not_found",
+            f"The hub answered {status} when asked for {repository}: there is none, or it needs a token in HF_TOKEN. "
+            "`pippin search` finds models.",
+        ) from None
+    except Exception as error:
+        # Which HTTP library the client uses depends on its version.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
+            raise
+        raise ServerError("load_failed", f"The hub cannot be reached ({type(error).__name__}).") from None
+    arrays = {
+        name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
+        for file in metadata.files_metadata.values()
+        for name, array in file.tensors.items()
+    }
+    return Source(
+        id=repository,
+        here=False,
+        kind=kind,
+        config=config,
+        weights=quantization(config) or config.get("torch_dtype") or config.get("dtype") or "-",
+        stored=sum(math.prod(array.shape) * BYTES.get(array.dtype, 1) for array in arrays.values()),
+        loaded=bytes_of_arrays(arrays, config, options),
+        window=window,
+        options=options,
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,130 @@
+"""`pippin agent`: starts a coding agent that uses a model of Pippin's."""
+
+import shutil
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS
+from pippin.cli.terminal import say, table
+from pippin.config import environment
+from pippin.config.errors import ConfigError, nearest
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    from pippin.cli.agents.table import Agent
+    from pippin.cli.chat.server import Reached
+
+SEPARATOR: Final = "--"
+FALLBACK_WINDOW: Final = 8_192  # tokens, where a model tells none
+EPILOG: Final = (
+    "What an agent must be told of the server lies in Pippin's own folder and in variables of its process; your own "
+    'files are not written. Words behind -- are the agent\'s: pippin agent claude -- -p "Fix the tests."'
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    cut = words.index(SEPARATOR) if SEPARATOR in words else len(words)
+    parsed = _parser().parse(words[:cut])
+    from pippin.cli.agents.table import AGENTS
+
+    if parsed.list or parsed.name is None:
+        say(_listed(AGENTS))
+        return 0
+    if parsed.name not in AGENTS:
+        raise ConfigError(
+            f"There is no agent `{parsed.name}`.{nearest(parsed.name, AGENTS)} `pippin agent --list` shows them."
+        )
+    return _run(parsed.name, AGENTS[parsed.name], parsed, tuple(words[cut + 1 :]))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="pippin agent",
+        usage="pippin agent NAME [options] [-- ARGUMENTS ...]",
+        description="Start a coding agent that uses a model of the running server, or of one that leaves with it.",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="the agent; --list shows those that are known"
+    )
+    parser.add_argument("--list", action="store_true", help="show the agents")
+    parser.add_argument("--print", action="store_true", help="show what would be done, and do nothing")
+    parser.add_argument("--model", help="the model; the one that is served if not given")
+    parser.add_argument(
+        "--force", action="store_true", help="start with a model that lacks what the agent needs"
+    )
+    parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
+    parser.add_argument("--server", help="address of the server; the one running here if not given")
+    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _listed(agents: "dict[str, Agent]") -> str:
+    rows = [
+        (
+            name,
+            "yes" if shutil.which(agent.command) else "no",
+            f"{agent.window // 1000}k" + (", tools" if agent.tools else ""),
+            agent.install,
+        )
+        for name, agent in agents.items()
+    ]
+    return table(("AGENT", "HERE", "NEEDS", "INSTALL"), rows)
+
+
+def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...]) -> int:
+    from pippin.cli.agents.setup import Target, prepare, start
+    from pippin.cli.chat.server import reached
+
+    with reached(parsed, parsed.model) as server:
+        if not parsed.force:
+            check(name, agent, server)
+        target = Target(
+            address=server.client.address,
+            model=server.model,
+            window=server.facts.get("context_window") or FALLBACK_WINDOW,
+            key=server.client.key,
+            folder=environment.home() / "agents" / name,
+        )
+        setup = prepare(agent, target, arguments)
+        if parsed.print:
+            say(setup.shown(target.key))
+            return 0
+        for note in agent.notes:
+            say(note)
+        return start(agent, setup, environment.variables())
+
+
+def check(name: str, agent: "Agent", server: "Reached") -> None:
+    """Raise `ServerError` if the model lacks what the agent needs, with the models here that have it."""
+    lacking = lacks(agent, server.facts)
+    if lacking is None:
+        return
+    others = [
+        str(each["id"])
+        for each in server.client.get("/v1/models")["data"]
+        if each["id"] != server.model and each.get("kind") == "language" and lacks(agent, each) is None
+    ]
+    way_out = (
+        f"Take {' or '.join(others[:3])}: pippin agent {name} --model {others[0]}."
+        if others
+        else "`pippin recommend --for code` names models for this machine."
+    )
+    raise ServerError(
+        "invalid_request",
+        f"{server.model} {lacking}, which {name} needs. {way_out} --force starts it all the same.",
+    )
+
+
+def lacks(agent: "Agent", facts: dict[str, Any]) -> str | None:
+    """What a model lacks for an agent, as the rest of a sentence; None where it has all."""
+    if agent.tools and not (facts.get("capabilities") or {}).get("tools"):
+        return "doesn't call tools"
+    window = facts.get("context_window")
+    if window is not None and window < agent.window:
+        return f"has a window of {window} tokens and no room for {agent.window}"
+    return None

@@ -1,0 +1,107 @@
+"""`pippin bench`: measures the running server."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS
+from pippin.cli.terminal import say
+from pippin.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pippin.cli.chat.server import Reached
+
+
+def run(arguments: Sequence[str]) -> int:
+    parsed = _parser().parse(arguments)
+    from pippin.cli.bench.sweep import compared, read_report
+    from pippin.cli.chat.server import reached
+
+    if parsed.compare:
+        before, after = (read_report(Path(path)) for path in parsed.compare)
+        say(compared(before, after))
+        return 0
+    with reached(parsed, parsed.model) as server:
+        parsed.server = server.client.address
+        if parsed.scenarios:
+            from pippin.cli.bench.scenarios import bench_table
+
+            for line in bench_table(parsed, server.model):
+                say(line)
+            return 0
+        return _sweep(parsed, server)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="pippin bench",
+        description="Measure the running server, or one that leaves with it, at each of the lengths and clients.",
+    )
+    parser.add_argument("model", nargs="?", help="the model; the one that is served if not given")
+    parser.add_argument("--prompt", default="128", metavar="WORDS", help="lengths of prompts (default: 128)")
+    parser.add_argument("--answer", default="64", metavar="TOKENS", help="lengths of answers (default: 64)")
+    parser.add_argument(
+        "--clients", default="1,4,16", metavar="COUNTS", help="at the same time (default: 1,4,16)"
+    )
+    parser.add_argument(
+        "--requests", type=int, default=2, metavar="COUNT", help="of each client (default: 2)"
+    )
+    parser.add_argument(
+        "--dataset", metavar="FILE", help="prompts: ShareGPT's JSON, lines of JSON, or lines of text"
+    )
+    parser.add_argument(
+        "--json-schema", metavar="SCHEMA", help="answers in JSON of this schema, to see what it costs"
+    )
+    parser.add_argument(
+        "--scenarios", action="store_true", help="the five scenarios of docs/performance.md instead"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
+    parser.add_argument("--csv", metavar="FILE", help="write it as CSV")
+    parser.add_argument(
+        "--compare", nargs=2, metavar="FILE", help="compare two files of --json, and measure nothing"
+    )
+    parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
+    parser.add_argument("--server", help="address of the server; the one running here if not given")
+    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _sweep(parsed: Namespace, server: "Reached") -> int:
+    from pippin.cli.bench.sweep import Report, Sweep, as_csv, measure, read_prompts, shown
+    from pippin.cli.verbs.run import read_schema
+
+    clients = counts("--clients", parsed.clients)
+    sweep = Sweep(
+        counts("--prompt", parsed.prompt),
+        counts("--answer", parsed.answer),
+        clients,
+        max(1, parsed.requests),
+        read_prompts(Path(parsed.dataset), max(clients) * max(1, parsed.requests)) if parsed.dataset else (),
+        read_schema(parsed.json_schema) if parsed.json_schema else None,
+    )
+    points = []
+    for point in measure(parsed, server.model, sweep):
+        points.append(point)
+        say(f"{point.clients} at once: {point.rate:.1f} tokens/s")
+    say("\n" + shown(points))
+    report = Report(server.model, server.client.address, points)
+    if parsed.json:
+        Path(parsed.json).expanduser().write_text(json.dumps(msgspec.to_builtins(report), indent=2) + "\n")
+        say(f"Compare it with another run: pippin bench --compare {parsed.json} OTHER.json")
+    if parsed.csv:
+        Path(parsed.csv).expanduser().write_text(as_csv(points))
+    return 0
+
+
+def counts(flag: str, text: str) -> list[int]:
+    """Whole numbers from 1, with commas. Raises `ConfigError`."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise ConfigError(f"{flag} {text}: takes whole numbers from 1, with commas, as in {flag} 1,4,16.")
+    return [int(word) for word in words]

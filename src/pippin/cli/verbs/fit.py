@@ -1,0 +1,94 @@
+"""`pippin fit`: whether a model fits this machine, told without its weights."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS, open_catalog, settings_of
+from pippin.cli.terminal import say, size
+from pippin.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pippin.cli.fitting.fit import Fit
+
+
+def run(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="pippin fit",
+        description="Tell what a model takes in memory, and the longest context that fits; nothing is downloaded.",
+    )
+    parser.add_argument("model", help="a name, a folder, or a repository of the hub (org/name)")
+    parser.add_argument(
+        "--context", type=int, metavar="TOKENS", help="of each client (default: 8192, or the window)"
+    )
+    parser.add_argument(
+        "--clients", type=int, default=1, metavar="COUNT", help="at the same time (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, in bytes and tokens")
+    some_options(parser, OPTIONS)
+    parsed = parser.parse(arguments)
+    for name in ("context", "clients"):
+        value = getattr(parsed, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} {value}: at least 1.")
+    from pippin.cli.fitting.fit import budget_of, measure
+    from pippin.cli.fitting.source import read_source
+
+    settings = settings_of(parsed)
+    source = read_source(open_catalog(settings), parsed.model, settings.server.model_defaults)
+    fit = measure(source, parsed.context, parsed.clients, budget_of(settings.server))
+    say(json.dumps(_facts(fit), indent=2) if parsed.json else _told(fit))
+    return 0 if fit.fits else 1
+
+
+def _told(fit: "Fit") -> str:
+    source, contexts = fit.source, fit.contexts
+    lines = [("weights", f"{size(source.loaded)}  ({source.weights}; {size(source.stored)} on disk)")]
+    if contexts is not None:
+        each = f"{fit.clients} x {size(contexts.context_bytes)}" if fit.clients > 1 else ""
+        lines.append(
+            (
+                "context",
+                f"{size(fit.clients * contexts.context_bytes)}  ({fit.context} tokens{', ' + each if each else ''})",
+            )
+        )
+    elif source.kind == "language":
+        lines.append(("context", "cannot be told of this architecture without its weights"))
+    lines += [
+        ("together", f"{size(fit.needed)} of the {size(fit.budget)} that models may take here"),
+        ("fits", "yes" if fit.fits else "no"),
+    ]
+    if contexts is not None and fit.fits:
+        window = source.window
+        whole = " (the model's window)" if contexts.longest == window else f" of its window of {window}"
+        of_all = f" for each of {fit.clients} clients" if fit.clients > 1 else ""
+        lines.append(("longest", f"{contexts.longest} tokens{of_all}{whole}"))
+    text = "\n".join(f"{name:<10}{words}" for name, words in lines)
+    return f"{source.id}\n{text}\n{_next(fit)}"
+
+
+def _next(fit: "Fit") -> str:
+    if not fit.fits:
+        return (
+            "Fewer bits, a shorter --context or --kv-bits may fit; `pippin recommend` names models that do."
+        )
+    verb = "serve" if fit.source.here else "pull"
+    return f"{'Serve' if fit.source.here else 'Fetch'} it: pippin {verb} {fit.source.id}"
+
+
+def _facts(fit: "Fit") -> dict[str, object]:
+    contexts = fit.contexts
+    return {
+        "id": fit.source.id,
+        "kind": fit.source.kind,
+        "stored_bytes": fit.source.stored,
+        "loaded_bytes": fit.source.loaded,
+        "context_tokens": fit.context,
+        "context_bytes": contexts.context_bytes if contexts else None,
+        "clients": fit.clients,
+        "needed_bytes": fit.needed,
+        "budget_bytes": fit.budget,
+        "fits": fit.fits,
+        "longest_context": contexts.longest if contexts else None,
+    }

@@ -1,0 +1,57 @@
+"""`pippin recommend`: models that suit this machine."""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS, settings_of
+from pippin.cli.terminal import say, size, table
+
+MOST: Final = 5
+
+
+def run(arguments: Sequence[str]) -> int:
+    from pippin.cli.fitting.recommend import PURPOSES
+
+    parser = Parser(
+        prog="pippin recommend",
+        description="Name models that suit this machine's memory and device, from a list that ships with Pippin.",
+    )
+    parser.add_argument(
+        "--for", dest="purpose", choices=PURPOSES, default="chat", help="its use (default: chat)"
+    )
+    parser.add_argument(
+        "--memory", type=float, metavar="GB", help="for a machine with so much memory for models"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    some_options(parser, OPTIONS)
+    parsed = parser.parse(arguments)
+    from pippin.cli.fitting.fit import budget_of
+    from pippin.cli.fitting.recommend import pick, recommended
+    from pippin.config.accelerator import accelerator
+
+    memory = int(parsed.memory * 1e9) if parsed.memory else budget_of(settings_of(parsed).server)
+    on_cpu = accelerator() == "cpu"
+    found = pick(recommended(), parsed.purpose, memory, dequantised=on_cpu)[:MOST]
+    if parsed.json:
+        rows = [
+            {
+                "id": each.id,
+                "needed_bytes": each.needed(dequantised=on_cpu),
+                "tools": each.tools,
+                "why": each.why,
+            }
+            for each in found
+        ]
+        say(json.dumps(rows, indent=2))
+    elif found:
+        rows_of_text = [
+            (each.id, f"{each.gb:.1f} GB", size(each.needed(dequantised=on_cpu)), each.why) for each in found
+        ]
+        say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows_of_text))
+        say(f"In memory: with 32k tokens for one client, of {size(memory)} that models may take here.")
+        say(f"Fetch one: pippin pull {found[0].id}")
+    else:
+        say(f"None of the list fits into {size(memory)}. `pippin search tiny` may find one on the hub.")
+    return 0 if found else 1

@@ -1,0 +1,186 @@
+"""`pippin run`: a chat in the terminal, or one answer for a script."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pippin.cli.arguments import Parser, some_options
+from pippin.cli.local import OPTIONS
+from pippin.config import environment
+from pippin.config.errors import ConfigError
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    from pippin.cli.chat.server import Reached
+    from pippin.cli.chat.session import Session, Wishes
+
+EPILOG: Final = (
+    "With a prompt, or where the input is no terminal, it answers once and ends; what is piped in stands behind "
+    "the prompt. Paths of pictures, recordings and clips in a prompt are attached, and any file as @PATH."
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the words of the command line mean."""
+
+    model: str | None
+    prompt: str | None
+
+
+def run(arguments: Sequence[str]) -> int:
+    from pippin.cli.chat.server import reached
+
+    parsed = _parser().parse(arguments)
+    wishes = _wishes(parsed)
+    piped = None if sys.stdin.isatty() else sys.stdin.read()
+    asked = _understood(parsed, piped)
+    mcp = _mcp_file(parsed)
+    with reached(parsed, asked.model, ("--mcp-config", mcp) if mcp else ()) as server:
+        _check_chats(server)
+        session = _session(parsed, server, wishes)
+        if asked.prompt is not None:
+            session.ask(asked.prompt, tuple(Path(path) for path in parsed.attach))
+            return 0
+        return _converse(session, parsed)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="pippin run",
+        usage="pippin run [MODEL] [PROMPT] [options]",
+        description="Chat with a model in the terminal: with the running server, or one that leaves with the chat.",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "model", nargs="?", help="a name, a repository or a folder; the model served if not given"
+    )
+    parser.add_argument("prompt", nargs="*", help="what to ask; without it, a conversation")
+    parser.add_argument("--server", help="address of the server; the one running here if not given")
+    parser.add_argument("--api-key", help="key to show it; PIPPIN_API_KEY if not given")
+    parser.add_argument("--keep", action="store_true", help="let a server that was started for this stay")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument(
+        "--attach",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="send a file with the first question; repeatable",
+    )
+    parser.add_argument("--load", metavar="NAME", help="go on with a conversation that /save kept")
+    parser.add_argument(
+        "--json-schema", metavar="SCHEMA", help="answer in JSON of this schema: a file, or the JSON"
+    )
+    parser.add_argument(
+        "--mcp",
+        metavar="FILE|NAMES",
+        help="offer tools: of the MCP servers in a file (see docs/mcp.md), or of those that the running server has, by "
+        "name, with commas; * is all",
+    )
+    parser.add_argument("--think", choices=("on", "off", "low", "medium", "high"), help="how much to think")
+    parser.add_argument("--hide-thinking", action="store_true", help="show the answer alone")
+    parser.add_argument("--max-tokens", type=int, metavar="COUNT", help="most tokens of an answer")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="0 takes the likeliest token each time"
+    )
+    parser.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    parser.add_argument("--plain", action="store_true", help="text as it comes, without drawing markdown")
+    parser.add_argument("--stats", action="store_true", help="say what each answer took")
+    some_options(parser, OPTIONS)
+    return parser
+
+
+def _wishes(parsed: Namespace) -> "Wishes":
+    from pippin.cli.chat.session import Wishes
+
+    fields: dict[str, Any] = {
+        name: getattr(parsed, name)
+        for name in ("max_tokens", "temperature", "seed")
+        if getattr(parsed, name) is not None
+    }
+    if parsed.json_schema is not None:
+        schema = {"name": "answer", "schema": read_schema(parsed.json_schema), "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    think: bool | None = {"on": True, "off": False}.get(parsed.think)
+    return Wishes(
+        fields=fields,
+        tools=("*" if _mcp_file(parsed) else parsed.mcp),
+        think=think,
+        effort=parsed.think if think is None else None,
+        show_reasoning=not parsed.hide_thinking,
+        show_stats=parsed.stats,
+        plain=parsed.plain or not sys.stdout.isatty() or parsed.json_schema is not None,
+    )
+
+
+def read_schema(text: str) -> Any:
+    """A JSON schema of a file, or written on the command line."""
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).expanduser().read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--json-schema {text}: cannot be read ({error}). Give a file, or the JSON itself."
+            ) from None
+    try:
+        return json.loads(source)
+    except ValueError as error:
+        raise ConfigError(f"--json-schema: this is no JSON ({error}).") from None
+
+
+def _mcp_file(parsed: Namespace) -> str | None:
+    return parsed.mcp if parsed.mcp and Path(parsed.mcp).expanduser().is_file() else None
+
+
+def _understood(parsed: Namespace, piped: str | None) -> Asked:
+    """A first word is a model where it can be one; else it begins the prompt."""
+    model, words = parsed.model, list(parsed.prompt)
+    if model is not None and (any(letter.isspace() for letter in model) or model.endswith("?")):
+        words, model = [model, *words], None
+    prompt = " ".join(words) or None
+    if piped is not None and piped.strip():
+        prompt = f"{prompt}\n\n{piped}" if prompt else piped
+    if piped is not None and prompt is None:
+        raise ConfigError(
+            'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
+        )
+    return Asked(model, prompt)
+
+
+def _check_chats(reached: "Reached") -> None:
+    kind = reached.facts.get("kind")
+    if kind not in ("language", "scripted"):
+        raise ServerError(
+            "invalid_request",
+            f"{reached.model} is a model for {kind}, which doesn't chat. `pippin list` shows the language models.",
+        )
+
+
+def _session(parsed: Namespace, reached: "Reached", wishes: "Wishes") -> "Session":
+    from pippin.cli.chat.conversation import Conversation
+    from pippin.cli.chat.session import Session
+
+    session = Session(
+        reached, Conversation(reached.model, parsed.system), wishes, environment.home() / "conversations"
+    )
+    if parsed.load:
+        session.open(parsed.load)
+        if parsed.system:
+            session.conversation.system = parsed.system
+    return session
+
+
+def _converse(session: "Session", parsed: Namespace) -> int:
+    from pippin.cli.chat.entry import line_reader
+    from pippin.cli.terminal import say
+
+    say(f"{session.conversation.model}: ask away. /help shows what else can be typed, ctrl-D leaves.")
+    for path in parsed.attach:
+        session.enclose(Path(path))
+    session.talk(line_reader(environment.home() / "history"))
+    return 0

@@ -1,0 +1,154 @@
+"""How many tokens are proposed follows what they are worth, on machines made up of a cost and a chance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pippin.engines.language.step.speculation.pace import Acceptance, Pace, StepTimes, expected_tokens
+
+MINUTE = 60.0
+
+
+@dataclass
+class Machine:
+    """What a step takes, and how often the model agrees with a proposal."""
+
+    token: float  # seconds of a plain step
+    more: float  # share of it that each proposed token adds
+    chance: Callable[[float], float]  # at a time
+    sequences: int = 1
+    most: int = 4
+    noise: float = 0.0
+    overlap: float = 0.0  # share of a step by which looking for proposals makes it longer
+    found: float = 1.0  # share of steps in which there are proposals
+
+    def run(self, seconds: float, seed: int = 0) -> list[tuple[float, float, int]]:
+        """The steps: when each ended, what it would have taken plain for the tokens that it gave, and its width."""
+        draw, pace, now = Random(seed), Pace(self.most, overlaps=self.overlap > 0), 0.0
+        seen = [Acceptance() for _ in range(self.sequences)]
+        steps = []
+        looks = False
+        while now < seconds:
+            chances = [each.chance for each in seen]
+            lengths = [0] * self.sequences
+            if looks:
+                there = self.most if draw.random() < self.found else 0
+                lengths = pace.lengths(chances, [there] * self.sequences)
+            width = 1 + max(lengths)
+            taken = self.token * (1 + self.more * (width - 1)) * (1 + self.noise * draw.random())
+            taken *= 1 + self.overlap if looks and width == 1 else 1
+            tokens = 0
+            for acceptance, length in zip(seen, lengths, strict=True):
+                accepted = 0
+                while accepted < length and draw.random() < self.chance(now):
+                    accepted += 1
+                acceptance.observe(length, accepted)
+                tokens += 1 + accepted
+            if looks and width == 1:
+                pace.looked_in_vain(self.sequences, taken)
+            else:
+                pace.observe(self.sequences, width, taken, tokens)
+            now += taken
+            steps.append((now, self.token * (1 + self.noise / 2) * tokens / self.sequences, width))
+            looks = pace.worth_looking([each.chance for each in seen])
+        return steps
+
+
+def speed(steps: list[tuple[float, float, int]], begin: float, end: float) -> float:
+    """Times as fast as without proposals, between two times."""
+    within = [step for step in steps if begin < step[0] <= end]
+    return sum(plain for _, plain, _ in within) / (end - begin)
+
+
+machines = st.builds(
+    Machine,
+    token=st.floats(0.03, 0.2),
+    more=st.floats(0.0, 1.5),
+    chance=st.floats(0.0, 1.0).map(lambda chance: lambda now: chance),
+    sequences=st.integers(1, 8),
+    most=st.integers(1, 8),
+    noise=st.sampled_from([0.0, 0.2]),
+    overlap=st.sampled_from([0.0, 0.3]),
+    found=st.floats(0.0, 1.0),
+)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(machines, st.integers(0, 99))
+def test_no_minute_is_slower_than_097_of_what_it_would_be_without(machine: Machine, seed: int) -> None:
+    steps = machine.run(2 * MINUTE, seed)
+    for begin in range(0, 61, 10):
+        assert speed(steps, begin, begin + MINUTE) > 0.97
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 4, 8])
+@pytest.mark.parametrize(("more", "chance"), [(0.05, 0.9), (0.1, 0.7), (0.3, 0.8), (0.02, 0.5)])
+def test_it_is_nearly_as_fast_as_with_the_best_length(more: float, chance: float, sequences: int) -> None:
+    machine = Machine(token=0.05, more=more, chance=lambda now: chance, sequences=sequences)
+    best = max(expected_tokens(chance, length) / (1 + more * length) for length in range(machine.most + 1))
+    assert best > 1.1
+    assert speed(machine.run(MINUTE), 0, MINUTE) > 0.93 * best
+
+
+def test_where_every_token_costs_a_step_hardly_any_is_proposed() -> None:
+    steps = Machine(token=0.05, more=1.0, chance=lambda now: 0.6).run(MINUTE)
+    assert sum(width - 1 for _, _, width in steps) < 0.08 * len(steps)
+
+
+@pytest.mark.parametrize("good", [(0.0, 60.0), (60.0, 120.0)])
+def test_it_comes_back_when_it_pays_again_and_leaves_off_when_it_does_not(good: tuple[float, float]) -> None:
+    begin, end = good
+    machine = Machine(token=0.05, more=0.15, chance=lambda now: 0.9 if begin <= now < end else 0.02)
+    steps = machine.run(2 * MINUTE)
+    assert speed(steps, begin + 10, end) > 1.6
+    assert speed(steps, 60 - begin + 10, 120 - begin) > 0.97
+
+
+def test_of_two_sequences_only_the_one_that_is_guessed_right_has_proposals() -> None:
+    pace = Pace(4)
+    for _ in range(4):
+        pace.observe(2, 1, 0.02, 2)
+    good, bad = Acceptance(), Acceptance()
+    for _ in range(30):
+        good.observe(4, 4)
+        bad.observe(4, 0)
+    lengths = pace.lengths([good.chance, bad.chance], [4, 4])
+    assert lengths[0] == 4
+    assert lengths[1] < 2
+
+
+def test_a_plain_step_is_measured_before_anything_is_proposed_and_now_and_then_again() -> None:
+    pace = Pace(4)
+    assert pace.lengths([1.0], [4]) == [0]
+    pace.observe(1, 1, 0.02, 1)
+    pace.observe(1, 1, 0.02, 1)
+    widths = []
+    for _ in range(300):
+        width = 1 + pace.lengths([1.0], [4])[0]
+        pace.observe(1, width, 0.02, width)
+        widths.append(width)
+    assert 2 <= widths.count(1) <= 4
+    assert pace.lengths([1.0, 1.0], [4, 4]) == [0, 0], "two at once were never measured"
+
+
+def test_times_between_measured_widths_lie_between_them() -> None:
+    times = StepTimes()
+    for _ in range(3):
+        times.observe(1, 1, 0.10)
+        times.observe(1, 5, 0.18)
+    assert times.expected(1, 3) == pytest.approx(0.14)
+    assert times.expected(1, 9) == pytest.approx(0.26)
+    times.observe(2, 1, 0.2)
+    assert times.expected(2, 5) == pytest.approx(0.36), "as with one, for want of better knowledge"
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8))))
+def test_a_chance_is_one(history: list[tuple[int, int]]) -> None:
+    acceptance = Acceptance()
+    for proposed, accepted in history:
+        acceptance.observe(proposed, min(proposed, accepted))
+    assert 0 <= acceptance.chance <= 1
