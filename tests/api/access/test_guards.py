@@ -21,7 +21,7 @@ from tests.api.fakes import MODEL, FakeService, Wire, application, client_of, ro
 CHAT: dict[str, Any] = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}]}
 KEYED = {"api_keys": ("sk-one", "schlüssel")}
 PICTURES = {"/images/files/{name}", "/v1/images/files/{name}"}  # their names cannot be guessed
-OPEN = {"/", "/health", "/v1/health", "/healthz", "/metrics", "/v1/metrics", *PICTURES}
+OPEN = {"/", "/page/{path:path}", "/health", "/v1/health", "/healthz", "/metrics", "/v1/metrics", *PICTURES}
 
 
 def ask(method: str, path: str, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -172,6 +172,20 @@ def test_what_a_replaced_server_let_anyone_do_stays_open_under_its_profile_and_n
 def test_a_web_page_can_not_manage_the_server(origin: str) -> None:
     for method, path in (("POST", "/unload"), ("POST", "/v1/models/m/load"), ("DELETE", "/v1/cache")):
         assert ask(method, path, headers={"origin": origin}).status_code == 403
+
+
+def test_the_servers_own_page_manages_it_where_its_name_is_checked_or_a_key_is_shown() -> None:
+    own = {"origin": "http://127.0.0.1:8000"}
+    assert ask("POST", "/unload", json={}, headers=own).status_code == 200
+    assert ask("POST", "/unload", json={}, headers=own, page=False).status_code == 403
+    rebound = {"origin": "http://evil.example:8000", "host": "evil.example:8000"}
+    public = {"host": "0.0.0.0", "api_keys": ("sk-one",)}
+    assert ask("POST", "/unload", json={}, headers=rebound, **public).status_code == 403
+    shown = rebound | {"authorization": "Bearer sk-one"}
+    assert ask("POST", "/unload", json={}, headers=shown, **public).status_code == 200
+    assert ask("POST", "/v1/chat/completions", json=CHAT, headers=shown, **public).status_code == 200
+    opened = public | {"open_paths": ("/v1/chat/completions",)}
+    assert ask("POST", "/v1/chat/completions", json=CHAT, headers=rebound, **opened).status_code == 403
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health", "/healthz"})
 PICTURES: Final = "/images/files/"
 """Addresses under it can't be guessed, and browsers that show pictures send no key."""
+PAGE: Final = "/page/"
+"""Addresses under it are files of the page, the same for everybody; the page asks for the key itself."""
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
@@ -59,6 +61,7 @@ class Policy:
     metrics_open: bool
     management_open: bool  # to anyone, as there are no keys
     open_management: frozenset[str]  # paths without /v1
+    page: bool  # whether the page is served, which manages the server from the server's own origin
     salted: bool  # each owner has a prefix cache of its own
     open_paths: tuple[str, ...]  # that need no key, with all below them; without /v1
 
@@ -91,6 +94,7 @@ def policy_of(options: ServerOptions, keyring: Keyring) -> Policy:
         metrics_open=not options.metrics_auth,
         management_open=not keyring and (loopback or options.allow_unauthenticated),
         open_management=frozenset(options.open_management),
+        page=options.page,
         salted=salts_by_owner(options, keyring),
         open_paths=tuple(bare(path).rstrip("/") for path in options.open_paths),
     )
@@ -160,6 +164,7 @@ class Guard:
         return (
             path in OPEN_PATHS
             or bare(path).startswith(PICTURES)
+            or path.startswith(PAGE)
             or (path in METRICS_PATHS and self._policy.metrics_open)
         )
 
@@ -190,13 +195,21 @@ class Guard:
         if origin is None:
             foreign = headers.get("sec-fetch-site") == "cross-site"
         else:
-            own = self._policy.hosts is not None and origin.partition("://")[2] == headers.get("host")
-            foreign = not own and origin not in self._policy.origins
+            foreign = not self._is_own(origin, headers) and origin not in self._policy.origins
         if foreign and "*" not in self._policy.origins:
             raise ServerError(
                 "permission",
                 "Web pages of other origins may not use this server; the operator allows one with --allowed-origin.",
             )
+
+    def _is_own(self, origin: str, headers: Headers) -> bool:
+        """Whether an origin is the server's own. Where any name may lead here its name proves nothing, and a valid key
+        does: browsers keep keys apart by origin, and send none by themselves."""
+        if origin.partition("://")[2] != headers.get("host"):
+            return False
+        if self._policy.hosts is not None:
+            return True
+        return any(self._policy.keyring.find(shown) is not None for shown in shown_keys(headers))
 
     def _check_key(self, headers: Headers, exchange: Exchange, *, is_open: bool) -> None:
         for shown in shown_keys(headers):
@@ -217,7 +230,8 @@ class Guard:
         if not may and bare(path) not in self._policy.open_management:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         origin = headers.get("origin")
-        if origin is not None and origin not in self._policy.origins:
+        own = self._policy.page and origin is not None and self._is_own(origin, headers)
+        if origin is not None and not own and origin not in self._policy.origins:
             raise ServerError("permission", "Web pages of this origin may not manage the server.")
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             check_json(headers, path)

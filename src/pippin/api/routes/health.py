@@ -1,4 +1,4 @@
-"""`/health` and `/`: is the server there, and what runs in it. Answered from memory, at once."""
+"""`/health` and `/v1`: is the server there, and what runs in it. Answered from memory, at once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/health", health.show),
         Route("/healthz", health.show, methods=["GET"]),
-        Route("/", welcome, methods=["GET"]),
         Route(VERSION, welcome, methods=["GET"]),
     ]
 

@@ -152,6 +152,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Origins of web pages that may call (CORS).", extra=flag("--allowed-origin")),
     ] = ()
     metrics_auth: Annotated[bool, Meta(description="Ask for a key at /metrics too.")] = False
+    page: Annotated[bool, Meta(description="Serve a page for browsers at `/`: chat, models, activity.")] = (
+        True
+    )
     enable_metrics: Annotated[bool, Meta(description="Serve Prometheus metrics.")] = False
 
     # Limits

@@ -1,0 +1,149 @@
+/**
+ * Markdown of a model as nodes of the document.
+ *
+ * A model's text is not to be trusted: HTML in it is shown as text, what marked makes of the rest goes through DOMPurify,
+ * pictures from elsewhere become links, and mathematics is drawn by KaTeX from text, after that.
+ */
+
+import DOMPurify from "../vendor/dompurify/purify.js";
+import hljs from "../vendor/highlight/highlight.js";
+import { Marked } from "../vendor/marked/marked.js";
+import { announce, button, element } from "./dom.js";
+
+const ALLOWED = {
+  ALLOWED_TAGS: [
+    ..."a p br hr h4 ul ol li blockquote pre code em strong del table thead tbody tr th td span".split(" "),
+  ],
+  ALLOWED_ATTR: ["href", "class", "align", "start"],
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+  RETURN_DOM_FRAGMENT: true,
+};
+
+const SAFE_LINK = /^(https?:|mailto:|#)/i;
+
+const marked = new Marked({ gfm: true, breaks: true });
+marked.use({
+  extensions: [
+    mathematics("displayMath", "block", [/^\$\$([\s\S]+?)\$\$(?:\n|$)/, /^\\\[([\s\S]+?)\\\](?:\n|$)/], /\$\$|\\\[/),
+    // A dollar is money unless the text hugs it on both sides and no digit follows: the rule of Pandoc.
+    mathematics("math", "inline", [/^\$\$([^$]+?)\$\$/, /^\\\[([\s\S]+?)\\\]/, /^\\\(([\s\S]+?)\\\)/, /^\$(?![\s$])((?:\\.|[^$\\\n])+?)(?<![\s\\])\$(?!\d)/], /\$|\\[([]/),
+  ],
+  renderer: {
+    html: ({ text }) => escaped(text),
+    // The page's own headings end at the third level, and no answer makes new chapters of it.
+    heading({ tokens, depth }) {
+      return `<h4 class="d${depth}">${this.parser.parseInline(tokens)}</h4>`;
+    },
+    image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+  },
+});
+
+/** A rule of marked for one way to write mathematics. The text becomes that of an element, and no HTML. */
+function mathematics(name, level, forms, start) {
+  return {
+    name,
+    level,
+    start: (source) => source.match(start)?.index,
+    tokenizer(source) {
+      for (const form of forms) {
+        const found = form.exec(source);
+        if (found) {
+          const display = level === "block" || /^(\$\$|\\\[)/.test(found[0]);
+          return { type: name, raw: found[0], text: found[1].trim(), display };
+        }
+      }
+      return undefined;
+    },
+    renderer: ({ text, display }) => `<span class="math${display ? " display" : ""}">${escaped(text)}</span>`,
+  };
+}
+
+function escaped(text) {
+  return text.replace(/[&<>"']/g, (character) => `&#${character.codePointAt(0)};`);
+}
+
+/** Text that grows, in an element: only the blocks that changed are drawn again, so that a selection survives. */
+export class GrowingMarkdown {
+  constructor(place) {
+    this.place = place;
+    this.blocks = [];
+  }
+
+  show(text) {
+    const tokens = marked.lexer(text);
+    let same = 0;
+    while (same < this.blocks.length && this.blocks[same].raw === tokens[same]?.raw) same += 1;
+    for (const block of this.blocks.splice(same)) block.nodes.forEach((node) => node.remove());
+    for (const token of tokens.slice(same)) {
+      const nodes = [...drawn(token, tokens.links).childNodes];
+      this.place.append(...nodes);
+      this.blocks.push({ raw: token.raw, nodes });
+    }
+  }
+}
+
+function drawn(token, links) {
+  const html = marked.parser(Object.assign([token], { links }));
+  const fragment = DOMPurify.sanitize(html, ALLOWED);
+  fragment.querySelectorAll("a").forEach(makeSafe);
+  fragment.querySelectorAll("pre").forEach(dressCode);
+  fragment.querySelectorAll("table").forEach(letScroll);
+  fragment.querySelectorAll("span.math").forEach(drawMathematics);
+  return fragment;
+}
+
+/** A link opens elsewhere and tells nobody where it was followed from. */
+function makeSafe(link) {
+  if (!SAFE_LINK.test(link.getAttribute("href") ?? "")) link.removeAttribute("href");
+  link.target = "_blank";
+  link.rel = "noopener noreferrer";
+}
+
+/** A wide table scrolls by itself, by keyboard too. */
+function letScroll(table) {
+  const frame = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" });
+  table.replaceWith(frame);
+  frame.append(table);
+}
+
+/** Code gets its colours, its language and a button that copies it. */
+function dressCode(block) {
+  const code = block.querySelector("code");
+  if (code === null) return;
+  const text = code.textContent;
+  const language = /(?:^|\s)language-(\S+)/.exec(code.className)?.[1] ?? "";
+  if (hljs.getLanguage(language)) {
+    const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
+    code.replaceChildren(DOMPurify.sanitize(value, { ...ALLOWED, ALLOWED_TAGS: ["span"] }));
+  }
+  const copy = button("Copy", () => copied(text), { class: "small" });
+  const frame = element("div", { class: "code" }, element("div", { class: "bar" }, element("span", {}, language || "text"), copy));
+  block.replaceWith(frame);
+  block.tabIndex = 0;
+  frame.append(block);
+}
+
+/** Put a text on the clipboard. */
+export async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("Copied.");
+  } catch {
+    announce("The browser does not let this page copy; select the text instead.", "error");
+  }
+}
+
+/** KaTeX is large, and is loaded when the first formula appears. What it can't read stays as it was written. */
+async function drawMathematics(place) {
+  const text = place.textContent;
+  const displayMode = place.classList.contains("display");
+  await import("../vendor/katex/katex.min.js");
+  try {
+    globalThis.katex.render(text, place, { displayMode, trust: false, maxExpand: 500, maxSize: 20, strict: "ignore" });
+    place.tabIndex = displayMode ? 0 : -1; // a wide formula scrolls
+  } catch {
+    place.textContent = displayMode ? `$$${text}$$` : `$${text}$`;
+  }
+}

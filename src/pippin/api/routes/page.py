@@ -1,0 +1,88 @@
+"""`/` and `/page/...`: the page for people, and the files that it consists of."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.staticfiles import StaticFiles
+
+from pippin.api.access.guards import PAGE
+from pippin.api.context import Api
+from pippin.api.routes.health import welcome
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "font-src 'self'; media-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify"
+)
+"""What a browser lets the page do. A script that an answer of a model brings along is no file of ours and does
+not run; no text becomes HTML by any other way than DOMPurify; nothing is loaded from elsewhere or sent there."""
+
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "cache-control": "no-cache",  # asked for anew each time, and answered with 304 while nothing has changed
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+FOLDERS: Final = ("static", "vendor")
+
+TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+"""Said here, because what Python guesses depends on the machine. Files of other types are served as plain text."""
+
+
+def routes(api: Api) -> list[BaseRoute]:
+    if not api.options.page:
+        return [Route("/", welcome, methods=["GET"])]
+    folder = Path(str(files("pippin.api.page")))
+    page = Page(StaticFiles(directory=folder))
+    return [
+        Route("/", page.first, methods=["GET"]),
+        Route(PAGE.rstrip("/"), to_the_page, methods=["GET"]),
+        Route(PAGE + "{path:path}", page.file, methods=["GET"]),
+    ]
+
+
+async def to_the_page(request: Request) -> Response:
+    return RedirectResponse("/")
+
+
+@dataclass(frozen=True)
+class Page:
+    files: StaticFiles
+
+    async def first(self, request: Request) -> Response:
+        """The page for browsers, which ask for HTML by name; for all others what `/v1` answers."""
+        if "text/html" in request.headers.get("accept", ""):
+            reply = await self._read("static/index.html", request)
+        else:
+            reply = await welcome(request)
+        reply.headers["vary"] = "accept"
+        return reply
+
+    async def file(self, request: Request) -> Response:
+        path = request.path_params["path"]
+        steps = path.split("/")
+        if steps[0] not in FOLDERS or ".." in steps:
+            raise HTTPException(404)
+        return await self._read(path, request)
+
+    async def _read(self, path: str, request: Request) -> Response:
+        reply = await self.files.get_response(path, request.scope)
+        kind = TYPES.get(PurePosixPath(path).suffix, "text/plain; charset=utf-8")
+        reply.headers.update(HEADERS | {"content-type": kind})
+        return reply

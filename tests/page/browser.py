@@ -1,0 +1,73 @@
+"""A browser for the tests, where one is found: Chromium, driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDE = {"width": 1100, "height": 720}
+PHONE = {"width": 390, "height": 780}
+
+Opener = Callable[..., Any]
+
+
+def found_browser() -> str | None:
+    """Where Chromium lies; None where there is none or no Playwright."""
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return None
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+needs_browser = pytest.mark.skipif(found_browser() is None, reason="needs Chromium and Playwright")
+
+
+@contextmanager
+def opened_browser() -> Iterator[Opener]:
+    """Gives what opens a page at an address. A page that breaks its policy or has an uncaught error fails the test."""
+    from playwright.sync_api import sync_playwright
+
+    wrong: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found_browser(), args=["--no-sandbox"])
+
+        def opened(address: str, *, size: dict[str, int] = WIDE, dark: bool = False, path: str = "/") -> Any:
+            context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+            page = context.new_page()
+            page.set_default_timeout(20_000)
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("console", lambda said: wrong.append(said.text) if "Policy" in said.text else None)
+            page.on("dialog", lambda dialog: dialog.accept())
+            page.on("request", lambda asked: _check_address(asked.url, address, wrong))
+            page.goto(address + path)
+            return page
+
+        try:
+            yield opened
+        finally:
+            browser.close()
+    assert not wrong, wrong
+
+
+def _check_address(url: str, address: str, wrong: list[str]) -> None:
+    if not url.startswith((address, "data:", "blob:")):
+        wrong.append(f"The page asked for {url}.")
+
+
+def picture(page: Any, name: str) -> None:
+    """Keep a picture of the page for the documents, where `PIPPIN_PICTURES` asks for it, and else check that one can be
+    taken: pixels differ from machine to machine, so they are not compared."""
+    taken = page.screenshot()
+    assert taken.startswith(b"\x89PNG")
+    if os.environ.get("PIPPIN_PICTURES"):
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / f"{name}.png").write_bytes(taken)
+    assert (PICTURES / f"{name}.png").exists(), "take it with PIPPIN_PICTURES=1"

@@ -1,0 +1,241 @@
+"""The chat, in a browser, against a model that plays a script."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.page.browser import PHONE, Opener, needs_browser, picture
+
+pytestmark = needs_browser
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAGUlEQVR4nGP8z0AaYCJR/aiGUQ1DSAMAJxwBH3VhUP0AAAAASUVORK5CYII="
+)
+
+
+def say(page: Any, text: str) -> None:
+    """Send a message and wait for the whole answer."""
+    page.fill("#chat-input", text)
+    page.keyboard.press("Enter")
+    done(page)
+
+
+def done(page: Any) -> None:
+    page.wait_for_selector("#chat-send:text-is('Send')")
+    page.wait_for_selector(".message:last-child[aria-busy=false]")
+
+
+def last(page: Any) -> str:
+    return str(page.inner_text(".message:last-child .markdown >> nth=-1"))
+
+
+def test_markdown_code_and_mathematics_are_drawn(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "Show markdown")
+    page.wait_for_selector(".message.assistant .katex-display")
+    assert page.inner_text(".markdown h4.d1") == "Sorting"
+    assert page.locator(".markdown table .katex").count() == 1
+    assert "It costs $5 or $6." in page.inner_text(".message.assistant")
+    assert page.inner_text(".hljs-keyword >> nth=0") == "def"
+    page.click(".code button")
+    assert page.evaluate("navigator.clipboard.readText()").startswith("def halves(")
+    assert page.get_attribute(".markdown a", "rel") == "noopener noreferrer"
+    picture(page, "chat")
+
+
+def test_nothing_that_a_model_says_becomes_more_than_text(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "Be hostile")
+    page.wait_for_selector(".message.assistant .katex")
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.broken") is None
+    answer = page.locator(".message.assistant")
+    assert answer.locator("script, img, svg[onload], iframe, [onerror], [onload]").count() == 0
+    assert answer.locator("a[href^=javascript]").count() == 0
+    assert "<script>" in answer.inner_text()
+
+
+def test_a_conversation_is_still_there_after_a_reload(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "Remember the apple")
+    page.reload()
+    page.click("#chat-list .title")
+    assert page.inner_text(".message.user .plain") == "Remember the apple"
+    page.click("#chat-list [aria-label^=Delete]")
+    page.wait_for_selector("#chat-list li", state="detached")
+
+
+def test_reasoning_is_folded(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "think")
+    assert last(page) == "It is 4."
+    assert not page.is_visible(".assistant .reasoning .markdown")
+    page.click(".assistant .reasoning summary")
+    assert page.inner_text(".assistant .reasoning .markdown") == "Twice two, carried over."
+    picture(page, "reasoning")
+
+
+def test_a_tool_call_is_shown_and_its_result_given(address: str, opened: Opener) -> None:
+    page = opened(address)
+    page.click("text=Parameters")
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    page.fill("[name=tools]", json.dumps([tool]))
+    page.click("text=Parameters")
+    say(page, "The weather?")
+    assert page.inner_text(".call summary") == "Calls weather"
+    assert '"city": "Oslo"' in page.inner_text(".call pre")
+    picture(page, "tool-call")
+    page.fill(".call textarea", "rain")
+    page.click("text=Give this result")
+    page.wait_for_selector("text=Take an umbrella.")
+    done(page)
+    assert page.locator(".message.tool").inner_text().count("rain") == 1
+
+
+def test_stop_ends_an_answer_and_keeps_what_came(address: str, opened: Opener) -> None:
+    page = opened(address)
+    page.fill("#chat-input", "slow please")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=word3")
+    page.keyboard.press("Escape")
+    done(page)
+    assert "Stopped." in page.inner_text(".foot >> nth=-1")
+    assert "word3" in last(page)
+    assert "word599" not in last(page)
+
+
+def test_edits_and_retries_are_branches(address: str, opened: Opener) -> None:
+    page = opened(address)
+    say(page, "first question")
+    page.click(".message.user button:text('Edit')")
+    page.fill(".edit textarea", "second question")
+    page.click(".edit button:text('Send')")
+    done(page)
+    assert page.inner_text(".message.user .plain") == "second question"
+    assert "2 of 2" in page.inner_text(".message.user .actions")
+    page.click(".message.assistant button:text('Retry')")
+    done(page)
+    assert "2 of 2" in page.inner_text(".message.assistant .actions")
+    page.click(".message.user [aria-label='Branch before']")
+    assert page.inner_text(".message.user .plain") == "first question"
+    picture(page, "branches")
+
+
+def test_parameters_are_those_of_the_server_and_are_sent(address: str, opened: Opener) -> None:
+    page = opened(address)
+    described = page.request.get(address + "/openapi.json").json()
+    names = set(described["components"]["schemas"]["ChatRequest"]["properties"])
+    page.wait_for_selector("[name=temperature]", state="attached")
+    shown = set(page.eval_on_selector_all("#chat-options [name]", "all => all.map(each => each.name)"))
+    assert {
+        "temperature",
+        "top_p",
+        "min_p",
+        "xtc_threshold",
+        "dry_multiplier",
+        "seed",
+        "stop",
+        "logit_bias",
+    } <= shown
+    assert shown <= names | {"schema", "server_tools"}
+    page.click("text=Parameters")
+    page.fill("#chat-system", "You are a pirate.")
+    page.fill("[name=temperature]", "0.5")
+    page.fill("[name=max_tokens]", "50")
+    page.fill("[name=schema]", '{"type": "string"}')
+    page.locator("[name=schema]").blur()
+    picture(page, "parameters")
+    with page.expect_request("**/chat/completions") as asked:
+        say(page, "x")
+    sent = asked.value.post_data_json
+    assert sent["messages"][0] == {"role": "system", "content": "You are a pirate."}
+    assert (sent["temperature"], sent["max_tokens"]) == (0.5, 50)
+    assert sent["response_format"]["json_schema"]["schema"] == {"type": "string"}
+    assert sent["return_progress"] is True
+
+
+def test_a_refused_parameter_is_shown_in_the_servers_words(address: str, opened: Opener) -> None:
+    page = opened(address)
+    page.click("text=Parameters")
+    page.fill("[name=temperature]", "50")
+    page.locator("[name=temperature]").blur()
+    say(page, "x")
+    assert "temperature" in page.inner_text(".foot.error")
+
+
+def test_files_go_along(address: str, opened: Opener, tmp_path: Path) -> None:
+    page = opened(address)
+    (tmp_path / "red.png").write_bytes(PIXEL)
+    (tmp_path / "notes.txt").write_text("Apples are red.")
+    (tmp_path / "blob.bin").write_bytes(b"\x00\xff\x00")
+    page.set_input_files("#chat-files", [tmp_path / name for name in ("red.png", "notes.txt", "blob.bin")])
+    page.wait_for_selector("text=blob.bin is neither text")
+    page.wait_for_selector("#chat-media img")
+    with page.expect_request("**/chat/completions") as asked:
+        say(page, "What is this?")
+    parts = asked.value.post_data_json["messages"][0]["content"]
+    assert [part["type"] for part in parts] == ["image_url", "text", "text"]
+    assert parts[0]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert parts[1]["text"] == "notes.txt:\n\nApples are red."
+    assert page.get_attribute(".message.user img", "alt") == "red.png"
+    picture(page, "attachments")
+
+
+def test_export_and_import_bring_a_conversation_over(address: str, opened: Opener, tmp_path: Path) -> None:
+    page = opened(address)
+    say(page, "Carry this over")
+    with page.expect_download() as saved:
+        page.click("#chat-export")
+    file = tmp_path / "conversation.json"
+    saved.value.save_as(file)
+    other = opened(address)
+    other.set_input_files("#chat-import", file)
+    other.wait_for_selector(".message.user :text('Carry this over')")
+    damaged = json.loads(file.read_text())
+    [messages] = [each["messages"] for each in damaged["conversations"]]
+    for each in messages.values():
+        each["parent"] = each["id"]
+    file.write_text(json.dumps(damaged))
+    other.set_input_files("#chat-import", file)
+    other.wait_for_selector("text=in a circle")
+
+
+def test_the_chat_works_on_a_phone_in_the_dark(address: str, opened: Opener) -> None:
+    page = opened(address, size=PHONE, dark=True)
+    assert not page.is_visible("#chat-new")
+    say(page, "Show markdown")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    picture(page, "phone")
+    page.click("text=Conversations")
+    page.click("#chat-new")
+    assert page.is_visible("#chat-empty")
+
+
+def test_the_chat_works_by_keyboard_alone(address: str, opened: Opener) -> None:
+    page = opened(address)
+    page.wait_for_selector("#chat-input:focus")
+    page.keyboard.type("Typed")
+    page.keyboard.press("Enter")
+    done(page)
+    page.focus("#tab-chat")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-models"
+    assert page.is_visible("#models")
+
+
+def test_the_key_is_asked_for_once_and_kept_in_the_tab(keyed: str, opened: Opener) -> None:
+    page = opened(keyed)
+    page.fill("dialog [name=key]", "wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=does not know this key")
+    picture(page, "key")
+    page.fill("dialog [name=key]", "sk-page")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#chat-model option", state="attached")
+    page.wait_for_selector("#chat-input:focus")
+    say(page, "hello")
+    page.reload()
+    page.wait_for_selector("#chat-model option", state="attached")
+    assert page.locator("dialog").count() == 0
+    assert page.evaluate("Object.values(localStorage).join().includes('sk-page')") is False

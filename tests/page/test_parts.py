@@ -1,0 +1,111 @@
+"""Models, now, try and settings, in a browser; and accessibility of all parts, in light and dark, wide and narrow."""
+
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.page.browser import PHONE, WIDE, Opener, needs_browser, picture
+
+pytestmark = needs_browser
+
+PARTS = ("chat", "models", "now", "try", "settings")
+MODEL = "demo"
+
+
+def test_models_are_loaded_pinned_and_unloaded(address: str, opened: Opener) -> None:
+    page = opened(address, path="/#models")
+    card = page.locator(f"[aria-label='{MODEL}']")
+    card.locator("button:text('Pin')").click()
+    card.locator(".state:text('pinned')").wait_for()
+    card.locator("button:text('Unpin')").click()
+    card.locator("button:text('Unload')").click()
+    card.locator(".state:text-is('unloaded')").wait_for()
+    card.locator("button:text('Load')").click()
+    card.locator(".state:text-is('loaded')").wait_for()
+    picture(page, "models")
+
+
+def test_a_model_that_can_not_be_got_is_said_in_the_servers_words(address: str, opened: Opener) -> None:
+    page = opened(address, path="/#models")
+    page.fill("[name=model]", "no/such/model/anywhere")
+    page.click("text=Get it")
+    said = page.locator("#models form [role=status]")
+    page.wait_for_function("document.querySelector('#models form [role=status]').textContent.length > 20")
+    assert "pulling" not in said.inner_text()
+    assert page.inner_text("#models form button") == "Get it"
+
+
+def slow_request(address: str, ended: list[Any]) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "slow"}]}
+    ended.append(httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60))
+
+
+def test_a_request_is_seen_as_it_runs_and_can_be_cancelled(address: str, opened: Opener) -> None:
+    ended: list[Any] = []
+    asking = threading.Thread(target=slow_request, args=(address, ended))
+    asking.start()
+    page = opened(address, path="/#now")
+    cancel = page.locator("#now button:text('Cancel')")
+    cancel.wait_for()
+    page.wait_for_timeout(2500)
+    assert page.locator("#now .plot path[d*=L]").count() > 0
+    picture(page, "now")
+    cancel.click()
+    page.wait_for_selector("text=No request is running.")
+    asking.join(20)
+    assert len(ended) == 1
+
+
+def test_embeddings_and_ranks_are_tried(address: str, opened: Opener) -> None:
+    page = opened(address, path="/#try")
+    form = page.locator("form[aria-label=Embeddings]")
+    form.locator("option").first.wait_for(state="attached")
+    form.locator("button:text('Run')").click()
+    form.locator("text=16 dimensions").wait_for()
+    assert form.locator("tbody tr").count() == 3
+    ranks = page.locator("form[aria-label=Rerank]")
+    ranks.locator("button:text('Run')").click()
+    ranks.locator("tbody tr >> nth=2").wait_for()
+    picture(page, "try")
+
+
+def test_settings_are_changed_and_refused_in_the_servers_words(address: str, opened: Opener) -> None:
+    page = opened(address, path="/#settings")
+    page.fill("#setting-max_choices", "3")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("[data-name=max_choices] :text('Changed.')")
+    assert httpx.get(f"{address}/v1/settings").json()["current"]["max_choices"] == 3
+    page.fill("#setting-max_choices", "0")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#announcements .error, [data-name=max_choices] .error")
+    page.fill("#setting-port", "1")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("[data-name=port] :text('restart')")
+    picture(page, "settings")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_no_part_is_closed_to_anybody(
+    address: str, opened: Opener, axe: str, size: dict[str, int], dark: bool
+) -> None:
+    page = opened(address, size=size, dark=dark)
+    page.click("text=Parameters")
+    page.fill("[name=temperature]", "1")
+    page.select_option("[name=logprobs]", "true")
+    page.click("text=Parameters", position={"x": 5, "y": 5})
+    for text in ("markdown", "think"):
+        page.fill("#chat-input", text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#chat-send:text-is('Send')")
+        page.wait_for_selector(".message:last-child[aria-busy=false]")
+    page.wait_for_selector(".katex-display")
+    for part in PARTS:
+        page.click(f"#tab-{part}")
+        page.wait_for_selector(f"#{part} :is(input, textarea, table)", state="attached")
+        page.wait_for_timeout(300)
+        page.evaluate(axe)
+        found = page.evaluate("axe.run()")["violations"]
+        assert not found, [(part, each["id"], each["nodes"][0]["html"][:200]) for each in found]
