@@ -16,7 +16,7 @@ EXTRAS ?=
 
 BIN := .venv/bin
 DEMO := smollm2-135m-instruct
-# As its authors advise; the limit ends what so small a model would repeat.
+# A low temperature suits so small a model; the limit ends what it would repeat.
 DEMO_OPTIONS := --temperature 0.2 --top-p 0.9 --repetition-penalty 1.1 --max-tokens 512
 DEMO_FILE := .cache/demo/SmolLM2-135M-Instruct.Q4_1.gguf
 TEST_MODELS := .cache/.test-models
