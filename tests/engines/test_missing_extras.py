@@ -20,8 +20,8 @@ from tests.engines.language.vision.tiny_vision_models import picture, tiny_visio
 @pytest.mark.parametrize(
     ("kind", "missing", "command"),
     [
-        ("embeddings", "mlx_vlm.embedding_loader", 'pip install "pippin[vision]"'),
-        ("reranking", "mlx_vlm.reranker_loader", 'pip install "pippin[vision]"'),
+        ("embeddings", "mlx_vlm.embedding_loader", 'pip install "pippin[embeddings]"'),
+        ("reranking", "mlx_vlm.reranker_loader", 'pip install "pippin[embeddings]"'),
         ("transcription", "mlx_audio", 'pip install "pippin[audio]"'),
         ("transcription", "av", 'pip install "pippin[audio]"'),
         ("speech", "mlx_audio", 'pip install "pippin[audio]"'),

@@ -20,6 +20,7 @@ from pippin.engines.language.loading import build_engine, choose_way
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
@@ -35,7 +36,11 @@ class VisionBench:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
         self.preparer = open_preparer(WorkerSpec(info=info, options=msgspec.to_builtins(self.options)))
         loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
-        self.model: Any = choose_way(loaded, self.preparer, "tiny")
+        self.model: Any = loaded
+        if isinstance(loaded, VisionModel):
+            self.model = choose_way(loaded, self.preparer, "tiny")
+        else:
+            self.preparer.try_media(lambda _: False)
         self.engine = self.new_engine()
 
     def new_engine(self) -> LanguageEngine:
@@ -87,8 +92,9 @@ class VisionBench:
         from mlx_vlm.utils import load_image_processor, load_processor
 
         processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
-        # As its `load` does.
-        if (own := load_image_processor(self.folder, trust_remote_code=False)) is not None:
+        # As its `load` does. That of Gemma 4 is made for the patches of the real model, not for those of a tiny one.
+        own = load_image_processor(self.folder, trust_remote_code=False)
+        if own is not None and self.folder.name != "gemma4_unified":
             processor.image_processor = own
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
         if sound is not None:
