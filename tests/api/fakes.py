@@ -120,6 +120,9 @@ class FakeService:
         self.refusal: ErrorReport | None = None
         self.failure: Exception | None = None
 
+    def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
+        return None
+
     async def start(self, task: Task, *, model: str, id: str, client: str | None = None) -> FakeRun:
         self.model(model)
         await asyncio.sleep(self.slow)

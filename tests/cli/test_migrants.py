@@ -21,9 +21,9 @@ MLX_VLM = [
     "--model mlx-community/Qwen2.5-VL-3B-Instruct-4bit --port 8080",
     "--trust-remote-code",
     "--model mlx-community/gemma-3-27b-it-4bit --adapter-path /adapters --host 127.0.0.1",
-    "--model m --kv-bits 3.5 --kv-quant-scheme turboquant --kv-group-size 64 --max-kv-size 32768",
+    "--model m --kv-bits 3 --kv-group-size 64 --max-kv-size 32768",
     "--model m --kv-bits 8 --kv-group-size 64 --quantized-kv-start 5000 --prefill-step-size 4096",
-    "--model m --kv-key-bits 4 --kv-value-bits 2 --kv-key-scheme turboquant --kv-value-scheme turboquant",
+    "--model m --kv-key-bits 4 --kv-value-bits 2",
     "--model m --draft-model d --draft-kind dflash --draft-block-size 8",
     "--model m --enable-thinking --thinking-budget 512 --thinking-start-token '<think>' "
     "--thinking-end-token '</think>'",
@@ -246,7 +246,7 @@ def test_the_environment_of_mlx_vlm_is_read() -> None:
         "MLX_VLM_PRELOAD_MODEL": "m",
         "MLX_VLM_PRELOAD_ADAPTER": "/a",
         "MLX_VLM_MODEL_PATHS": "/x:/y",
-        "KV_BITS": "3.5",
+        "KV_BITS": "3",
         "PREFILL_STEP_SIZE": "512",
         "APC_ENABLED": "0",
         "APC_DISK_PATH": "/cache",
@@ -258,7 +258,7 @@ def test_the_environment_of_mlx_vlm_is_read() -> None:
     assert (entry.path, entry.options.adapter_path) == ("m", "/a")
     assert server.model_dirs == ("/x", "/y")
     of = server.model_defaults
-    assert (of.kv_bits, of.prefill_step_size, of.prefix_cache, of.cache_dir) == (4, 512, False, "/cache")
+    assert (of.kv_bits, of.prefill_step_size, of.prefix_cache, of.cache_dir) == (3, 512, False, "/cache")
     assert (of.cache_memory_mb, of.trust_remote_code) == (2048, True)
 
 

@@ -24,6 +24,7 @@ PLAIN: dict[str, tuple[dict[str, str], str]] = {
         {"model": MODEL.id, "prompt": "x", "output_format": "jpeg", "stream": "true"},
         "image",
     ),
+    "/v1/files": ({"purpose": "batch"}, "file"),
 }
 """A good form of each route: its fields, and the name of its file."""
 

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.registry import address_of, find_dialects
 from pippin.core.events import Accepted, Event, Failed, Finished, PartDelta, PartEnded, PartStarted
 from tests.api.fakes import MODEL, FakeService, application, client_of, failed
 
@@ -24,6 +24,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "completions": {"prompt": MARKER},
     "responses": {"input": MARKER},
     "messages": {"messages": [{"role": "user", "content": MARKER}], "max_tokens": 5},
+    "ollama_chat": {"messages": [{"role": "user", "content": MARKER}]},
+    "ollama_generate": {"prompt": MARKER},
 }
 
 SHAPES: tuple[Callable[[Any], Any], ...] = (
@@ -43,7 +45,7 @@ def bodies() -> Iterator[tuple[str, dict[str, Any]]]:
         names = [field.encode_name for field in msgspec.structs.fields(dialect.contract.body)]
         for name in set(names) - NAMES | {"no_such_field"}:
             for shape in SHAPES:
-                yield "/v1" + path, {"model": MODEL.id} | LEAST[dialect.name] | {name: shape(MARKER)}
+                yield address_of(path), {"model": MODEL.id} | LEAST[dialect.name] | {name: shape(MARKER)}
 
 
 def encoded(headers: dict[str, str]) -> dict[bytes, bytes]:
@@ -125,7 +127,7 @@ def test_an_answer_is_in_no_line_of_the_log(
         async with client_of(application(FakeService([Accepted(1), *text, *call, end]))) as client:
             for path, dialect in find_dialects().items():
                 body = {"model": MODEL.id, "stream": stream} | LEAST[dialect.name]
-                reply = await client.post("/v1" + path, json=body)
+                reply = await client.post(address_of(path), json=body)
                 assert MARKER in reply.text or reply.status_code == 500 or isinstance(end, Failed)
 
     with caplog.at_level(level):

@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from pippin.api.access.exchange import routed
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
 from pippin.api.dialects.base import AnyDialect
+from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
 from pippin.api.live_settings import LiveSettings
@@ -24,8 +25,6 @@ from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
 from pippin.mcp import ToolServers
 from pippin.service import Service
-
-UNVERSIONED: Final = "/api/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

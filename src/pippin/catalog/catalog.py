@@ -174,6 +174,8 @@ class Catalog:
                 "invalid_request", f"{repository!r} is not a repository of the form org/name.", "model"
             )
         await self._fetch(repository, on_progress)
+        with self._lock:
+            self._view = None  # from before the download
         return self.resolve(repository)
 
     async def _fetch(self, repository: str, on_progress: DownloadProgress) -> None:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pippin.api.access import exchange
-from pippin.api.access.exchange import Exchange, ExchangeFrame
+from pippin.api.access.exchange import Exchange
 from pippin.api.telemetry.metrics import Metrics, gauges, mcp_gauges
 from pippin.api.telemetry.observer import TracingObserver, Unobserved
 from pippin.cli.logs import JsonFormatter
@@ -86,13 +86,12 @@ def test_a_request_is_one_span_with_figures_and_without_words() -> None:
 
 
 def line_of(elapsed: float, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
-    frame = ExchangeFrame(None, lambda *told: None)  # type: ignore[arg-type]
     finished = Exchange(id="abc", path="/v1/chat/completions", status=200)
     finished.started = time.perf_counter() - elapsed
     finished.caller = "alice"
     finished.facts = {"model": "m\n12:00:00 ERROR forged", "start": 3, "queue": 1, "prefill": 2, "decode": 4}
     with caplog.at_level(logging.INFO, logger=exchange.__name__):
-        frame._write_line({"method": "POST"}, finished, 200)
+        exchange.write_line("POST", finished, 200)
     return caplog.records[-1]
 
 

@@ -10,6 +10,12 @@ from pippin.api import dialects
 from pippin.api.dialects.base import AnyDialect
 
 VERSION = "/v1"
+UNVERSIONED = "/api/"
+
+
+def address_of(path: str) -> str:
+    """Where a dialect's bodies are posted: with the version, unless the API that it speaks has none."""
+    return path if path.startswith(UNVERSIONED) else VERSION + path
 
 
 def find_dialects() -> Mapping[str, AnyDialect]:
