@@ -114,11 +114,10 @@ def _voice_kind(config: Json, model_type: str) -> ModelKind | None:
         from mlx_audio.registry import classify_model, model_type_from_config
     except ImportError:
         return None
-    if not isinstance(config.get("model_type"), str | None) or not isinstance(
-        config.get("architecture"), str | None
-    ):
+    try:
+        named = model_type_from_config(config) or model_type
+    except (TypeError, AttributeError):  # the library trusts the types of a stranger's configuration
         return None
-    named = model_type_from_config(config) or model_type
     match classify_model(str(named)) if named else None:
         case "tts":
             return "speech"
