@@ -74,22 +74,15 @@ def formats_of(text: str) -> list[tuple[OutputFormat, str]]:
     ]
 
 
-FAULT = "The text of an answer is cut in the middle of a character after a thought that the budget ended."
-"""Known: of '<｜tool▁call▁end｜>' in a constrained answer of the harmony format only '<｜tool' comes."""
-
-FAMILIES_SERVED = [
-    pytest.param(name, marks=pytest.mark.xfail(reason=FAULT, strict=False))
-    if name == "openai-gpt-oss-120b"
-    else name
-    for name in SERVED
-]
-
-
-@pytest.fixture(scope="module", params=FAMILIES_SERVED)
+@pytest.fixture(scope="module", params=SERVED)
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     reasoning, special = SERVED[request.param]
     tokenizer = byte_level(special=special, added=bool(special))
-    folder = tiny_model("llama", tmp_path_factory.mktemp("model"), vocab_size=tokenizer.size)
+    # The number that ends answers of the other tiny models is a byte's in a vocabulary with more tokens in front.
+    (end,) = tokenizer.eos
+    folder = tiny_model(
+        "llama", tmp_path_factory.mktemp("model"), vocab_size=tokenizer.size, eos_token_id=end
+    )
     tokenizer.backend.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -101,7 +94,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield run
 
 
-@settings(deadline=None, max_examples=3, derandomize=True)
+@settings(deadline=None, max_examples=3)
 @given(texts=st.lists(QUOTING, min_size=AT_ONCE // 4, max_size=AT_ONCE // 4), thinks=st.booleans())
 def test_a_constrained_answer_may_hold_any_marker(answers: Answers, texts: list[str], thinks: bool) -> None:
     wanted = [case for text in texts for case in formats_of(text)]
