@@ -173,11 +173,26 @@ def test_a_grammar_begins_after_the_reasoning():
     decoder = SequenceDecoder(
         constrained(Choice(("yes", "no")), reasoning_format=THINK, thinking_open=True), 0, TOKENIZER
     )
-    assert not decoder.needs_mask
+    everything = set(range(TOKENIZER.size))
     for token in TOKENIZER.encode("hm, quite free</think>"):
+        # An end here would leave out the answer that the grammar describes.
+        assert decoder.needs_mask
+        assert everything - allowed(decoder) == set(TOKENIZER.eos)
         decoder.accept(token)
     assert decoder.needs_mask
     assert {bytes(TOKENIZER.raw(token)[:1]) for token in allowed(decoder)} == {b"y", b"n"}
+
+
+def test_the_token_that_ends_reasoning_and_turns_may_end_the_reasoning_before_a_grammar():
+    reasoning = THINK.with_markers(None, "<|im_end|>")
+    decoder = SequenceDecoder(
+        constrained(
+            Choice(("yes", "no")), reasoning_format=reasoning, thinking_open=True, thinking_end=(END,)
+        ),
+        0,
+        TOKENIZER,
+    )
+    assert END in allowed(decoder)
 
 
 def test_a_model_may_open_its_reasoning_by_itself_before_a_grammar():

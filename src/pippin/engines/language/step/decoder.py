@@ -188,7 +188,7 @@ class SequenceDecoder:
     @property
     def needs_mask(self) -> bool:
         """The next token must be masked (every earlier one must have been accepted before)."""
-        return bool(self.forced) or self._constrained or self._too_short
+        return bool(self.forced) or self._constrained or self._too_short or self._owes_an_answer
 
     def fill_mask(self, row: NDArray[np.int32]) -> None:
         """Write the bits of allowed tokens into `row`, int32 [ceil(vocab / 32)], bit 0 of word 0 for token 0."""
@@ -202,10 +202,11 @@ class SequenceDecoder:
                 _set(row, self.job.thinking_start[0])
         else:
             row[:] = -1
-        if self._too_short:
+        if self._too_short or self._owes_an_answer:
             allowed = row.copy()
             for token in self.job.eos:
-                _clear(row, token)
+                if not self._ends_thinking(token):
+                    _clear(row, token)
             if not row.any():  # the grammar allows nothing but an end
                 row[:] = allowed
 
@@ -251,6 +252,12 @@ class SequenceDecoder:
     @property
     def _too_short(self) -> bool:
         return self.completion_tokens < self.job.request.min_tokens
+
+    @property
+    def _owes_an_answer(self) -> bool:
+        """The model reasons freely and the grammar holds from the end of the reasoning on: an end of the sequence
+        here would leave out the answer that the request asked for."""
+        return self._matcher is not None and self._reader.thinking and not self.job.grammar_has_reasoning
 
     def _opens_thinking(self, token: int) -> bool:
         """Whether the token is one of those that open reasoning, of which the grammar knows nothing. The first brings
