@@ -4,11 +4,13 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pippin.api.context import VERSION, Api
+from pippin.api.sockets.realtime import connection
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.core.errors import ErrorReport
 
 NO_SOCKET = ErrorReport(
-    kind="method_not_allowed", message="This address speaks no WebSocket; /v1/responses does."
+    kind="method_not_allowed",
+    message="This address speaks no WebSocket; /v1/responses and /v1/realtime do.",
 )
 
 
@@ -16,10 +18,14 @@ def routes(api: Api) -> list[BaseRoute]:
     async def responses(socket: WebSocket) -> None:
         await ResponsesSocket(api, socket).serve()
 
+    async def realtime(socket: WebSocket) -> None:
+        await connection.serve(api, socket)
+
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))
 
     return [
         *(WebSocketRoute(f"{prefix}/responses", responses) for prefix in (VERSION, "")),
+        *(WebSocketRoute(f"{prefix}/realtime", realtime) for prefix in (VERSION, "")),
         WebSocketRoute("/{path:path}", none),
     ]
