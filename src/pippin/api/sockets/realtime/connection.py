@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.errors import INTERNAL
@@ -15,6 +15,7 @@ from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
 from pippin.api.sockets.realtime import events as e
+from pippin.api.sockets.realtime import older
 from pippin.api.sockets.realtime.calls import OPERATION, Calls
 from pippin.api.sockets.realtime.conversation import Conversation, Entry, user_sound
 from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
@@ -39,6 +40,7 @@ from pippin.api.sockets.realtime.session import (
 )
 from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
 from pippin.api.sockets.realtime.turns import Listener, Started, Stopped, can_detect, require_detection
+from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelKind
 from pippin.core.traces import trace_of
@@ -69,7 +71,9 @@ async def serve(api: Api, socket: WebSocket) -> None:
     except ServerError as error:
         await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
         return
-    await Connection(calls, Channel(socket, holds_back=True), settings, hears=hears).serve()
+    is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
+    channel = Channel(socket, holds_back=True)
+    await Connection(calls, channel, settings, hears=hears, is_old=is_old).serve()
 
 
 async def opened(calls: Calls, kind: Kind, model: str) -> tuple[Settings, bool]:
@@ -99,7 +103,11 @@ async def opened(calls: Calls, kind: Kind, model: str) -> tuple[Settings, bool]:
 class Connection:
     """Serves one client. Whatever goes on beside its events is a task in `_tasks`, and ends with the connection."""
 
-    def __init__(self, calls: Calls, channel: Channel, settings: Settings, *, hears: bool) -> None:
+    def __init__(
+        self, calls: Calls, channel: Channel, settings: Settings, *, hears: bool, is_old: bool
+    ) -> None:
+        """`hears`: the language model itself. `is_old`: the client speaks the shape of the beta."""
+        self._is_old = is_old
         self._calls = calls
         self._channel = channel
         self._settings = settings
@@ -144,6 +152,11 @@ class Connection:
     async def _send(self, event: e.ServerEvent) -> None:
         self._active = time.monotonic()
         data = encoded(event)
+        if self._is_old:
+            translated = older.older(from_json(data))
+            if translated is None:
+                return
+            data = json.encode(translated)
         async with self._sending:
             try:
                 await self._channel.send(data)
@@ -157,6 +170,9 @@ class Connection:
             data = text_of(message)
             head = decode_json(data, Head)
             event_id = head.event_id if isinstance(head.event_id, str) else None
+            if self._is_old:
+                data = json.encode(older.newer(decode_json(data, dict[str, Any])))
+                head = decode_json(data, Head)
             await self._do(head, data)
         except ServerError as error:
             await self._refuse(error.report, event_id)
