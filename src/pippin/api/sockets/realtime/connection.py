@@ -142,31 +142,35 @@ class Connection:
     async def _answer(self, message: str | bytes) -> None:
         """Do what an event asks for; what is wrong with it is said in an event, and the connection goes on."""
         event_id: str | None = None
+        large = self._calls.api.handler.large
         try:
             data = text_of(message)
-            head = decode_json(data, Head)
+            head = await large.do(len(data), decode_json, data, Head)
             event_id = head.event_id if isinstance(head.event_id, str) else None
-            if self._is_old:
-                data = json.encode(older.newer(decode_json(data, dict[str, Any])))
-                head = decode_json(data, Head)
-            await self._do(head, data)
+            await self._do(*await large.do(len(data), self._read, data, head))
         except ServerError as error:
             await self._refuse(error.report, event_id)
         except Exception as error:
             log.error("An event of a Realtime connection failed.\n%s", trace_of(error))
             await self._refuse(INTERNAL, event_id)
 
-    async def _refuse(self, report: ErrorReport, event_id: str | None = None) -> None:
-        log.info("Refused an event of %s id=%s: %s", self._id, event_id, report.message)
-        await self._send(e.ErrorEvent(error=problem_of(report, event_id)))
-
-    async def _do(self, head: Head, data: bytes) -> None:
+    def _read(self, data: bytes, head: Head) -> tuple[str, e.ClientEvent, tuple[str, ...]]:
+        """The type of an event, the event, and the names of fields that nobody knows. Raises `ServerError`."""
+        if self._is_old:
+            data = json.encode(older.newer(decode_json(data, dict[str, Any])))
+            head = decode_json(data, Head)
         contract = e.CONTRACTS.get(head.type) if isinstance(head.type, str) else None
         if contract is None:
             raise invalid("type", f"must be one of {', '.join(e.CONTRACTS)}.")
-        event, unknown = contract.decode(data)
+        return head.type, *contract.decode(data)
+
+    async def _refuse(self, report: ErrorReport, event_id: str | None = None) -> None:
+        log.debug("Refused an event of %s: %r", self._id, report.message)
+        await self._send(e.ErrorEvent(error=problem_of(report, event_id)))
+
+    async def _do(self, name: str, event: e.ClientEvent, unknown: tuple[str, ...]) -> None:
         self._calls.api.handler.note_unknown(OPERATION, unknown)
-        match head.type, event:
+        match name, event:
             case "session.update", e.SessionUpdate():
                 await self._update(event)
             case "conversation.item.create", e.ItemCreate():
@@ -278,7 +282,8 @@ class Connection:
     # The sound that the client sends
 
     async def _append(self, audio: str) -> None:
-        data = sound_of(audio, self._settings.input)
+        large = self._calls.api.handler.large
+        data = await large.do(len(audio), sound_of, audio, self._settings.input)
         size = SLICE_MS * bytes_per_ms(self._settings.input)
         for start in range(0, len(data), size):
             await self._append_slice(data[start : start + size])
