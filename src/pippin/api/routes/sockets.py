@@ -1,5 +1,7 @@
 """WebSockets: the addresses that speak them, and a refusal for all others."""
 
+import asyncio
+
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -15,12 +17,16 @@ NO_SOCKET = ErrorReport(
 
 
 def routes(api: Api) -> list[BaseRoute]:
+    listening = asyncio.Semaphore(connection.LISTENERS)
+
     async def responses(socket: WebSocket) -> None:
         await ResponsesSocket(api, socket).serve()
 
     async def realtime(socket: WebSocket) -> None:
-        serves = voice_chat if api.settings.settings.compat == "mlx-vlm" else connection
-        await serves.serve(api, socket)
+        if api.settings.settings.compat == "mlx-vlm":
+            await voice_chat.serve(api, socket)
+        else:
+            await connection.serve(api, socket, listening)
 
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))

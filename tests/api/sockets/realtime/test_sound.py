@@ -1,6 +1,7 @@
 """Sound on Realtime connections: turns told by voice activity, recordings written down, answers spoken."""
 
 import base64
+import contextlib
 import sys
 import wave
 from collections.abc import Iterator
@@ -276,3 +277,14 @@ def test_the_recording_is_a_file_that_any_player_reads(tmp_path: Path) -> None:
     with wave.open(str(path)) as file:
         assert (file.getnchannels(), file.getframerate(), file.getsampwidth()) == (1, 16000, 2)
         assert file.getnframes() == 480
+
+
+def test_many_listen_beside_one_another(address: str) -> None:
+    with contextlib.ExitStack() as stack:
+        talks = [stack.enter_context(client_of(address)) for _ in range(6)]
+        for talk in talks:
+            talk.sets(audio=detection(create_response=False))
+            talk.speaks(speech())
+        for talk in talks:
+            [committed] = of(talk.until("input_audio_buffer.committed"), "input_audio_buffer.committed")
+            assert committed["previous_item_id"] is None

@@ -62,8 +62,15 @@ class Head(Struct):
     event_id: Any = None
 
 
-async def serve(api: Api, socket: WebSocket) -> None:
-    """Accept a connection and answer until the client leaves; one for a model that it may not use is refused."""
+LISTENERS: Final = 2
+"""Connections whose sound is listened to at a time, beside the event loop: others wait for milliseconds."""
+
+
+async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> None:
+    """Accept a connection and answer until the client leaves; one for a model that it may not use is refused.
+
+    `listening` is shared by all connections: who looks for speech holds it.
+    """
     calls = Calls(api, socket)
     kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
     try:
@@ -73,16 +80,25 @@ async def serve(api: Api, socket: WebSocket) -> None:
         return
     is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
     channel = Channel(socket, holds_back=True)
-    await Connection(calls, channel, settings, hears=hears, is_old=is_old).serve()
+    await Connection(calls, channel, settings, listening, hears=hears, is_old=is_old).serve()
 
 
 class Connection:
     """Serves one client. Whatever goes on beside its events is a task in `_tasks`, and ends with the connection."""
 
     def __init__(
-        self, calls: Calls, channel: Channel, settings: Settings, *, hears: bool, is_old: bool
+        self,
+        calls: Calls,
+        channel: Channel,
+        settings: Settings,
+        listening: asyncio.Semaphore,
+        *,
+        hears: bool,
+        is_old: bool,
     ) -> None:
-        """`hears`: the language model itself. `is_old`: the client speaks the shape of the beta."""
+        """`listening` as `serve` has it. `hears`: the language model itself does. `is_old`: the client speaks the shape
+        of the beta."""
+        self._listening = listening
         self._is_old = is_old
         self._calls = calls
         self._channel = channel
@@ -303,10 +319,7 @@ class Connection:
         detection = self._settings.turn_detection
         if detection is None:
             return
-        if self._listener is None:
-            begin = self._buffer.end - len(data) // bytes_per_ms(self._settings.input)
-            self._listener = await asyncio.to_thread(Listener, detection, self._settings.input, begin)
-        for change in await asyncio.to_thread(self._listener.feed, data):
+        for change in await self._listen(data, detection):
             match change:
                 case Started(at):
                     await self._speech_started(at, detection)
@@ -318,6 +331,14 @@ class Connection:
         elif self._buffer.is_nearly_full:
             await self._speech_stopped(self._buffer.end, detection)
             self._listener = None
+
+    async def _listen(self, data: bytes, detection: ServerVad) -> list[Started | Stopped]:
+        """What begins and ends in the last bytes of the buffer."""
+        async with self._listening:
+            if self._listener is None:
+                begin = self._buffer.end - len(data) // bytes_per_ms(self._settings.input)
+                self._listener = await asyncio.to_thread(Listener, detection, self._settings.input, begin)
+            return await asyncio.to_thread(self._listener.feed, data)
 
     async def _speech_started(self, at: int, detection: ServerVad) -> None:
         self._channel.release(self._buffer.drop_before(at))
