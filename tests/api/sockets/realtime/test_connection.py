@@ -118,6 +118,7 @@ def test_a_limit_of_tokens_leaves_a_response_incomplete(talk: Client) -> None:
     assert response["status"] == "incomplete"
     assert response["status_details"]["reason"] == "max_output_tokens"
     assert response["max_output_tokens"] == 2
+    assert response["output"][0]["status"] == "incomplete"
 
 
 def test_reasoning_is_counted_and_not_sent(talk: Client) -> None:

@@ -167,6 +167,10 @@ class Response:
             await self._tell_limits(exchange)
             try:
                 async for events in answer.batches():
+                    # The end comes with that of the last part, whose item it leaves incomplete.
+                    self._incomplete = any(
+                        isinstance(event, Finished) and event.reason == "length" for event in events
+                    )
                     for event in events:
                         await self._take(event)
             finally:
@@ -213,9 +217,8 @@ class Response:
                 await self._begin(ToolListItem(id=new_id("mcpl"), server_label=server, tools=listed))
                 assert self._open is not None
                 await self._end_item(self._open)
-            case Finished(reason=reason, usage=usage):
+            case Finished(usage=usage):
                 self._usage = usage
-                self._incomplete = reason == "length"
 
     # Items
 
@@ -283,7 +286,9 @@ class Response:
 
     async def _end_item(self, opened: OpenItem, *, interrupted: bool = False) -> None:
         said = "".join(opened.pieces)
-        status: Literal["completed", "incomplete"] = "incomplete" if interrupted else "completed"
+        status: Literal["completed", "incomplete"] = (
+            "incomplete" if interrupted or self._incomplete else "completed"
+        )
         match opened.item:
             case MessageItem(content=[part]) as message:
                 message.status = status
