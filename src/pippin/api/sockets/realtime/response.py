@@ -115,6 +115,7 @@ class Response:
         self._answer: Answer | None = None
         self._stopped: Reason | None = None
         self._stopping = asyncio.Event()
+        self._server_calls: dict[str, OpenItem] = {}  # by the id of the call
         self._usage: Usage | None = None
         self._incomplete = False
         self._sound_tokens = 0
@@ -195,10 +196,10 @@ class Response:
                     arguments="",
                 )
                 await self._begin(call)
-            case PartStarted(kind="server_call", name=name, server=server):
-                await self._begin_server_call(name or "", server or "")
-            case PartStarted(kind="server_result", is_error=is_error):
-                await self._begin_server_result(is_error)
+            case PartStarted(kind="server_call", id=id, name=name, server=server):
+                await self._begin_server_call(id or "", name or "", server or "")
+            case PartStarted(kind="server_result", id=id, is_error=is_error):
+                self._begin_server_result(id or "", is_error)
             case PartStarted():  # reasoning, for which the API has no events
                 self._open = None
             case PartDelta(text=text) if text and self._open is not None:
@@ -250,17 +251,17 @@ class Response:
             part = e.Part(type="text", text="")
         await self._send(e.PartAdded(**self._place(opened), part=part))
 
-    async def _begin_server_call(self, name: str, server: str) -> None:
-        opened = await self._begin(ServerCallItem(id=new_id("mcp"), server_label=server, name=name))
+    async def _begin_server_call(self, id: str, name: str, server: str) -> None:
+        call = ServerCallItem(id=new_id("mcp"), server_label=server, name=name)
+        self._server_calls[id] = opened = await self._begin(call)
         await self._send(e.ServerCallStarted(item_id=opened.id, output_index=opened.index))
 
-    async def _begin_server_result(self, is_error: bool) -> None:
-        """A result belongs to the last call, whose item it completes."""
-        call = next(item for item in reversed(self._output) if isinstance(item, ServerCallItem))
-        if is_error:
-            call.error = {"type": "tool_execution_error", "content": []}
-        self._open = OpenItem(call, self._output.index(call), Entry(call))
-        call.output = ""
+    def _begin_server_result(self, id: str, is_error: bool) -> None:
+        """The result of a call completes the item of the call, which has its id."""
+        self._open = opened = self._server_calls[id]
+        assert isinstance(opened.item, ServerCallItem)
+        opened.item.output = ""
+        opened.item.error = {"type": "tool_execution_error", "message": ""} if is_error else None
 
     async def _say(self, opened: OpenItem, text: str) -> None:
         match opened.item:
@@ -281,6 +282,8 @@ class Response:
                 await self._send(e.ServerArgumentsDelta(**self._item_place(opened), delta=text))
             case ServerCallItem() as server_call:
                 server_call.output = (server_call.output or "") + text
+                if server_call.error is not None:
+                    server_call.error["message"] = server_call.output
             case _:
                 pass
 
