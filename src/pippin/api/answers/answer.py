@@ -453,7 +453,6 @@ class RunningAnswers:
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
         self.live -= not exchange.background
-        self.live -= not exchange.background
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
