@@ -26,7 +26,7 @@ INVALID_REQUEST: Final = -32600
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    return both("/mcp", McpDoor(api).answer, "POST", body=Rpc, answer=RpcAnswer, media=(EVENTS,))
+    return [*both("/mcp", McpDoor(api).answer, "POST", body=Rpc, answer=RpcAnswer, media=(EVENTS,))]
 
 
 class Rpc(Struct, kw_only=True):
