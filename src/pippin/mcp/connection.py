@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
 from pippin import __version__
 from pippin.config.mcp_file import McpServer
+from pippin.mcp.browser import NotGranted
+
+if TYPE_CHECKING:
+    from pippin.mcp.authorization import Person
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +24,14 @@ RETRY: Final = (
 )  # seconds before the first and before every later attempt to connect, doubled between
 PATIENCE: Final = 5.0  # seconds a request waits for a server that is connecting
 MOST_TOOLS: Final = 256
-LOGIN: Final = "it asks for a login (OAuth), which is not done here; give it a token in `headers`."
+LOGIN: Final = (
+    "it asks for a login (OAuth). Log in once with `pippin mcp login {name}`, or give it a token in `headers`, or a "
+    "client's secret in `oauth`."
+)
+NOT_KNOWN: Final = (
+    "its authorization server did not accept the client in `oauth`; check its id, secret and `issuer`."
+)
+MORE_RIGHTS: Final = "its server wants a login with more rights: `pippin mcp login {name}`"
 LONGEST_DESCRIPTION: Final = 4096
 
 State = Literal["connecting", "connected", "failed", "stopped"]
@@ -40,8 +51,10 @@ class CallFailed(Exception):
 
 
 class Connection:
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpServer, person: "Person | None" = None) -> None:
+        """`person` grants access in a browser where the server asks for that; None: nobody is there."""
         self.server = server
+        self._person = person
         self.state: State = "connecting"
         self.error: str | None = None
         self.tools: tuple[RemoteTool, ...] = ()
@@ -82,7 +95,13 @@ class Connection:
         except TimeoutError:
             message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
             raise CallFailed(message) from None
-        except Exception as error:  # of the library, of the transport, and of what the server sent
+        except Exception as error:
+            # The library names no closed set: errors of the protocol, of HTTP, of its streams, of pydantic for what
+            # the server sent, of OAuth, and a RuntimeError for a result unlike its schema. Whichever it is, the call
+            # brought no result, which the model must hear, and nothing else may end by it.
+            if _has(error, "OAuthFlowError"):
+                needed = MORE_RIGHTS.format(name=self.server.name)
+                raise CallFailed(f"The tool {tool!r} can't be called: {needed}.") from error
             log.warning(
                 "MCP server %s: calling %s failed (%s).", self.server.name, tool, type(error).__name__
             )
@@ -96,7 +115,7 @@ class Connection:
         try:
             async with asyncio.timeout(PATIENCE):
                 await client.session.list_tools()
-        except Exception:
+        except Exception:  # of as many kinds as in `call`; each means that it does not answer
             return False
         return True
 
@@ -104,27 +123,30 @@ class Connection:
         pause, longest = RETRY
         while True:
             try:
-                async with self._connected():
+                async with self.connected():
                     pause = RETRY[0]
                     await self._lost.wait()
                 log.warning("The MCP server %s was lost; connecting again.", self.server.name)
-            except Exception as error:
+            except Exception as error:  # of as many kinds; none may end the task that connects again
                 self._fail(error)
             self.state = "failed"
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
+    async def connected(self) -> AsyncIterator[None]:
+        """Connected once, for as long as this is open. Raises whatever the library does; `reason` puts it in words."""
         import mcp_types
 
         import mcp
+        from pippin.mcp.elicitation import Answers
 
         self._lost.clear()
         info = mcp_types.Implementation(name="pippin", version=__version__)
         self._login_wanted = False
-        async with _transport(self.server, self._see_status) as transport:
-            client = mcp.Client(transport, client_info=info, cache=None)
+        async with _transport(self.server, self._person, self._see_status) as transport:
+            answers = Answers(self.server)
+            client = mcp.Client(transport, client_info=info, cache=None, elicitation_callback=answers)
             try:
                 async with asyncio.timeout(self.server.greeting_timeout):
                     await client.__aenter__()
@@ -139,10 +161,19 @@ class Connection:
 
     async def _see_status(self, answer: Any) -> None:
         """Of each answer over HTTP: the library makes one error of all bad ones, without their status."""
-        self._login_wanted = self._login_wanted or answer.status_code == 401
+        self._login_wanted = answer.status_code == 401
+
+    def reason(self, error: Exception) -> str:
+        """Why a connection failed, with the way out where the operator knows one."""
+        if not (self._login_wanted or asks_for_login(error)):
+            return reason_of(error)
+        oauth = self.server.oauth
+        if oauth is not None and oauth.grant == "client_credentials":
+            return NOT_KNOWN
+        return LOGIN.format(name=self.server.name)
 
     def _fail(self, error: Exception) -> None:
-        reason = LOGIN if self._login_wanted else reason_of(error)
+        reason = self.reason(error)
         if reason != self.error:  # once, not at every attempt
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
@@ -150,7 +181,9 @@ class Connection:
 
 
 @asynccontextmanager
-async def _transport(server: McpServer, see: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
+async def _transport(
+    server: McpServer, person: "Person | None", see: Callable[[Any], Awaitable[None]]
+) -> AsyncIterator[Any]:
     """The library's transport to a server; `see` is shown the HTTP answers of one that streams.
 
     What a program prints to stderr goes nowhere, for it may hold anything.
@@ -166,14 +199,22 @@ async def _transport(server: McpServer, see: Callable[[Any], Awaitable[None]]) -
     elif server.transport == "sse":
         from mcp.client.sse import sse_client
 
-        yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout)
+        auth = _authorization(server, person)
+        yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout, auth=auth)
     else:
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
 
-        async with create_mcp_http_client(headers=dict(server.headers)) as http:
+        auth = _authorization(server, person)
+        async with create_mcp_http_client(headers=dict(server.headers), auth=auth) as http:
             http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks.get("response", ()), see]}
             yield streamable_http_client(server.url, http_client=http)
+
+
+def _authorization(server: McpServer, person: "Person | None") -> Any:
+    from pippin.mcp.authorization import provider_of
+
+    return provider_of(server, person)
 
 
 async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
@@ -213,13 +254,14 @@ def reason_of(error: BaseException) -> str:
     """The innermost reason of a failed connection, in a few words that hold no addresses or arguments."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if _asks_for_login(error):
-        return LOGIN
+    for each in _behind(error):
+        if isinstance(each, NotGranted):
+            return str(each)
     match error:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
             return "the library is missing; install pippin[mcp]."
         case FileNotFoundError():
-            return "its program was not found."
+            return "its program, or the file of its key, was not found."
         case PermissionError():
             return "its program may not be started."
         case TimeoutError():
@@ -228,12 +270,29 @@ def reason_of(error: BaseException) -> str:
             return f"it ended or answered wrongly ({type(error).__name__})."
 
 
-def _asks_for_login(error: BaseException | None) -> bool:
-    """Whether an HTTP answer of 401 is behind an error; the libraries of the transports have classes of their own."""
-    for _ in range(8):  # causes
+def asks_for_login(error: BaseException) -> bool:
+    """Whether a failed connection wants a person to log in: an HTTP answer of 401 is behind its error, which the
+    libraries of the transports wrap in classes of their own, or the authorization came to its end."""
+    if _has(error, "OAuthFlowError", "LoginNeeded"):
+        return True
+    return any(
+        getattr(getattr(each, "response", None), "status_code", None) == 401 for each in _behind(error)
+    )
+
+
+def _has(error: BaseException, *names: str) -> bool:
+    """Whether an error of one of these classes is behind it. They are known by name, not to import the library."""
+    return any(base.__name__ in names for each in _behind(error) for base in type(each).__mro__)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and its causes, each group by its first."""
+    for _ in range(16):
         if error is None:
-            break
-        if getattr(getattr(error, "response", None), "status_code", None) == 401:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+            return
+        yield error
+        error = (
+            error.exceptions[0]
+            if isinstance(error, BaseExceptionGroup)
+            else error.__cause__ or error.__context__
+        )
