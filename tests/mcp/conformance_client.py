@@ -28,7 +28,9 @@ def granting(address: str) -> None:
 def issuer_of(url: str) -> str:
     """Whom the server names as its authorization server, which an operator is told when a client is set up."""
     parts = urlsplit(url)
-    found = httpx.get(f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}").json()
+    found = httpx.get(
+        f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
+    ).json()
     return str(found["authorization_servers"][0])
 
 
@@ -72,7 +74,9 @@ def arguments_of(schema: dict[str, Any]) -> dict[str, Any]:
     """The plainest arguments that a schema takes."""
     plain: dict[str, Any] = {"number": 1.5, "integer": 2, "boolean": True, "array": [], "object": {}}
     fields = schema.get("properties", {})
-    return {name: plain.get(fields.get(name, {}).get("type"), "text") for name in schema.get("required", fields)}
+    return {
+        name: plain.get(fields.get(name, {}).get("type"), "text") for name in schema.get("required", fields)
+    }
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ enough. `pippin mcp login` has a person beside it, who grants in a browser what 
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,22 @@ class Person(Protocol):
     async def answer(self) -> Granted:
         """What the browser brought to `redirect_uri`. Raises `NotGranted`."""
         ...
+
+
+class Nobody:
+    """The person beside a server."""
+
+    redirect_uri = "http://127.0.0.1/callback"
+
+    def __init__(self, needed: Callable[[], None]) -> None:
+        self._needed = needed
+
+    async def ask(self, address: str) -> None:
+        self._needed()
+        raise LoginNeeded
+
+    async def answer(self) -> Granted:
+        raise LoginNeeded
 
 
 class KeptLogin:
@@ -104,10 +121,13 @@ def _plain(value: BaseModel | None) -> dict[str, Any] | None:
     return None if value is None else value.model_dump(mode="json", exclude_none=True)
 
 
-def provider_of(server: McpServer, person: Person | None) -> OAuthClientProvider | None:
+def provider_of(
+    server: McpServer, person: Person | None, needed: Callable[[], None]
+) -> OAuthClientProvider | None:
     """What authorises requests to a server; None where nobody has said that it needs that.
 
-    Raises `LoginNeeded` where a person has to grant something first, and nobody is there to ask.
+    `needed` is called where a person would have to grant something, and nobody is there to ask. Raises `LoginNeeded`
+    where that is known at once.
     """
     oauth = server.oauth
     path = login_file(server)
@@ -119,8 +139,10 @@ def provider_of(server: McpServer, person: Person | None) -> OAuthClientProvider
         if login.tokens is None:
             if oauth is None:
                 return None
+            needed()
             raise LoginNeeded
-    redirect = AnyUrl("http://127.0.0.1/callback" if person is None else person.redirect_uri)
+        person = Nobody(needed)
+    redirect = AnyUrl(person.redirect_uri)
     return _granted(server, KeptLogin(path, _registered(oauth, redirect), login), redirect, person)
 
 
@@ -137,14 +159,11 @@ def _registered(oauth: OAuth | None, redirect: AnyUrl) -> OAuthClientInformation
     )
 
 
-def _granted(
-    server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Person | None
-) -> OAuthClientProvider:
+def _granted(server: McpServer, storage: KeptLogin, redirect: AnyUrl, person: Person) -> OAuthClientProvider:
     """With what a person grants, now or earlier."""
     oauth = server.oauth or OAuth()
 
     async def answered() -> AuthorizationCodeResult:
-        assert person is not None
         granted = await person.answer()
         return AuthorizationCodeResult(code=granted.code, state=granted.state, iss=granted.issuer)
 
@@ -152,8 +171,8 @@ def _granted(
         server.url,
         OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[redirect], scope=oauth.scope),
         storage,
-        redirect_handler=None if person is None else person.ask,
-        callback_handler=None if person is None else answered,
+        redirect_handler=person.ask,
+        callback_handler=answered,
         client_metadata_url=oauth.client_metadata_url,
     )
     storage.context = provider.context

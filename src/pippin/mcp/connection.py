@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -60,7 +60,8 @@ class Connection:
         self.tools: tuple[RemoteTool, ...] = ()
         self._client: Any = None  # mcp.Client; a library that is imported only when it is needed
         self._settled = asyncio.Event()  # connected, or failed at least once
-        self._lost = asyncio.Event()
+        self._lost = asyncio.Event()  # found to answer no more
+        self._ended = asyncio.Event()  # taken down, for whatever reason
         self._login_wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -91,7 +92,7 @@ class Connection:
             raise CallFailed(f"The MCP server {self.server.name!r} is not connected.")
         try:
             async with asyncio.timeout(self.server.timeout):
-                result = await client.call_tool(tool, arguments)
+                result = await self._result(client, tool, arguments)
         except TimeoutError:
             message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
             raise CallFailed(message) from None
@@ -99,7 +100,7 @@ class Connection:
             # The library names no closed set: errors of the protocol, of HTTP, of its streams, of pydantic for what
             # the server sent, of OAuth, and a RuntimeError for a result unlike its schema. Whichever it is, the call
             # brought no result, which the model must hear, and nothing else may end by it.
-            if _has(error, "OAuthFlowError"):
+            if self._login_wanted:
                 needed = MORE_RIGHTS.format(name=self.server.name)
                 raise CallFailed(f"The tool {tool!r} can't be called: {needed}.") from error
             log.warning(
@@ -109,6 +110,20 @@ class Connection:
                 self._lost.set()
             raise CallFailed(f"Calling the tool {tool!r} failed.") from error
         return text_of(result.content, result.structured_content), bool(result.is_error)
+
+    async def _result(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
+        """The library's result of a call. It gives none where the connection ends meanwhile, which is noticed here."""
+        calling = asyncio.create_task(client.call_tool(tool, arguments))
+        ended = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({calling, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not calling.done():
+                raise ConnectionError
+            return calling.result()
+        finally:
+            calling.cancel()
+            ended.cancel()
+            await asyncio.gather(calling, ended, return_exceptions=True)
 
     async def _answers(self, client: Any) -> bool:
         """A server that refused one call is well; one that can't list its tools is gone."""
@@ -142,9 +157,10 @@ class Connection:
         from pippin.mcp.elicitation import Answers
 
         self._lost.clear()
+        self._ended.clear()
         info = mcp_types.Implementation(name="pippin", version=__version__)
         self._login_wanted = False
-        async with _transport(self.server, self._person, self._see_status) as transport:
+        async with self._transport() as transport:
             answers = Answers(self.server)
             client = mcp.Client(transport, client_info=info, cache=None, elicitation_callback=answers)
             try:
@@ -156,12 +172,47 @@ class Connection:
                 log.info("The MCP server %s is connected: %d tools.", self.server.name, len(self.tools))
                 yield
             finally:
+                self._ended.set()
                 self._client, self.tools = None, ()
                 await client.__aexit__(None, None, None)
 
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        """The library's transport to the server. What a program prints to stderr goes nowhere: it may be anything."""
+        server = self.server
+        if server.transport == "stdio":
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+
+            parameters = StdioServerParameters(
+                command=server.command, args=list(server.args), env=server.env, cwd=server.cwd
+            )
+            with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230 - the null device doesn't block
+                yield stdio_client(parameters, errlog=nowhere)
+            return
+        from pippin.mcp.authorization import provider_of
+
+        auth = await asyncio.to_thread(provider_of, server, self._person, self._needs_login)
+        if server.transport == "sse":
+            from mcp.client.sse import sse_client
+
+            yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout, auth=auth)
+        else:
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+
+            async with create_mcp_http_client(headers=dict(server.headers), auth=auth) as http:
+                if auth is None:
+                    hooks = (*http.event_hooks.get("response", ()), self._see_status)
+                    http.event_hooks = {**http.event_hooks, "response": list(hooks)}
+                yield streamable_http_client(server.url, http_client=http)
+
     async def _see_status(self, answer: Any) -> None:
         """Of each answer over HTTP: the library makes one error of all bad ones, without their status."""
-        self._login_wanted = answer.status_code == 401
+        if answer.status_code == 401:
+            self._needs_login()
+
+    def _needs_login(self) -> None:
+        self._login_wanted = True
 
     def reason(self, error: Exception) -> str:
         """Why a connection failed, with the way out where the operator knows one."""
@@ -178,43 +229,6 @@ class Connection:
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
         self._settled.set()
-
-
-@asynccontextmanager
-async def _transport(
-    server: McpServer, person: "Person | None", see: Callable[[Any], Awaitable[None]]
-) -> AsyncIterator[Any]:
-    """The library's transport to a server; `see` is shown the HTTP answers of one that streams.
-
-    What a program prints to stderr goes nowhere, for it may hold anything.
-    """
-    if server.transport == "stdio":
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-
-        parameters = StdioServerParameters(
-            command=server.command, args=list(server.args), env=server.env, cwd=server.cwd
-        )
-        with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230 - the null device doesn't block
-            yield stdio_client(parameters, errlog=nowhere)
-    elif server.transport == "sse":
-        from mcp.client.sse import sse_client
-
-        auth = _authorization(server, person)
-        yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout, auth=auth)
-    else:
-        from mcp.client.streamable_http import streamable_http_client
-        from mcp.shared._httpx_utils import create_mcp_http_client
-
-        auth = _authorization(server, person)
-        async with create_mcp_http_client(headers=dict(server.headers), auth=auth) as http:
-            http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks.get("response", ()), see]}
-            yield streamable_http_client(server.url, http_client=http)
-
-
-def _authorization(server: McpServer, person: "Person | None") -> Any:
-    from pippin.mcp.authorization import provider_of
-
-    return provider_of(server, person)
 
 
 async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
