@@ -70,6 +70,7 @@ def test_a_session_of_before_a_restart_goes_on(session: str) -> None:
         (b'{"params": ' + b"[" * 100_000, -32700, "deep"),
         (b"[]", -32700, "expected `object`"),
         (b"{}", -32600, "`jsonrpc` is required."),
+        (b'{"jsonrpc": "2.0", "id": 1}', -32600, "`method` is required."),
         (b'{"jsonrpc": "2.0", "id": 1.5, "method": "ping"}', -32600, "Invalid `id`"),
         (b'{"jsonrpc": "2.0", "id": [], "method": "ping"}', -32600, "Invalid `id`"),
         (b'{"jsonrpc": "2.0", "id": %s, "method": "ping"}' % (b"9" * 5000), -32700, "out of range"),

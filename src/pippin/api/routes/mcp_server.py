@@ -9,13 +9,12 @@ from msgspec import Meta, Struct, field
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pippin.api.access.exchange import exchange_of
-from pippin.api.context import Api, both, json_reply
+from pippin.api.access.exchange import exchange_of, routed
+from pippin.api.context import VERSION, Api, json_reply
 from pippin.api.dialects.shared.fields import check_depth, convert, decode_json
-from pippin.api.dialects.shared.frames import EVENTS
 from pippin.api.http.body import MIB, read_json_body
 from pippin.api.mcp_tools.toolbox import INSTRUCTIONS, SESSION, PippinToolbox, key_of
 from pippin.core.errors import ServerError
@@ -26,7 +25,9 @@ INVALID_REQUEST: Final = -32600
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    return [*both("/mcp", McpDoor(api).answer, "POST", body=Rpc, answer=RpcAnswer, media=(EVENTS,))]
+    """They are not in the OpenAPI document, which has no words for the messages of another protocol."""
+    answer = routed("/mcp", McpDoor(api).answer)
+    return [Route(prefix + "/mcp", answer, methods=["POST"]) for prefix in ("", VERSION)]
 
 
 class Rpc(Struct, kw_only=True):
@@ -36,15 +37,8 @@ class Rpc(Struct, kw_only=True):
     method: Annotated[str, Meta(max_length=256)] | None = None
     id: int | Annotated[str, Meta(max_length=256)] | None = None
     params: Any = None
-
-
-class RpcAnswer(Struct, kw_only=True):
-    """The answer to one of them; it comes by itself, or as the last of some events."""
-
-    jsonrpc: Literal["2.0"]
-    id: int | str | None
-    result: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
+    result: Any = None  # of a client's answer
+    error: Any = None
 
 
 class Cancelled(Struct, kw_only=True):
@@ -76,6 +70,8 @@ class McpDoor:
         try:
             check_depth(given, "message")
             message = convert(given, Rpc, "")
+            if message.method is None and not given.keys() & {"result", "error"}:
+                raise ServerError("invalid_request", "`method` is required.", "method")
         except ServerError as error:
             return rpc_error(INVALID_REQUEST, error)
         if message.method == "notifications/cancelled":
