@@ -21,7 +21,10 @@ import pytest
 from tests.agents.programs import node_folder
 from tests.api.live_server import live_server
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first run fetches the suite
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+]  # the first run fetches the suite; 44 scenarios of seconds each
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3")
