@@ -181,13 +181,13 @@ class Handler:
         )
 
     async def prepare_generation(
-        self, request: Request, wanted: GenerationRequest, operation: str
+        self, request: Request, wanted: GenerationRequest, operation: str, *, stream: bool = True
     ) -> Prepared:
         """A generation that came in no body, whose events the caller draws itself. Counted against the limits of its
         caller; nothing runs yet. Raises `ServerError`."""
         self._limits.admit(exchange_of(request.scope))
         tasks, run, starter = await self._ready(request, (wanted,))
-        decoded = Decoded(requests=(wanted,), shape=None, stream=True)
+        decoded = Decoded(requests=(wanted,), shape=None, stream=stream)
         return Prepared(
             decoded=decoded, tasks=tasks, run=run, operation=operation, encoder=None, starter=starter
         )
@@ -241,22 +241,10 @@ class Handler:
         )
 
     async def open_generation(self, request: Request, wanted: GenerationRequest, operation: str) -> Answer:
-        """Begin to run one request that no body stands for. It is counted against its caller's limits, and runs until
-        it is closed, whether the client stays or not. Whoever opens an answer closes it. Raises `ServerError`."""
-        exchange = exchange_of(request.scope)
-        self._limits.admit(exchange)
-        equipped = await self._equipped(wanted, request)
-        task = Generate(await self._resolved(equipped.request, request))
-        return self.answers.open(
-            exchange,
-            [task],
-            await self._run_info(wanted.model, exchange, Generate.model_kind),
-            operation,
-            stream=False,
-            timeout=None,
-            presence=NobodyWaits(),
-            starter=self._tools.starter(self._service, [equipped]),
-        )
+        """Begin to run one request that came in no body; it runs until it is closed, whether the client stays or not.
+        Whoever opens an answer closes it. Raises `ServerError`."""
+        prepared = await self.prepare_generation(request, wanted, operation, stream=False)
+        return self.open(request, prepared, NobodyWaits())
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The prompt tokens of the request that a body stands for."""
