@@ -84,6 +84,9 @@ class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
 
 
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+
+
 class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     model_kind = "speech"
     verb = "speak"
@@ -91,7 +94,7 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     text: str
     voice: str | None = None
     speed: float = 1.0
-    format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    format: SpeechFormat = "mp3"
     instructions: str | None = None
     language: str | None = None
     reference_audio: bytes | None = None

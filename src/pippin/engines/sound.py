@@ -3,18 +3,18 @@
 import importlib.util
 import io
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pippin.core.errors import ServerError
+from pippin.core.tasks import SpeechFormat
 
 if TYPE_CHECKING:
     import av
 
 Samples = npt.NDArray[np.float32]
-SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 LONGEST_SECONDS = 4 * 3600.0
 """The most seconds of audio that one request may bring."""

@@ -122,15 +122,17 @@ class Admin:
         return await self._pinned(request, False)
 
     async def clear_cache(self, request: Request) -> Response:
+        """What was computed, in memory and on disk. `DELETE` says so in vllm-mlx's word, `POST` in mlx_vlm.server's."""
         cleared = await self.api.service.pool.clear_cache(disk=True)
-        return json_reply({"status": "success", "cleared": cleared})
+        status = "cleared" if request.method == "DELETE" else "success"
+        return json_reply({"status": status, "cleared": cleared})
 
     async def clear_prefixes(self, request: Request) -> Response:
         """The prompts of `warm_prompts` are computed again, as vllm-mlx does."""
         pool = self.api.service.pool
         cleared = await pool.clear_cache(prefixes_only=True)
         warm = [each for each in cleared if options_of(self.api.options, each).warm_prompts is not None]
-        return json_reply({"status": "success", "cleared": cleared, "rewarm_scheduled": bool(warm)})
+        return json_reply({"status": "cleared", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
         return json_reply({"current": self._current()})
