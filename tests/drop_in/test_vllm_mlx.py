@@ -41,7 +41,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         f"vllm-mlx serve {LLAMA} --port 8000 --continuous-batching --enable-metrics --rerank-model {RANKER}"
     )
     with started(home, typed) as address:
-        yield Reader(address, home)
+        reader = Reader(address, home)
+        reader.python(
+            "from anthropic import Anthropic\nfrom openai import OpenAI\n"
+            'client = OpenAI(base_url="http://localhost:8000/v1", api_key="not-needed")'
+        )
+        yield reader
 
 
 def test_quick_start(page: Reader) -> None:
@@ -149,6 +154,7 @@ print(response.content[0].text)
 
 def test_anthropic_messages_streaming(page: Reader) -> None:
     page.python("""
+client = Anthropic(base_url="http://localhost:8000", api_key="not-needed")
 with client.messages.stream(
     model="default",
     max_tokens=256,
@@ -161,6 +167,7 @@ with client.messages.stream(
 
 def test_anthropic_messages_system_messages(page: Reader) -> None:
     page.python("""
+client = Anthropic(base_url="http://localhost:8000", api_key="not-needed")
 # Plain string
 response = client.messages.create(
     model="default",
@@ -185,6 +192,7 @@ response = client.messages.create(
 
 def test_anthropic_messages_multi_turn_conversations(page: Reader) -> None:
     page.python("""
+client = Anthropic(base_url="http://localhost:8000", api_key="not-needed")
 messages = [
     {"role": "user", "content": "My name is Alice."},
     {"role": "assistant", "content": "Nice to meet you, Alice!"},
