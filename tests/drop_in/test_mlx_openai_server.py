@@ -1,7 +1,7 @@
 """mlx-openai-server: the examples of its README and its notebooks, in their order, under their headings.
 
-The document is that of version 1.8. Where an example needs a model that calls a tool or writes JSON to an end, and where
-it needs mflux, a scripted model stands for the example's.
+The document is that of version 1.8. Where an example needs a model that calls a tool or writes JSON to an end, and
+where it needs mflux, a scripted model stands for the example's.
 """
 
 import base64
@@ -339,9 +339,10 @@ print(len(response.data[0].embedding))
         )
         reader.python("""
 # embedding_examples.ipynb: one text and several, in both formats
+several = ["A man is eating food.", "A woman is eating food.", "A cat is eating food."]
 found = [
     client.embeddings.create(input=input, model="mlx-community/all-MiniLM-L6-v2-4bit", encoding_format=format).data
-    for input in ("A man is eating food.", ["A man is eating food.", "A woman is eating food.", "A cat is eating food."])
+    for input in ("A man is eating food.", several)
     for format in ("base64", "float")
 ]
 """)

@@ -27,7 +27,7 @@ HEARS = "mlx-community/gemma-3n-E2B-it-4bit"
 EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
 SPEAKER = "mlx-community/pocket-tts"
-HEARER = "mlx-community/parakeet-tdt-0.6b-v3"
+HEARER = "mlx-community/whisper-tiny"
 HERE = ("--host", "127.0.0.1", "--media-host", "127.0.0.1", "--media-path")
 
 
@@ -125,14 +125,13 @@ curl -X PATCH http://localhost:8080/v1/settings \\
   -d '{"min_pixels": 1048576, "max_pixels": 4194304}'
 """)
     assert changed["rejected"] == {}
-    current = page.json("curl http://localhost:8080/v1/settings")["current"]
-    assert (current["min_pixels"], current["max_pixels"]) == (1048576, 4194304)
+    assert {"min_pixels", "max_pixels"} <= set(changed["needs_restart"]), "a difference: said, not dropped"
+    page.bash("curl -X PATCH http://localhost:8080/v1/settings -d '{\"max_tokens\": 77}'")
     undone = page.json("""
 curl -X PATCH http://localhost:8080/v1/settings -H 'Content-Type: application/json' \\
   -d '{"op": "replace", "values": {}}'
 """)
-    assert undone["rejected"] == {}
-    assert undone["current"]["min_pixels"] is None, "as the start had it"
+    assert (undone["op"], undone["current"]["max_tokens"]) == ("replace", 2048), "as at the start"
 
 
 def test_live_settings(page: Reader) -> None:
@@ -353,7 +352,7 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     health = page.json('curl "http://localhost:8080/health"')
     assert health["loaded_model"] == SMALL
     assert health["loaded_adapter"] is None
-    assert list(health["loaded_models"])[-1:] == [SMALL], "another language model made room for it"
+    assert PRELOADED not in health["loaded_models"], "one model of a kind at a time, as there"
 
 
 def test_image_input(page: Reader) -> None:
@@ -431,13 +430,14 @@ curl --fail -X POST "http://localhost:8080/v1/audio/speech" \\
 
 @pytest.mark.model
 def test_speech_to_text(tmp_path: Path) -> None:
-    """With Whisper under Parakeet's name; a model preloaded as `--stt-model`."""
+    """With Whisper, because mlx-audio takes whatever is called Parakeet for one; preloaded as `--stt-model`."""
     if not WHISPER.is_dir():
         pytest.fail("Fetch Whisper with `python scripts/fetch_test_models.py`.", pytrace=False)
     write_whisper(TinyCache(tmp_path).place(HEARER))
     (tmp_path / "audio.mp3").write_bytes(wav(2.0, 1))
     with started(tmp_path, f"mlx_vlm.server --stt-model {HEARER}", *HERE, str(tmp_path)) as address:
-        answer = Reader(address, tmp_path, {"/path/to": str(tmp_path)}).json("""
+        places = {"/path/to": str(tmp_path), "mlx-community/parakeet-tdt-0.6b-v3": HEARER}
+        answer = Reader(address, tmp_path, places).json("""
 curl -X POST "http://localhost:8080/v1/audio/transcriptions" \\
   -F model=mlx-community/parakeet-tdt-0.6b-v3 \\
   -F file=@/path/to/audio.mp3 \\
@@ -500,7 +500,7 @@ def test_available_endpoints_metrics(page: Reader) -> None:
 
 
 def test_available_endpoints_unload(page: Reader) -> None:
-    unloaded = page.json('curl -X POST -d \'{"all": true}\' "http://localhost:8080/unload"')
+    unloaded = page.json('curl -X POST "http://localhost:8080/unload"')
     assert unloaded["status"] == "success"
     assert page.json('curl -X POST "http://localhost:8080/unload"')["status"] == "no_model_loaded"
 

@@ -1,7 +1,7 @@
 """Management: models in and out of memory, caches, settings."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -14,7 +14,6 @@ from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.health import current_state, options_of, worker_body
 from pippin.config.errors import ConfigError
-from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 SECRET = frozenset({"api_keys", "api_key_file", "peer_api_key"})
@@ -38,6 +37,9 @@ PATHS = frozenset(
     }
 )
 """Options that tell of the operator's disk, which is nobody's business who may only look."""
+
+
+Op = Literal["merge", "replace"]
 
 
 class Load(Struct, kw_only=True):
@@ -84,14 +86,16 @@ class Admin:
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
     async def unload(self, request: Request) -> Response:
-        """The model that is named, or else the only one, as mlx_vlm.server's `/unload` does; `all` for every one.
+        """The model that is named, or else the only one; `all` for every one.
 
-        The reply is that server's, whose `unloaded` tells of the language model; `models` names all.
+        Under the profile of mlx_vlm.server, whose `/unload` takes no name, all are meant where there is none. The reply
+        is that server's, whose `unloaded` tells of the language model; `models` names all.
         """
         pool = self.api.service.pool
         asked = await self._unload_asked(request)
         resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
-        if asked.model is None and not asked.all and len(resident) > 1:
+        every = asked.all or self.api.settings.settings.compat == "mlx-vlm"
+        if asked.model is None and not every and len(resident) > 1:
             raise invalid(
                 "model",
                 f'must say which: {len(resident)} are in memory; {{"all": true}} unloads all.',
@@ -138,11 +142,16 @@ class Admin:
         return json_reply({"current": self._current()})
 
     async def change_settings(self, request: Request) -> Response:
-        """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`."""
-        values = self._values(await self._body(request))
+        """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`.
+
+        With the op `replace`, what requests have changed since the start is taken back first.
+        """
+        op, values = self._values(await self._body(request))
         applied: list[str] = []
         rejected: dict[str, str] = {}
         waiting: list[str] = []
+        if op == "replace":
+            applied += (await self.api.settings.restore()).changed
         for name, value in values.items():
             try:
                 changed = await self.api.settings.change({name: value})
@@ -153,7 +162,7 @@ class Admin:
             waiting += changed.needs_restart
         return json_reply(
             {
-                "op": "merge",
+                "op": op,
                 "applied": applied,
                 "rejected": rejected,
                 "needs_restart": waiting,
@@ -163,14 +172,12 @@ class Admin:
             400 if rejected and not applied and not waiting else 200,
         )
 
-    def _values(self, body: bytes) -> dict[str, Any]:
+    def _values(self, body: bytes) -> tuple[Op, dict[str, Any]]:
         given = decode_json(body, dict[str, Any])
+        op = convert(given.pop("op", "merge"), Op, "op")
         if "values" not in given:
-            given.pop("op", None)
-            return given
-        if given.get("op", "merge") != "merge":
-            raise ServerError("unsupported", 'Only the op "merge" is supported.', "op")
-        return convert(given["values"], dict[str, Any], "values")
+            return op, given
+        return op, convert(given["values"], dict[str, Any], "values")
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""
