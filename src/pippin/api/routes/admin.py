@@ -39,9 +39,6 @@ PATHS = frozenset(
 """Options that tell of the operator's disk, which is nobody's business who may only look."""
 
 
-Op = Literal["merge", "replace"]
-
-
 class Load(Struct, kw_only=True):
     model: Annotated[str, Meta(min_length=1, description="What to load.")]
 
@@ -172,9 +169,11 @@ class Admin:
             400 if rejected and not applied and not waiting else 200,
         )
 
-    def _values(self, body: bytes) -> tuple[Op, dict[str, Any]]:
+    def _values(self, body: bytes) -> tuple[Literal["merge", "replace"], dict[str, Any]]:
         given = decode_json(body, dict[str, Any])
-        op = convert(given.pop("op", "merge"), Op, "op")
+        op: Literal["merge", "replace"] = given.pop("op", "merge")
+        if op not in ("merge", "replace"):
+            raise invalid("op", "must be `merge` or `replace`.")
         if "values" not in given:
             return op, given
         return op, convert(given["values"], dict[str, Any], "values")

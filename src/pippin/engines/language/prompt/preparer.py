@@ -115,6 +115,10 @@ class LanguagePreparer:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
 
+    def again(self, job: LanguageJob) -> LanguageJob:
+        """The job anew, by what is known of the model by now. Raises `ServerError` for media that it does not take."""
+        return self._job(job.id, job.request)
+
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
             case Generate(request):
