@@ -82,7 +82,7 @@ server had it open.
 
 What their documents and newest code promise and Pippin once did not do stands in a last table for each, with its
 state: **works**, **partly** or **not yet** (the note says what holds today), **differs** or **refused** (on purpose,
-for the reason that is given). `tests/drop_in` runs text examples of their documents as they are typed there.
+for the reason that is given). `tests/drop_in` runs the examples of their documents in their order, as they are typed there.
 """
 
 

@@ -496,7 +496,8 @@ def test_available_endpoints_metrics(page: Reader) -> None:
         found = page.json(f"curl http://localhost:8080{address}")
         assert found["latest"]["generated_tokens"] >= 0
         assert found["summary"]["in_flight"] == 0
-        assert "decode_tok_s" in found["latest"]
+        windows = {f"sliding_decode_tok_s_{end}_{size}" for end in ("first", "last") for size in (32, 64)}
+        assert {"decode_tok_s", *windows} <= found["latest"].keys()
 
 
 def test_available_endpoints_unload(page: Reader) -> None:

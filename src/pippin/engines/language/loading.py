@@ -72,7 +72,7 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
-    engine.prepare_again = preparer.again
+    engine.renewed = preparer.renewed
     engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))

@@ -84,5 +84,5 @@ def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(tmp_pa
     assert isinstance(early, LanguageJob)
     assert isinstance(early.media, PromptMedia)
     assert isinstance(asked.media, WholePrompt)
-    bench.engine.prepare_again = bench.preparer.again
+    bench.engine.renewed = bench.preparer.renewed
     assert bench.run(early)[0]["early"] == bench.run(asked)[0]["late"]

@@ -32,7 +32,7 @@ from pippin.engines.language.vision.checkpoint import (
     read_config,
     takes_media,
 )
-from pippin.engines.language.vision.media import Medium, Modality, WholePrompt
+from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
@@ -115,9 +115,12 @@ class LanguagePreparer:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
 
-    def again(self, job: LanguageJob) -> LanguageJob:
-        """The job anew, by what is known of the model by now. Raises `ServerError` for media that it does not take."""
-        return self._job(job.id, job.request)
+    def renewed(self, job: LanguageJob) -> LanguageJob:
+        """The job, prepared anew if its media were prepared for batches while the weights were read, and the loaded model
+        computes prompts whole. Seldom enough for the step thread to do it.
+        """
+        early = self._whole is not None and isinstance(job.media, PromptMedia)
+        return self._job(job.id, job.request) if early else job
 
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:

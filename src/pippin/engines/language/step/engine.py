@@ -25,8 +25,6 @@ from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
 from pippin.engines.language.step.statistics import engine_stats
-from pippin.engines.language.vision.encoder import VisionEncoder
-from pippin.engines.language.vision.media import PromptMedia
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 
@@ -72,18 +70,12 @@ class LanguageEngine:
         self._share = share
         self._speculates = False  # the next step is to look for proposals
         self.blas_threads: BlasThreads | None = None
-        self.prepare_again: Callable[[LanguageJob], LanguageJob] | None = None
+        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: (
+            job
+        )  # where it was prepared too early
 
     def submit(self, job: LanguageJob) -> None:
-        # While the weights were read, its media were prepared for a model that takes them in its batches; this one was
-        # then found not to. Seldom enough for the step thread to prepare them.
-        if (
-            self.prepare_again
-            and isinstance(job.media, PromptMedia)
-            and not isinstance(self.vision, VisionEncoder)
-        ):
-            job = self.prepare_again(job)
-        self.lifecycle.submit(job)
+        self.lifecycle.submit(self.renewed(job))
 
     def cancel(self, id: str) -> None:
         self.lifecycle.cancel(id)
