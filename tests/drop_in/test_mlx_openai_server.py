@@ -190,6 +190,7 @@ def multimodal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield reader
 
 
+@pytest.mark.long
 def test_vision(multimodal: Reader) -> None:
     multimodal.python("""
 import base64
@@ -217,6 +218,7 @@ print(response.choices[0].message.content)
     assert multimodal.names["response"].model == "org/gemma-4"
 
 
+@pytest.mark.long
 def test_vision_notebook_identification_by_address(multimodal: Reader) -> None:
     multimodal.python("""
 candy_image_url = "https://huggingface.co/datasets/huggingface/documentation-images/resolve/main/p-blog/candy.JPG"
@@ -250,6 +252,7 @@ response = client.chat.completions.create(
     assert multimodal.names["response"].usage.completion_tokens <= 1024
 
 
+@pytest.mark.long
 def test_audio_notebook(multimodal: Reader) -> None:
     multimodal.python("""
 import base64
@@ -288,6 +291,7 @@ deaf = client.chat.completions.create(
     assert heard > multimodal.names["deaf"].usage.prompt_tokens, "the sound has tokens"
 
 
+@pytest.mark.long
 def test_responses_notebook_image_input(multimodal: Reader) -> None:
     """`examples/images/password.jpg` is a path: inside `--media-path` alone."""
     for stream in ("", ",\n    stream=True"):
@@ -315,6 +319,7 @@ for chunk in response:
     assert multimodal.names["chunk"].type in ("response.completed", "response.incomplete")
 
 
+@pytest.mark.long
 def test_embeddings(tmp_path: Path) -> None:
     TinyCache(tmp_path).encoder(MINI)
     typed = f"""mlx-openai-server launch \\
@@ -350,6 +355,7 @@ found = [
         assert isinstance(reader.names["found"][0][0].embedding, str)
 
 
+@pytest.mark.long
 def test_lm_embeddings_notebook(tmp_path: Path) -> None:
     """As in its newest version, a language model embeds where it was started for that."""
     model = "mlx-community/DeepSeek-R1-Distill-Qwen-1.5B-MLX-Q8"
@@ -379,6 +385,7 @@ print(f"Dimensions of each embedding: {len(embeddings[0])}")
     assert printed == "Number of embeddings generated: 3\nDimensions of each embedding: 64\n"
 
 
+@pytest.mark.long
 @pytest.mark.model
 def test_transcription_notebook(tmp_path: Path) -> None:
     if not WHISPER.is_dir():
@@ -444,6 +451,7 @@ models:
 """
 
 
+@pytest.mark.long
 def test_multi_model_config(tmp_path: Path) -> None:
     """Flux is not on the disk here: it is known, and its download is what is missing."""
     TinyCache(tmp_path).language("mlx-community/MiniMax-M2.5-4bit", "org/something-else")

@@ -65,6 +65,7 @@ curl http://localhost:1234/v1/chat/completions \\
     assert list(page.json("curl http://localhost:1234/health")["loaded_models"]) == [QWEN], "one at a time"
 
 
+@pytest.mark.long
 def test_vision(page: Reader) -> None:
     """The body of the document, sent by curl; its picture is cut off there."""
     data = base64.b64encode(picture(48, 32)).decode()
@@ -86,6 +87,7 @@ def test_vision(page: Reader) -> None:
     assert answer["usage"]["prompt_tokens"] > 50, "the picture has tokens"
 
 
+@pytest.mark.long
 def test_context_window_management(page: Reader) -> None:
     """What is said first is summarised; what still does not fit is refused in OpenAI's words."""
     page.python("""

@@ -151,6 +151,7 @@ curl -X PATCH http://127.0.0.1:8080/v1/settings \\
     assert (replaced["op"], replaced["rejected"]) == ("replace", {})
 
 
+@pytest.mark.long
 def test_automatic_prefix_caching(page: Reader) -> None:
     typed = """
 curl -X POST "http://localhost:8080/v1/chat/completions" \\
@@ -209,6 +210,7 @@ curl -X POST "http://localhost:8080/v1/chat/completions" \\
     )
 
 
+@pytest.mark.long
 def test_structured_outputs(page: Reader) -> None:
     """The example's limits are there so that an answer ends; `description` alone is shorter here."""
     page.python("""
@@ -304,6 +306,7 @@ curl -s --get "http://localhost:8080/v1/models" \\
     assert "--model-dir" in json.loads(told)["error"]["message"]
 
 
+@pytest.mark.long
 def test_embeddings(page: Reader) -> None:
     answer = page.json("""
 curl -X POST "http://localhost:8080/v1/embeddings" \\
@@ -316,6 +319,7 @@ curl -X POST "http://localhost:8080/v1/embeddings" \\
     assert [len(item["embedding"]) for item in answer["data"]] == [32, 32]
 
 
+@pytest.mark.long
 def test_reranking(page: Reader) -> None:
     answer = page.json("""
 curl -X POST "http://localhost:8080/v1/rerank" \\
@@ -355,6 +359,7 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     assert PRELOADED not in health["loaded_models"], "one model of a kind at a time, as there"
 
 
+@pytest.mark.long
 def test_image_input(page: Reader) -> None:
     chunks = page.events("""
 curl -X POST "http://localhost:8080/chat/completions" \\
@@ -388,6 +393,7 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+@pytest.mark.long
 def test_audio_input(page: Reader) -> None:
     chunks = page.events("""
 curl -X POST "http://localhost:8080/chat/completions" \\
@@ -411,6 +417,7 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+@pytest.mark.long
 def test_text_to_speech(page: Reader) -> None:
     """A tiny random model does not know when to end: `max_tokens` says it."""
     page.bash("""
@@ -428,6 +435,7 @@ curl --fail -X POST "http://localhost:8080/v1/audio/speech" \\
     assert len((page.folder / "speech.mp3").read_bytes()) > 500
 
 
+@pytest.mark.long
 @pytest.mark.model
 def test_speech_to_text(tmp_path: Path) -> None:
     """With Whisper, because mlx-audio takes whatever is called Parakeet for one; preloaded as `--stt-model`."""
@@ -446,6 +454,7 @@ curl -X POST "http://localhost:8080/v1/audio/transcriptions" \\
     assert isinstance(answer["text"], str)
 
 
+@pytest.mark.long
 def test_multi_modal(page: Reader) -> None:
     answer = page.json("""
 curl -X POST "http://localhost:8080/chat/completions" \\
@@ -467,6 +476,7 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     assert answer["model"] == HEARS
 
 
+@pytest.mark.long
 def test_responses_endpoint(page: Reader) -> None:
     """The document's body has `messages` and `max_tokens`, which its own server refuses: `input` is required there."""
     typed = """

@@ -323,6 +323,7 @@ curl http://localhost:8000/v1/chat/completions \\
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+@pytest.mark.long
 def test_embeddings_guide(page: Reader) -> None:
     printed = page.python("""
 from openai import OpenAI
@@ -372,6 +373,7 @@ curl http://localhost:8000/v1/rerank -H 'Content-Type: application/json' -d '{
     assert "document" in answer["results"][0], "returned by default, as there"
 
 
+@pytest.mark.long
 def test_text_to_speech(page: Reader) -> None:
     page.bash("""
 curl --fail http://localhost:8000/v1/audio/speech \\
@@ -382,6 +384,7 @@ curl --fail http://localhost:8000/v1/audio/speech \\
     assert (page.folder / "speech.wav").read_bytes()[:4] == b"RIFF"
 
 
+@pytest.mark.long
 def test_voices(page: Reader) -> None:
     voices = page.json("curl http://localhost:8000/v1/audio/voices?model=kokoro")
     assert isinstance(voices["voices"], list)
@@ -461,6 +464,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield reader
 
 
+@pytest.mark.long
 def test_image_analysis(seeing: Reader) -> None:
     seeing.python("""
 # Image from URL
@@ -480,6 +484,7 @@ print(response.choices[0].message.content)
     assert seeing.names["response"].model == SEES
 
 
+@pytest.mark.long
 def test_base64_images(seeing: Reader) -> None:
     seeing.python("""
 import base64
@@ -508,6 +513,7 @@ blind = client.chat.completions.create(
     assert prompt > seeing.names["blind"].usage.prompt_tokens, "the picture has tokens"
 
 
+@pytest.mark.long
 def test_images_via_curl(seeing: Reader) -> None:
     answer = seeing.json("""
 curl http://localhost:8000/v1/chat/completions \\
@@ -527,6 +533,7 @@ curl http://localhost:8000/v1/chat/completions \\
     assert answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+@pytest.mark.long
 def test_video_analysis(seeing: Reader) -> None:
     seeing.python("""
 response = client.chat.completions.create(
@@ -544,6 +551,7 @@ response = client.chat.completions.create(
     assert seeing.names["response"].usage.prompt_tokens > 40
 
 
+@pytest.mark.long
 def test_video_parameters(seeing: Reader) -> None:
     """`video.mp4` is a path: inside `--media-path` alone."""
     seeing.python("""
@@ -954,6 +962,7 @@ if message.get("tool_calls"):
     assert printed == "The /tmp directory contains 2 files\n"
 
 
+@pytest.mark.long
 def test_warm_prompts(tmp_path: Path) -> None:
     TinyCache(tmp_path).language("mlx-community/Qwen3-4B-4bit")
     folder = tmp_path / ".config" / "vllm-mlx"
@@ -982,6 +991,7 @@ curl http://localhost:8000/v1/chat/completions -H "Content-Type: application/jso
         assert reader.json(asked)["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "warm again"
 
 
+@pytest.mark.long
 def test_multi_model_serving(tmp_path: Path) -> None:
     cache = TinyCache(tmp_path)
     cache.language("org/one")

@@ -69,6 +69,7 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
             model = chosen
     else:
         preparer.try_media(lambda _: False)
+    preparer.media_known = True
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )

@@ -75,14 +75,18 @@ def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None
     assert caught.value.report.kind == "invalid_request"
 
 
-def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(tmp_path: Path) -> None:
-    """While the weights are read, prompts are prepared for batches; the trial then finds that it takes them whole."""
-    bench = VisionBench(write("llava_next", FAMILIES["llava_next"], tmp_path / "llava_next"))
+@pytest.mark.parametrize(("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None))])
+def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(
+    family: str, media: type, tmp_path: Path
+) -> None:
+    """While the weights are read, prompts are prepared for batches, or without media that batches do not take; the
+    trial then finds that the model computes prompts whole."""
+    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
     spec = WorkerSpec(info=bench.preparer.info, options=msgspec.to_builtins(bench.options))
     asked = bench.job("late", SHOWN[0], "What?")
     early = open_preparer(spec).prepare("early", Generate(asked.request))
     assert isinstance(early, LanguageJob)
-    assert isinstance(early.media, PromptMedia)
+    assert isinstance(early.media, media)
     assert isinstance(asked.media, WholePrompt)
     bench.engine.renewed = bench.preparer.renewed
     assert bench.run(early)[0]["early"] == bench.run(asked)[0]["late"]
