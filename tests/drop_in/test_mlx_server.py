@@ -22,7 +22,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     cache.vision(GEMMA, family="gemma3")
     cache.vision(QWEN, family="qwen3_vl")
     with started(home, "./run.sh", ready="serves at") as address:
-        yield Reader(address, home)
+        reader = Reader(address, home)
+        reader.python(
+            'import openai\nclient = openai.OpenAI(base_url="http://localhost:1234/v1", api_key="x", max_retries=0)'
+        )
+        yield reader
 
 
 @pytest.mark.parametrize(
@@ -91,8 +95,6 @@ def test_vision(page: Reader) -> None:
 def test_context_window_management(page: Reader) -> None:
     """What is said first is summarised; what still does not fit is refused in OpenAI's words."""
     page.python("""
-import openai
-client = openai.OpenAI(base_url="http://localhost:1234/v1", api_key="none", max_retries=0)
 [window] = [model.context_window for model in client.models.list() if model.id == "mlx-community/gemma-3-4b-it-4bit"]
 turns = [{"role": role, "content": "word " * (window // 60)} for _ in range(6) for role in ("user", "assistant")]
 turns.append({"role": "user", "content": "Hello"})

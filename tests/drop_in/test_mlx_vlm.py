@@ -190,6 +190,7 @@ curl -X PATCH http://localhost:8080/v1/settings \\
     assert told["rejected"] == {}
 
 
+@pytest.mark.long
 def test_log_probabilities(page: Reader) -> None:
     """Without `--top-logprobs-k`, which is not needed."""
     answer = page.json("""

@@ -100,7 +100,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "differs",
             "400 names `input`, which its own server asks for too",
         ),
-        Promise("`POST /generate` (before 0.3)", "not yet", "404: use `/chat/completions`, which it had too"),
+        Promise(
+            "`POST /generate` (before 0.3)",
+            "refused",
+            "its newest version has it no more; use `/chat/completions`, which it had too",
+        ),
         Promise("`GET /images/defaults`", "not yet", "404: what a request leaves out is the model's own"),
         Promise("`WS /v1/realtime`", "not yet", "transcriptions and speech stream over HTTP"),
         Promise(

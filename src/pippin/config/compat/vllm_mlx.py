@@ -204,9 +204,9 @@ OTHER = (
     ("vllm-mlx model inspect MODEL", "`pippin show MODEL`"),
     ("vllm-mlx model acquire MODEL", "`pippin pull MODEL`"),
     ("vllm-mlx model convert, model register, model qualify", "not replaced: keep vllm-mlx or mlx-lm"),
-    ("vllm-mlx bench, bench-serve", "`make bench` in the project; `pippin bench` on a machine"),
+    ("vllm-mlx bench, bench-serve", "`pippin bench`"),
     ("vllm-mlx bench-detok, bench-kv-cache", "not replaced: they measure its own parts"),
-    ("vllm-mlx-chat, vllm-mlx-text-chat", "not replaced: any chat interface for the OpenAI API"),
+    ("vllm-mlx-chat, vllm-mlx-text-chat", "the page at `/` in a browser, `pippin run` in a terminal"),
     ("~/.config/vllm-mlx/mcp.json", "name it: `--mcp-config ~/.config/vllm-mlx/mcp.json`"),
 )
 
