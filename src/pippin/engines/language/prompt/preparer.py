@@ -118,7 +118,7 @@ class LanguagePreparer:
             raise ServerError("too_large", message) from None
 
     def renewed(self, job: LanguageJob) -> LanguageJob:
-        """The job, prepared anew if it came while the weights were read, and has no media, or media for batches although
+        """The job, prepared anew if it came while the weights were read, and has no media, or media for batches though
         the loaded model computes prompts whole. Seldom enough for the step thread to do it.
 
         Raises `ServerError` for media that it turned out not to take.
