@@ -84,7 +84,11 @@ class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
 
 
-SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+"""The formats of `/v1/audio/speech`."""
+
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcmu", "pcma"]
+"""`pcm` is 16 bits, little-endian; `pcmu` and `pcma` are G.711's u-law and A-law, 8000 bytes a second."""
 
 
 class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -95,6 +99,7 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     voice: str | None = None
     speed: float = 1.0
     format: SpeechFormat = "mp3"
+    rate: int | None = None  # samples a second of `pcm`; not set: as the model makes them
     instructions: str | None = None
     language: str | None = None
     reference_audio: bytes | None = None

@@ -11,9 +11,9 @@ from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
-from pippin.core.tasks import Speak, SpeechFormat
+from pippin.core.tasks import FileFormat, Speak
 
-MEDIA: Final[dict[SpeechFormat, str]] = {
+MEDIA: Final[dict[str, str]] = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
     "aac": "audio/aac",
@@ -38,7 +38,7 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     instructions: Annotated[str | None, Meta(description="How to speak, for models that are told.")] = None
     instruct: Annotated[str | None, Meta(description="mlx-vlm's name for it.")] = None
     response_format: Annotated[
-        SpeechFormat | None,
+        FileFormat | None,
         Meta(
             description="mp3 if the operator says nothing else; pcm is 16 bits, little-endian, at the model's rate."
         ),
@@ -79,7 +79,7 @@ CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 
 
 def task_of(
-    fields: SpeechRequest, reference: bytes | None, *, longest: int, usual: SpeechFormat = "mp3"
+    fields: SpeechRequest, reference: bytes | None, *, longest: int, usual: FileFormat = "mp3"
 ) -> Speak:
     """The task of a body, in the format `usual` where it names none.
 
