@@ -11,6 +11,7 @@ BY_BYTES = "the prefix cache is always sized in bytes"
 NO_MTP = "multi-token prediction heads are not built in"
 NO_SPECPREFILL = "sparse prefill changes answers: every prompt token is computed"
 NO_DRAFTER = "its assistant drafters are not built in; see `draft_model_path` and `prompt_lookup`"
+MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
 TRIE = "all requests share one prefix cache"
 
 FLAGS = (
@@ -87,6 +88,9 @@ FLAGS = (
     same("--api-key", "api_keys", "-"),
     same("--rate-limit", "rate_limit", "0"),
     same("--timeout", "timeout", "300.0", convert=to.off_at_zero("timeout")),
+    same("--metrics", "enable_metrics", "off", "its README's name for `--enable-metrics`", takes="switch"),
+    needless("--enable-mllm-cache", "off", MEDIA_CACHE, takes="switch"),
+    needless("--mllm-cache-max-mb", "512", MEDIA_CACHE),
     same("--enable-metrics", "enable_metrics", "off", takes="switch"),
     same("--auto-unload-idle-seconds", "idle_timeout", "0.0", "0 is never", convert=to.idle_seconds),
     same("--lazy-load-model", "lazy_load", "off", takes="switch"),
@@ -200,9 +204,9 @@ OTHER = (
     ("vllm-mlx model inspect MODEL", "`pippin show MODEL`"),
     ("vllm-mlx model acquire MODEL", "`pippin pull MODEL`"),
     ("vllm-mlx model convert, model register, model qualify", "not replaced: keep vllm-mlx or mlx-lm"),
-    ("vllm-mlx bench, bench-serve", "`make bench` in the project; `pippin bench` on a machine"),
+    ("vllm-mlx bench, bench-serve", "`pippin bench`"),
     ("vllm-mlx bench-detok, bench-kv-cache", "not replaced: they measure its own parts"),
-    ("vllm-mlx-chat, vllm-mlx-text-chat", "not replaced: any chat interface for the OpenAI API"),
+    ("vllm-mlx-chat, vllm-mlx-text-chat", "the page at `/` in a browser, `pippin run` in a terminal"),
     ("~/.config/vllm-mlx/mcp.json", "name it: `--mcp-config ~/.config/vllm-mlx/mcp.json`"),
 )
 
@@ -262,6 +266,7 @@ SERVER: Final = Server(
         "embedding_overflow": "truncate",
         "max_upload_mb": 25.0,
         "max_speech_chars": 4096,
+        "speech_format": "wav",
         "allow_downloads": True,
         "served_only": True,
     },

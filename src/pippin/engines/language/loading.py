@@ -69,9 +69,11 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
             model = chosen
     else:
         preparer.try_media(lambda _: False)
+    preparer.media_known = True
     engine = build_engine(
         model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
     )
+    engine.renewed = preparer.renewed
     engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))

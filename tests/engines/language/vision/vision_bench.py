@@ -41,6 +41,7 @@ class VisionBench:
             self.model = choose_way(loaded, self.preparer, "tiny")
         else:
             self.preparer.try_media(lambda _: False)
+        self.preparer.media_known = True
         self.engine = self.new_engine()
 
     def new_engine(self) -> LanguageEngine:
