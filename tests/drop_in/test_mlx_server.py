@@ -117,7 +117,7 @@ called = client.chat.completions.create(
         "type": "object", "properties": {"city": {"enum": ["Oslo", "Paris"]}}, "required": ["city"]}}}],
     tool_choice="required",
 )
-[call] = called.choices[0].message.tool_calls
+[call, *_] = called.choices[0].message.tool_calls
 """)
     assert page.names["call"].function.name == "get_weather"
 
