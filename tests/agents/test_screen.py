@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.agents.programs import npm_command
-from tests.cli.screen import Screen
 from tests.cli.serving import Terminal, terminal
+from tests.screen import Screen
 
 __all__ = ["terminal"]
 

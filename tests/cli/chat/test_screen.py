@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.screen import Screen
 from tests.cli.serving import Terminal, terminal
+from tests.screen import Screen
 
 __all__ = ["terminal"]
 

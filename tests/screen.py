@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-PICTURES: Final = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+PICTURES: Final = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 SVG: Final = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
