@@ -1,5 +1,6 @@
 """The estimate of a loaded model's memory."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,9 @@ def test_the_scripted_model_is_small() -> None:
 def test_the_kernels_for_cpus_hold_weights_as_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool, options: ModelOptions, packed: bool
 ) -> None:
-    monkeypatch.setattr("pippin.catalog.footprint.accelerator", lambda: "cpu")
-    monkeypatch.setattr("pippin.catalog.footprint.has_cpu_kernels", lambda: kernels)
+    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    monkeypatch.setattr(module, "accelerator", lambda: "cpu")
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: kernels)
     folder = quantised(tmp_path / "m")
     expected = int(weight_bytes(folder, None) * IN_KERNELS) if packed else weight_bytes(folder, 4)
     assert footprint(read_info(folder), options) == PROCESS_BYTES + expected
