@@ -5,6 +5,7 @@ line each. As in every worker, no code of the model's own is run.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries print what they do
     forbid_foreign_code(spec)
+    # Ended from outside, it still removes what it wrote.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def tell(told: Told) -> None:
         answers.write(msgspec.json.encode(told) + b"\n")
