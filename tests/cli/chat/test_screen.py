@@ -48,7 +48,7 @@ def screen(terminal: Terminal) -> Iterator[Screen]:
 
 def test_an_answer_is_drawn_as_markdown_and_stays(screen: Screen) -> None:
     screen.type("Why are there tides?\r")
-    screen.wait_for("timedelta.*\n(.*\n)*.*>", 20)
+    screen.wait_for(r"minutes=25\)(.*\n)+>>>")
     shown = screen.settle()
     assert "Moon, Sun, and an example." in shown
     assert "twice a day" in shown
