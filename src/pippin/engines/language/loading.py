@@ -21,7 +21,7 @@ from pippin.engines.device import DevicePlan, configure, decide, find_facts, sha
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
-from pippin.engines.language.kv_cache.slots import unmarked
+from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import adapters_in, install, is_low_rank
@@ -338,4 +338,11 @@ def _open_specprefill(
     module, layout = draft
     cost = min(weight_bytes(module) / max(weight_bytes(model), 1), 1.0)
     share = Share(options.specprefill_keep_pct, options.specprefill_backbone_pct)
-    return SpecPrefill(DraftScorer(module, layout, cost), share, options.specprefill_threshold)
+    head = Head(module, batching.vocabulary)
+
+    def run(tokens: mx.array, cache: PromptCache) -> mx.array:
+        last = [tokens.shape[1] - 1]
+        with head.only(last):
+            return head.last(module(tokens, cache=cache), last)
+
+    return SpecPrefill(DraftScorer(run, layout, cost), share, options.specprefill_threshold)

@@ -14,7 +14,7 @@ from pippin.engines.language.specprefill.selection import CHUNK, SMOOTHED, Share
     backbone=st.floats(0, 1),
     seed=st.integers(0, 99),
 )
-def test_runs_name_each_kept_token_once_at_its_position(
+def test_each_kept_token_has_its_position(
     length: int, known: float, keep: float, backbone: float, seed: int
 ) -> None:
     importance = np.random.default_rng(seed).random(length).astype(np.float32)
@@ -25,16 +25,11 @@ def test_runs_name_each_kept_token_once_at_its_position(
     assert kept[-2:] == (-1, -2)
     assert kept[-3] == tokens[-1]
     assert kept[:first] == tuple(tokens[:first])
-    runs = list(found.runs(0, found.kept))
-    assert sum(run.count for run in runs) == found.kept == length - found.left_out
-    for run in runs:
-        for index in range(run.start, run.start + run.count):
-            assert kept[index] == tokens[index + run.gap]
-            assert found.position(index) == index + run.gap
+    assert found.kept == length - found.left_out
+    for index in range(found.kept):
+        assert kept[index] == tokens[found.position(index)]
     exact = found.exact(found.kept)
     assert list(kept[:exact]) == tokens[:exact]
-    middle = found.kept // 2
-    assert next(iter(found.runs(middle, 1))).gap == found.position(middle) - middle
     assert found.position(found.kept) == length  # what comes after the prompt
 
 

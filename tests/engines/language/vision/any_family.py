@@ -97,6 +97,9 @@ class Family:
 
     config: Json = dataclasses.field(default_factory=dict)
     tokens: tuple[str, ...] = ()
+    ids: dict[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # of tokens whose ids the package spells as numbers
     mark: str | None = None  # the token that features replace, where it is not all of `image`
     image: str = "<image>"  # what the chat template writes for a picture; None for a model without a template
     template: str | None = TEMPLATE
@@ -253,7 +256,7 @@ def write(name: str, made: Family, folder: Path, seed: int = 7) -> Path:
     config = {**config, "model_type": made.config.get("model_type", name)}
     for part in (config, config.get("text_config"), config.get("language_config"), config.get("llm_config")):
         if isinstance(part, dict):
-            part["vocab_size"] = len(ids)
+            part["vocab_size"] = max(ids.values()) + 1
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(numbered(made.preprocessor, ids)))
     if made.processor:
@@ -365,11 +368,15 @@ def write_weights(package: Any, folder: Path, config: Json, seed: int) -> None:
 def write_tokenizer(folder: Path, made: Family, found: list[str]) -> dict[str, int]:
     """Token i is byte i; the special tokens follow. Gives the ids of all."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    letters = {letter: index for index, letter in enumerate(alphabet)}
+    names = {index: name for name, index in made.ids.items()}
+    first = len(letters) + 1 + len(made.tokens) + len(found) + 1
+    more = {names.get(index, f"<unused {index}>"): index for index in range(first, max(names, default=0) + 1)}
+    backend = Tokenizer(models.BPE(letters | more, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     marks = [made.image] if made.mark is None else [made.mark]
-    backend.add_special_tokens(list(dict.fromkeys(["<|end|>", *made.tokens, *marks, *found])))
+    backend.add_special_tokens(list(dict.fromkeys(["<|end|>", *made.tokens, *made.ids, *marks, *found])))
     backend.save(str(folder / "tokenizer.json"))
     settings: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +15,9 @@ from pippin.engines.language.kv_cache.slots import PromptCache
 
 LOOK_AHEAD: Final = 8
 """Tokens that the draft model writes after the prompt, greedily; its attention is looked at for each."""
+
+LastLogits = Callable[[mx.array, PromptCache], mx.array]
+"""A model: of tokens [1, n] that follow what is in a cache, the logits [1, vocabulary] after the last."""
 
 
 @dataclass(eq=False)
@@ -35,10 +37,10 @@ class Scoring:
 class DraftScorer:
     """A draft model that scores prompts. It reads them a chunk at a time."""
 
-    def __init__(self, model: nn.Module, layout: CacheLayout, cost: float) -> None:
-        """`cost`: of a token, as a part of what one costs the model itself. Raises `ServerError("load_failed")` for a
-        model whose attention cannot be seen."""
-        self._model = model
+    def __init__(self, run: LastLogits, layout: CacheLayout, cost: float) -> None:
+        """`run`: the model. `cost`: of a token, as a part of what one costs the model itself. Raises
+        `ServerError("load_failed")` for a model whose attention cannot be seen."""
+        self._run = run
         self._layout = layout
         self.cost = cost
         tried = self.open((1, 2, 3))
@@ -55,10 +57,10 @@ class DraftScorer:
         """Read up to so many tokens more; gives how many."""
         count = min(most, scoring.remaining)
         inputs = mx.array([scoring.tokens[scoring.read : scoring.read + count]])
-        logits = self._model(inputs, cache=scoring.cache)
+        logits = self._run(inputs, scoring.cache)
         scoring.read += count
         if not scoring.remaining:
-            scoring.next_token = mx.argmax(logits[:, -1:], axis=-1)
+            scoring.next_token = mx.argmax(logits[:, None], axis=-1)
             mx.eval(scoring.next_token)
         mx.eval(arrays_of(scoring.cache))
         return count
@@ -73,9 +75,9 @@ class DraftScorer:
         for _ in range(LOOK_AHEAD):
             seen = _MostSeen(length)
             with _attention_shown_to(seen):
-                logits = self._model(token, cache=scoring.cache)
+                logits = self._run(token, scoring.cache)
             total = total + seen.most
-            token = mx.argmax(logits[:, -1:], axis=-1)
+            token = mx.argmax(logits[:, None], axis=-1)
             mx.eval(total, token)
         found: NDArray[np.float32] = np.array(total / LOOK_AHEAD, dtype=np.float32)
         return found

@@ -1,6 +1,7 @@
-"""Tokens computed at positions of their own: caches that tell the model where in its text a run of tokens stands."""
+"""Tokens computed at positions of their own: caches that tell the model where in its text each of them stands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -24,17 +25,13 @@ FAILURES = (
 )  # what a model raises for such a cache
 
 
-class Displaced:
-    """One layer's cache, whose next tokens stand `gap` positions further on than the cache has tokens. Models take the
-    rotary positions from `offset`; masks and places in the cache count what is there."""
+class Placed:
+    """One layer's cache, whose next tokens stand at positions of their own. Models take rotary positions from `offset`;
+    masks and places in the cache count what is there."""
 
-    def __init__(self, cache: Any, gap: int) -> None:
+    def __init__(self, cache: Any, positions: mx.array) -> None:
         self._cache = cache
-        self._gap = gap
-
-    @property
-    def offset(self) -> int:
-        return int(self._cache.offset) + self._gap
+        self.offset = positions  # [tokens]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
         return self._cache.update_and_fetch(keys, values)
@@ -43,9 +40,29 @@ class Displaced:
         return self._cache.make_mask(*given, **named)
 
 
-def displaced(cache: PromptCache, gap: int) -> PromptCache:
-    """The caches of all layers with their next tokens so much further on."""
-    return [Displaced(layer, gap) for layer in cache] if gap else cache
+@contextmanager
+def placed(cache: PromptCache, positions: Sequence[int]) -> Iterator[list[Placed]]:
+    """The caches of all layers, whose next tokens stand at these positions, for a call of the model within the context.
+
+    All rotary embeddings of mlx-lm come to one function of MLX's, which takes an offset for each sequence of a batch.
+    What stands in for it meanwhile takes one for each token of a sequence; nothing else in this process calls it then.
+    """
+    fast = vars(mx.fast)
+    own = mx.fast.rope
+    wanted = mx.array(list(positions), dtype=mx.int32)
+
+    def rope(x: mx.array, dims: int, *, offset: Any, **options: Any) -> mx.array:
+        if offset is not wanted:
+            return own(x, dims, offset=offset, **options)
+        # [1, heads, tokens, size], as a batch of tokens.
+        turned: mx.array = own(x.transpose(2, 1, 0, 3), dims, offset=offset, **options)
+        return turned.transpose(2, 1, 0, 3)
+
+    fast["rope"] = rope
+    try:
+        yield [Placed(layer, wanted) for layer in cache]
+    finally:
+        fast["rope"] = own
 
 
 class _Hiding:
@@ -95,9 +112,10 @@ def require_positions(model: nn.Module, layout: CacheLayout, vocabulary: int) ->
 
 def _last_logits_with_gaps(model: nn.Module, tokens: Sequence[int], selection: Selection) -> mx.array:
     cache, kept = new_prompt_cache(model), selection.of(tokens)
-    for run in selection.runs(0, selection.kept):
-        inputs = mx.array([kept[run.start : run.start + run.count]])
-        logits = model(inputs, cache=displaced(cache, run.gap))
+    half = selection.kept // 2
+    for part in (range(half), range(half, selection.kept)):
+        with placed(cache, [selection.position(index) for index in part]) as layers:
+            logits = model(mx.array([kept[part.start : part.stop]]), cache=layers)
         mx.eval(arrays_of(cache))
     last: mx.array = logits[0, -1]
     return last

@@ -1,7 +1,7 @@
 """Which tokens of a prompt are computed: whole chunks of it, by the importance of their tokens. No arrays of MLX's."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,15 +21,6 @@ class Share:
 
     keep: float
     backbone: float = 0.0  # of what is kept, the part that is spread evenly over the prompt
-
-
-@dataclass(frozen=True)
-class Run:
-    """Kept tokens that follow each other in the prompt."""
-
-    start: int  # index of the first among the kept tokens
-    count: int
-    gap: int  # tokens that are left out before it: its first position in the prompt is `start + gap`
 
 
 class WholePrompt:
@@ -80,16 +71,6 @@ class Selection:
         first = self.spans[0]
         before = len(first) if first.start == 0 else 0
         return min(computed, before) if self.left_out else computed
-
-    def runs(self, start: int, count: int) -> Iterator[Run]:
-        """The kept tokens from index `start` on, `count` of them, as runs."""
-        stop = start + count
-        number = bisect_right(self._starts, start) - 1
-        while start < stop:
-            following = self._starts[number + 1] if number + 1 < len(self._starts) else stop
-            end = min(stop, following)
-            yield Run(start, end - start, self.spans[number].start - self._starts[number])
-            start, number = end, number + 1
 
 
 def choose(importance: NDArray[np.float32], share: Share, known: int = 0) -> Selection:

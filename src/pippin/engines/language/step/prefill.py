@@ -13,7 +13,7 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.specprefill.importance import LOOK_AHEAD, Scoring
 from pippin.engines.language.specprefill.policy import SpecPrefill
-from pippin.engines.language.specprefill.positions import displaced
+from pippin.engines.language.specprefill.positions import placed
 from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
@@ -71,8 +71,6 @@ class Prefill:
             self._model.adapters.choose([each.request.adapter for each in prompts])
         if _is_scored(prompt):
             self._compute_scored(prompt, count)
-        elif isinstance(selection := prompt.request.selection, Selection):
-            self._compute_runs(prompt, selection, count, wait=wait)
         else:
             self._compute(prompts, counts, wait=wait)
         for each, added in zip(prompts, counts, strict=True):
@@ -245,23 +243,6 @@ class Prefill:
         else:
             mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
-    def _compute_runs(self, prompt: Prefilling, selection: Selection, count: int, *, wait: bool) -> None:
-        """As `_compute`, for a prompt with gaps: each run of tokens in a pass of its own, at its positions."""
-        cache = prompt.cache
-        assert cache is not None
-        for run in selection.runs(prompt.computed, count):
-            inputs = mx.array([prompt.tokens[run.start : run.start + run.count]])
-            last = [run.count - 1]
-            with self._model.head.only(last):
-                logits = self._model.head.last(
-                    self._model.module(inputs, cache=displaced(cache, run.gap)), last
-                )
-            mx.async_eval(logits, *arrays_of(cache))  # type: ignore[no-untyped-call]
-        if count == prompt.remaining:
-            prompt.logits = logits
-        if wait:
-            mx.eval(logits, arrays_of(cache))
-
     def _forward(self, prompts: Sequence[Prefilling], counts: Sequence[int], done: int = 0) -> mx.array:
         """Logits [prompts, width, vocabulary] of the next `counts` tokens of each prompt, padded on the right to the
         longest. `done`: tokens that are in the cache and that the scheduler does not know of yet."""
@@ -276,6 +257,12 @@ class Prefill:
             joined: mx.array = self._model.module(mx.array(tokens), cache=layers)
             return joined
         [prompt], [cache] = prompts, caches
+        if isinstance(selection := prompt.request.selection, Selection):
+            start = prompt.computed + done
+            positions = [selection.position(index) for index in range(start, start + width)]
+            with placed(cache, positions) as layers:
+                sparse: mx.array = self._model.module(mx.array(tokens), cache=layers)
+            return sparse
         media = prompt.request.media
         given = {} if media is None else {"inputs": media.inputs(tuple(tokens[0]), prompt.computed + done)}
         logits: mx.array = self._model.module(mx.array(tokens), cache=cache, **given)
