@@ -79,7 +79,13 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     else:
         preparer.try_media(lambda _: False)
     engine = build_engine(
-        model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
+        model,
+        preparer.tokenizer,
+        options,
+        plan,
+        folder=Path(spec.info.path or ""),
+        progress=progress,
+        kernel_threads=threads,
     )
     engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
@@ -118,11 +124,13 @@ def build_engine(
     *,
     folder: Path | None = None,
     progress: LoadProgress = lambda done, total, message: None,
+    kernel_threads: int | None = None,
 ) -> LanguageEngine:
-    """An engine around a loaded model."""
+    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a model that scores
+    prompts."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
-    draft = _open_scoring_draft(model, options, plan, tokenizer, progress)
+    draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
     size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
     shares = share_memory(plan, options, size)
     # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
@@ -300,10 +308,20 @@ def _load_draft(
     plan: DevicePlan,
     tokenizer: Tokenizer,
     progress: LoadProgress,
+    *,
+    kernel_threads: int | None = None,
 ) -> nn.Module:
-    """The model that an option names, which reads the same tokens as the model it works for."""
+    """The model that an option names, which reads the same tokens as the model it works for. With `kernel_threads` the
+    kernels compute single operations of it: whole layers do not show what they attend to."""
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    draft, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
+    draft, _ = load_weights(
+        info,
+        plan,
+        progress,
+        trust_remote_code=options.trust_remote_code,
+        kernel_threads=kernel_threads,
+        whole_layers=False,
+    )
     if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
         raise ServerError("load_failed", message, option)
@@ -311,7 +329,12 @@ def _load_draft(
 
 
 def _open_scoring_draft(
-    model: nn.Module, options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, progress: LoadProgress
+    model: nn.Module,
+    options: ModelOptions,
+    plan: DevicePlan,
+    tokenizer: Tokenizer,
+    progress: LoadProgress,
+    kernel_threads: int | None,
 ) -> tuple[nn.Module, CacheLayout] | None:
     """The model that scores prompts; None without `specprefill`."""
     if not options.specprefill:
@@ -326,7 +349,9 @@ def _open_scoring_draft(
         )
         raise ServerError("load_failed", message, "specprefill_draft_model")
     option = "specprefill_draft_model"
-    draft = _load_draft(Path(name).expanduser(), option, options, plan, tokenizer, progress)
+    draft = _load_draft(
+        Path(name).expanduser(), option, options, plan, tokenizer, progress, kernel_threads=kernel_threads
+    )
     return draft, CacheLayout.learn(draft, probe_prompt(draft, 2))
 
 
