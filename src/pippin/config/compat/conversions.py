@@ -64,7 +64,7 @@ def bits_of(option: str) -> Convert:
             return Converted({option: None}, f"a KV cache of {value} bits is not quantised at all")
         if bits not in KV_BITS:
             raise Refused(
-                "2, 3, 4, 5, 6 or 8: other numbers of bits (TurboQuant's 3.5) cannot be kept in a batch"
+                "2, 3, 4, 5, 6 or 8: other numbers of bits (TurboQuant's 3.5) are not built in"
             )
         return Converted({option: int(bits)})
 
@@ -80,7 +80,7 @@ def kv_scheme(value: Any) -> Converted:
         return Converted({})
     if scheme == "turboquant":
         raise Refused(
-            "uniform: TurboQuant's caches cannot be kept in a batch; set kv_bits to 2, 3, 4, 5, 6 or 8"
+            "uniform: TurboQuant is not built in; set kv_bits to 2, 3, 4, 5, 6 or 8"
         )
     raise Refused("uniform")
 
