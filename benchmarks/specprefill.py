@@ -4,8 +4,8 @@
 
 The draft model is made of the first `--layers` layers of the model itself, which any model has: a real one of the same
 family scores better. The prompt is filler with one sentence that the question at its end asks for, at three depths. In
-turns, each prompt new to the server: the whole prompt, and `--keep` of it. Milliseconds to the first token, the ratio,
-and how many of the answers name what was asked for.
+turns, each prompt new to the server: the whole prompt, and `--keep` of it. Seconds to the first token, of the clock and
+of the CPU, the ratios, and how many of the answers name what was asked for.
 """
 
 import argparse
@@ -64,8 +64,8 @@ def prompt(preparer: Any, tokens: int, depth: float, word: str, turn: int) -> st
     return " ".join(lines) + " What is the secret password of the castle? The secret password is"
 
 
-def ask(engine: Any, preparer: Any, text: str, keep: float | None) -> tuple[float, str]:
-    """Seconds to the first token, and the answer."""
+def ask(engine: Any, preparer: Any, text: str, keep: float | None) -> tuple[float, float, str]:
+    """Seconds to the first token, of the clock and of the CPU, and the answer."""
     asked = AskedSpecPrefill(enabled=keep is not None, keep=keep)
     request = GenerationRequest(
         model="bench",
@@ -76,16 +76,16 @@ def ask(engine: Any, preparer: Any, text: str, keep: float | None) -> tuple[floa
     )
     job = preparer.prepare(f"{time.monotonic_ns()}", Generate(request))
     assert not isinstance(job, tuple)
-    started, first, answer = time.perf_counter(), 0.0, ""
+    started, began, first, worked, answer = time.perf_counter(), time.process_time(), 0.0, 0.0, ""
     engine.submit(job)
     while engine.busy:
         for _, event in engine.step():
             if isinstance(event, PartDelta):
                 answer += event.text
             if not first and not isinstance(event, Progress):
-                first = time.perf_counter() - started
+                first, worked = time.perf_counter() - started, time.process_time() - began
             assert not isinstance(event, Finished) or event.reason in ("stop", "length"), event
-    return first, answer
+    return first, worked, answer
 
 
 def main() -> None:
@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 4096])
     parser.add_argument("--keep", type=float, nargs="+", default=[0.3])
+    parser.add_argument("--depths", type=float, nargs="+", default=list(DEPTHS))
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), threads=None)
     from pippin.engines.language import open_engine, open_preparer
@@ -111,22 +112,26 @@ def main() -> None:
         ask(engine, preparer, prompt(preparer, 300, 0.5, "walnut", 0), 0.3)  # what is slow once
         turn = 0
         for tokens in given.tokens:
-            seconds: dict[float | None, list[float]] = {}
+            clock: dict[float | None, list[float]] = {}
+            cpu: dict[float | None, list[float]] = {}
             right: dict[float | None, int] = {}
-            for depth in DEPTHS:
+            for depth in given.depths:
                 for keep in (None, *given.keep):
                     turn += 1
                     word = WORDS[turn % len(WORDS)]
-                    taken, answer = ask(engine, preparer, prompt(preparer, tokens, depth, word, turn), keep)
-                    seconds.setdefault(keep, []).append(taken)
+                    text = prompt(preparer, tokens, depth, word, turn)
+                    seconds, worked, answer = ask(engine, preparer, text, keep)
+                    clock.setdefault(keep, []).append(seconds)
+                    cpu.setdefault(keep, []).append(worked)
                     right[keep] = right.get(keep, 0) + (word in answer.lower())
-            whole = statistics.median(seconds[None])
-            for keep, taken_each in seconds.items():
-                median = statistics.median(taken_each)
+            for keep in clock:
+                took, worked = statistics.median(clock[keep]), statistics.median(cpu[keep])
                 name = "whole prompt" if keep is None else f"keep {keep:g}"
                 print(
-                    f"{tokens:6} tokens, {name:12}: {median * 1e3:8.0f} ms, {median / whole:.2f} of the whole, "
-                    f"right {right[keep]} of {len(DEPTHS)}"
+                    f"{tokens:6} tokens, {name:12}: {took:6.2f} s, {took / statistics.median(clock[None]):.2f} of the "
+                    f"whole; CPU {worked:6.2f} s, {worked / statistics.median(cpu[None]):.2f}; "
+                    f"right {right[keep]} of {len(given.depths)}",
+                    flush=True,
                 )
 
 

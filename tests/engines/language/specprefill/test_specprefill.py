@@ -6,11 +6,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from benchmarks.specprefill import first_layers
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.events import Finished, Progress
 from pippin.core.requests import AskedSpecPrefill, Sampling
+from pippin.engines.device import decide, find_facts
 from pippin.engines.language.specprefill import policy
 from pippin.engines.language.specprefill.selection import Selection
 from tests.engines.language.bench import PLAN, TIE, Bench, run_all
@@ -70,7 +72,9 @@ class Hiding:
         return ((places[:, None] >= places) & (~self.hidden[:count] | own))[None, None]
 
 
-def judge(bench: Bench, prompt: tuple[int, ...], answer: list[int], selection: Selection) -> None:
+def judge(
+    bench: Bench, prompt: tuple[int, ...], answer: list[int], selection: Selection, tie: float = TIE
+) -> None:
     """Every token is what the model says after the whole text, what was left out of the prompt hidden."""
     kept = {place for span in selection.spans for place in span}
     text = (*prompt, *answer)
@@ -78,7 +82,7 @@ def judge(bench: Bench, prompt: tuple[int, ...], answer: list[int], selection: S
     logits = bench.model(mx.array([text]), cache=[Hiding(hidden) for _ in bench.model.layers])[0]
     for place, token in enumerate(answer):
         before = logits[len(prompt) + place - 1]
-        assert (before.max() - before[token]).item() < TIE, f"token {place}"
+        assert (before.max() - before[token]).item() < tie, f"token {place}"
 
 
 @pytest.mark.parametrize(
@@ -271,3 +275,27 @@ def test_importance_is_what_the_draft_attends_to(folders: dict[str, Path]) -> No
     assert found.shape == (len(LONG),)
     assert np.isfinite(found).all()
     assert 0 < found.max() <= 1
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.timeout(600)
+def test_a_real_model_with_a_draft_of_its_first_layers(
+    demo_model: Path, tmp_path: Path, selections: list[Selection]
+) -> None:
+    draft = first_layers(demo_model, 6, tmp_path / "draft")
+    given = ModelOptions(
+        specprefill=True, specprefill_draft_model=str(draft), specprefill_threshold=100, prefix_cache=False
+    )
+    bench = Bench(demo_model, given, decide(find_facts(), given))
+    filler = "The road went on over the hills, and the sheep looked up as the cart passed. "
+    prompt = tuple(bench.tokenizer.encode(filler * 10 + "The capital of France is"))
+    plain, _ = run_all(bench, {"a": (prompt, 3)}, specprefill=OFF)
+    bench.judge(prompt, plain["a", 0], tie=5e-3)
+    whole, _ = run_all(bench, {"a": (prompt, 3)}, specprefill=AskedSpecPrefill(enabled=True, keep=1.0))
+    assert whole == plain
+    assert not selections
+    sparse, _ = run_all(bench, {"a": (prompt, 3)})
+    assert 0.2 * len(prompt) < selections[0].kept < 0.45 * len(prompt)
+    judge(bench, prompt, sparse["a", 0], selections[0], tie=5e-3)
+    assert bench.tokenizer.decode(sparse["a", 0]).startswith(" Paris")
