@@ -31,6 +31,7 @@ from pippin.api.http.body import (
     LARGE,
     EventStream,
     LargeWork,
+    NobodyWaits,
     Presence,
     each_after,
     following,
@@ -237,6 +238,24 @@ class Handler:
             timeout=prepared.decoded.requests[0].timeout,
             presence=presence,
             starter=prepared.starter,
+        )
+
+    async def open_generation(self, request: Request, wanted: GenerationRequest, operation: str) -> Answer:
+        """Begin to run one request that no body stands for. It is counted against its caller's limits, and runs until
+        it is closed, whether the client stays or not. Whoever opens an answer closes it. Raises `ServerError`."""
+        exchange = exchange_of(request.scope)
+        self._limits.admit(exchange)
+        equipped = await self._equipped(wanted, request)
+        task = Generate(await self._resolved(equipped.request, request))
+        return self.answers.open(
+            exchange,
+            [task],
+            await self._run_info(wanted.model, exchange, Generate.model_kind),
+            operation,
+            stream=False,
+            timeout=None,
+            presence=NobodyWaits(),
+            starter=self._tools.starter(self._service, [equipped]),
         )
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
