@@ -33,6 +33,7 @@ PATHS = frozenset(
         "model_dirs",
         "model_paths",
         "response_store",
+        "specprefill_draft_model",
         "warm_prompts",
     }
 )

@@ -9,7 +9,6 @@ BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
 BY_BYTES = "the prefix cache is always sized in bytes"
 NO_MTP = "multi-token prediction heads are not built in"
-NO_SPECPREFILL = "sparse prefill changes answers: every prompt token is computed"
 NO_DRAFTER = "its assistant drafters are not built in; see `draft_model_path` and `prompt_lookup`"
 MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
 TRIE = "all requests share one prefix cache"
@@ -72,11 +71,11 @@ FLAGS = (
     unsupported("--mtp-num-draft-tokens", "1", NO_MTP),
     unsupported("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
-    unsupported("--specprefill", "off", NO_SPECPREFILL, "switch"),
-    unsupported("--specprefill-threshold", "8192", NO_SPECPREFILL),
-    unsupported("--specprefill-keep-pct", "0.3", NO_SPECPREFILL),
-    unsupported("--specprefill-backbone-pct", "0.0", NO_SPECPREFILL),
-    unsupported("--specprefill-draft-model", "-", NO_SPECPREFILL),
+    same("--specprefill", "specprefill", "off", takes="switch"),
+    same("--specprefill-threshold", "specprefill_threshold", "8192"),
+    same("--specprefill-keep-pct", "specprefill_keep_pct", "0.3"),
+    same("--specprefill-backbone-pct", "specprefill_backbone_pct", "0.0"),
+    same("--specprefill-draft-model", "specprefill_draft_model", "-"),
     needless("--prefix-trie-cache", "off", TRIE, "switch"),
     needless("--prefix-trie-cache-size", "32", TRIE),
     needless("--prefix-trie-cache-memory-mb", "-", TRIE),
@@ -171,11 +170,11 @@ KEYS = (
     same("models[].stream_interval", "stream_interval", "-"),
     needless("models[].gpu_memory_utilization", "-", "memory is shared out by the pool"),
     needless("models[].estimated_memory_gb", "-", "the footprint is computed from the files and measured"),
-    unsupported("models[].specprefill", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_threshold", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_keep_pct", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_backbone_pct", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_draft_model", "-", NO_SPECPREFILL),
+    same("models[].specprefill", "specprefill", "-"),
+    same("models[].specprefill_threshold", "specprefill_threshold", "-"),
+    same("models[].specprefill_keep_pct", "specprefill_keep_pct", "-"),
+    same("models[].specprefill_backbone_pct", "specprefill_backbone_pct", "-"),
+    same("models[].specprefill_draft_model", "specprefill_draft_model", "-"),
     needless("models[].prefix_trie_cache", "-", TRIE),
     needless("models[].prefix_trie_cache_size", "-", TRIE),
     needless("models[].prefix_trie_cache_memory_mb", "-", TRIE),

@@ -20,8 +20,14 @@ from tests.engines.language.vision.any_family import FAMILIES, write
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.language.vision.vision_bench import VisionBench
 
-BATCHED = {"glm4v", "glm_ocr", "indic_ocr", "llava_onevision", "qwen3_5_moe", "qwen3_vl_moe"}
-ALIKE = {"granite_vision"}  # its tiny random model says the same of both pictures, as mlx-vlm's does
+BATCHED = {
+    *("glm4v", "glm4v_moe", "glm_ocr", "indic_ocr", "lfm2_vl", "llama4", "llava_onevision", "mage_vl"),
+    *("qwen3_5_moe", "qwen3_vl_moe"),
+}
+ALIKE = {
+    "granite_vision",
+    "granite4_vision",
+}  # tiny random models that say the same of both pictures in mlx-vlm, too
 QUICK = ("paligemma",)
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 

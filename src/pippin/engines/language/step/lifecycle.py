@@ -126,8 +126,8 @@ class Lifecycle:
         request = prompt.request
         if request.prefilled is None:
             begun = request.job.created if request.admitted is None else request.admitted
-            total, passed = len(request.job.prompt), time.monotonic() - begun
-            self._tell(request, [Progress(prompt.computed, total, request.cached_tokens, passed)])
+            done, total = request.selection.position(prompt.computed), len(request.job.prompt)
+            self._tell(request, [Progress(done, total, request.cached_tokens, time.monotonic() - begun)])
 
     def start(self, prompt: Prefilling) -> None:
         """The prompt is computed: its sequences join the batch."""
@@ -332,7 +332,7 @@ class Lifecycle:
         if self._prefixes is None:
             return
         sequence, slot = running.sequence, running.slot
-        length = min(slot.length, len(sequence.tokens))
+        length = sequence.request.selection.exact(min(slot.length, len(sequence.tokens)))
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job
