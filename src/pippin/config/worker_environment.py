@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pippin
+from pippin.core.models import RankSpec
 
 # A worker runs model code and needs no secret of the operator's: what is not listed here does not reach it.
 PASSED: Final = frozenset(
@@ -57,6 +58,25 @@ def worker_environment() -> dict[str, str]:
     environment["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would advise to install PyTorch
     environment.setdefault("GLIBC_TUNABLES", HUGE_PAGES)
     return environment
+
+
+def rank_environment(rank: RankSpec | None) -> dict[str, str]:
+    """What a rank's process gets besides: by these, MLX's `ring` and `nccl` find the others (mlx.launch sets the same).
+
+    `jaccl` needs a list of the machine's devices too (`MLX_IBV_DEVICES`), which the operator sets.
+    """
+    if rank is None:
+        return {}
+    host = rank.control.rpartition(":")[0]
+    found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
+    match rank.backend:
+        case "ring":
+            found["MLX_HOSTFILE"] = rank.hosts_file
+        case "nccl":
+            found |= {"NCCL_HOST_IP": host, "NCCL_PORT": rank.coordinator.rpartition(":")[2]}
+        case "jaccl":
+            found["MLX_JACCL_COORDINATOR"] = rank.coordinator
+    return found
 
 
 def _passes(name: str, value: str) -> bool:

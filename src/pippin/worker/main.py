@@ -21,7 +21,7 @@ import psutil
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
+from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
@@ -29,6 +29,7 @@ from pippin.engines.cpu.blas import accelerate_blas
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.logs import configure_logging
 from pippin.worker.loop import LinkLost, Preparation, StepLoop, WorkerLink, read_orders
+from pippin.worker.ranks import NotMet, meet
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ KILLED_FIRST: Final = 500  # of 1000
 SWITCH: Final = 0.001
 """Seconds that the step loop waits for a thread that reads a long text in Python, each time that it needs the
 interpreter: five times less than Python's own, for several times in each step."""
+AFTER_A_LOSS: Final = 0.5  # seconds
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
@@ -78,6 +80,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         if admission is None:
             return 0
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
+        if spec.rank is not None:
+            return run_rank(spec, kind, preparer, loop, link, started)
         engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
@@ -94,6 +98,37 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         _report_failure(link, failure)
         return LOAD_FAILED
     return serve(loop, engine, link)
+
+
+def run_rank(
+    spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink, started: float
+) -> int:
+    """As `run`, for a rank of a group, from its weights on: rank 0 serves, and the others follow it."""
+    assert spec.rank is not None
+    if not hasattr(kind, "open_rank"):
+        message = f"{spec.info.id!r} is no language model: it runs in one process. Start it without ranks."
+        raise ServerError("load_failed", message, "ranks")
+    try:
+        group = meet(spec.rank, rank_lost)
+    except NotMet as error:
+        raise ServerError("load_failed", str(error), "ranks") from error
+    found = kind.open_rank(spec, preparer, _progress(link), group)
+    link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
+    if spec.rank.rank == 0:
+        return serve(loop, found, link)
+    try:
+        found.run()
+    except Exception:
+        log.exception("This rank failed in a step; it ends.")
+        return STEP_FAILED
+    return 0
+
+
+def rank_lost(sentence: str) -> None:
+    """End this rank, whatever its threads wait for; not at once, so that who watches all sees who went first."""
+    log.error("%s This rank ends.", sentence)
+    time.sleep(AFTER_A_LOSS)
+    end_now(GROUP_LOST)
 
 
 def import_kind(spec: WorkerSpec) -> ModuleType:

@@ -6,6 +6,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
+from pippin.core.models import RankBackend, Split
 from pippin.core.requests import OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -239,6 +240,27 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
+
+    # Ranks
+    ranks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Processes that hold a part of the model each and compute it together, for a model that is "
+            "too large for one (docs/scaling.md).",
+        ),
+    ] = 1
+    split: Annotated[
+        Split,
+        Meta(
+            description="What a rank holds: `tensor` is a part of every layer, `pipeline` some of the layers, whole."
+        ),
+    ] = "tensor"
+    rank_backend: Annotated[
+        RankBackend,
+        Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
+    ] = "ring"
     load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
         1800.0
     )

@@ -18,7 +18,7 @@ import msgspec
 import psutil
 
 from pippin.config.accelerator import accelerator
-from pippin.config.worker_environment import worker_environment
+from pippin.config.worker_environment import rank_environment, worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
 from pippin.core.link import (
@@ -125,6 +125,7 @@ class WorkerProcess:
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
         loop = asyncio.get_running_loop()
         self.info = spec.info
+        self._title = spec.title
         self.footprint = 0
         self.progress: tuple[int, int, str] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
@@ -160,7 +161,7 @@ class WorkerProcess:
                 stdout=PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                env=worker_environment(),
+                env=worker_environment() | rank_environment(spec.rank),
                 start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
             )
         except BaseException:
@@ -365,7 +366,7 @@ class WorkerProcess:
         death = died(
             status, self._memory_at_start, fault=self._fault, doing=self._doing(), excess=self._excess
         )
-        report = death_report(self.info.id, death, self._memory_at_start, self._need)
+        report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:

@@ -35,11 +35,13 @@ def load_weights(
     trust_remote_code: bool,
     text_only: bool = False,
     kernel_threads: int | None = None,
+    split: Callable[[nn.Module], None] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
     With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
-    kernels for CPUs compute the model if they know it, with so many threads.
+    kernels for CPUs compute the model if they know it, with so many threads. `split` takes away what is another rank's,
+    before anything of it is read.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
@@ -77,6 +79,8 @@ def load_weights(
     if plan.rounds_activations and not on_kernels:
         log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
     _cast_weights(model, plan)
+    if split is not None:
+        split(model)
     _evaluate(model, plan, progress, info)
     return model, config
 
