@@ -62,6 +62,10 @@ class _End:
     def hear(self) -> bytes:
         return self._heard.get()
 
+    def close(self) -> None:
+        with suppress(OSError):  # the other end may have gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _read(self) -> None:
         buffer = FrameBuffer()
         with suppress(OSError, FrameError):
@@ -70,6 +74,7 @@ class _End:
                 for payload in buffer.feed(data):
                     if payload:  # an empty one is a sign of life
                         self._heard.put(payload)
+        self._socket.close()
         self._lost(f"{self._name} is gone.")
 
     def _beat(self) -> None:
@@ -101,6 +106,10 @@ class GroupLink:
 
     def hear(self) -> list[bytes]:
         return [end.hear() for end in self._ends]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
 
 
 def meet(spec: RankSpec, lost: Lost) -> GroupLink:
@@ -161,12 +170,21 @@ def _connect(address: tuple[str, int], spec: RankSpec, deadline: float) -> socke
             if time.monotonic() > deadline:
                 raise NotMet(f"Rank 0 cannot be reached at {spec.control}: {error.strerror}.") from error
             time.sleep(0.05)
+    try:
+        _prove(connection, spec)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prove(connection: socket.socket, spec: RankSpec) -> None:
+    """Show rank 0 that this rank knows the secret, and have it show the same. Raises `NotMet`, or `OSError`."""
     rank, ours = bytes([spec.rank]), secrets.token_bytes(NONCE)
     theirs = _receive(connection, NONCE)
     connection.sendall(rank + ours + _proof(spec, b"joins", rank, theirs, ours))
     if not hmac.compare_digest(_receive(connection, DIGEST), _proof(spec, b"leads", rank, ours, theirs)):
         raise NotMet(f"Whoever listens at {spec.control} does not know the secret of this group.")
-    return connection
 
 
 def _proof(spec: RankSpec, *parts: bytes) -> bytes:

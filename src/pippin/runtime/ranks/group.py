@@ -64,7 +64,7 @@ class RankGroup:
         files = ExitStack()
         ranks: list[Worker] = []
         try:
-            for rank in _ranks(convert(spec.options, ModelOptions), count, files):
+            for rank in places(convert(spec.options, ModelOptions), count, files):
                 threads = None if spec.threads is None else max(1, spec.threads // count)
                 own = msgspec.structs.replace(
                     spec, rank=rank, threads=threads, expected_bytes=spec.expected_bytes // count
@@ -183,7 +183,7 @@ class RankGroup:
             self.died.set_result(report)
 
 
-def _ranks(options: ModelOptions, count: int, files: ExitStack) -> list[RankSpec]:
+def places(options: ModelOptions, count: int, files: ExitStack) -> list[RankSpec]:
     """The places of `count` ranks on this machine; `files` removes what they read at their start."""
     folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="pippin-ranks-")))
     ports = free_ports(count + 2)

@@ -14,6 +14,7 @@ from pippin import __version__
 from pippin.core.decoding import message_decoder
 from pippin.core.requests import GenerationRequest
 from pippin.engines.device import MemoryShares
+from pippin.engines.language.ranks.kinds import Kind
 
 VERSION: Final = 1
 """Of these messages; raised whenever one changes."""
@@ -42,12 +43,15 @@ class Ready(Struct, frozen=True, tag=True):
 
     software: str
     shares: MemoryShares  # that it could give
+    keeps_prefixes: bool
+    kinds: list[Kind]  # of its caches, one for each of the model's layers
 
 
 class Agreed(Struct, frozen=True, tag=True):
     """What all ranks go by."""
 
     shares: MemoryShares
+    kinds: list[Kind]
 
 
 class Take(Struct, frozen=True, tag=True):

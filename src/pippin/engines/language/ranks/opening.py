@@ -1,8 +1,8 @@
 """From a model folder to a rank that is ready: its part of the weights, and what it agrees on with the others."""
 
 import logging
-from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,10 +14,12 @@ from pippin.core.errors import ServerError
 from pippin.core.models import RankSpec, WorkerSpec
 from pippin.engines.base import LoadProgress
 from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.loading import build_engine
-from pippin.engines.language.model.weights import load_weights, weight_bytes
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.ranks.follower import Follower
+from pippin.engines.language.ranks.kinds import read, written
 from pippin.engines.language.ranks.leader import LeadingEngine
 from pippin.engines.language.ranks.messages import Agreed, RankLink, Ready, encode, software
 from pippin.engines.language.ranks.split import split_layers, split_within_layers
@@ -30,6 +32,8 @@ REFUSED = (
     "adapter_path adapters adapter_dir draft_model_path prompt_lookup cache_dir warm_prompts trust_remote_code"
 ).split()
 """Options that ranks do not have."""
+RECKONED: Final = 4096
+"""Tokens of a sequence by which the parts of ranks are compared."""
 
 
 def open_rank(
@@ -48,9 +52,10 @@ def open_rank(
         spec.info, plan, progress, trust_remote_code=False, text_only=True, split=partial(split, group=group)
     )
     preparer.try_media(lambda _: False)
-    shares = agree(link, rank, own_shares(model, options, plan))
-    build = partial(_build, model, preparer, options, plan, shares)
-    return LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
+    build = partial(_build, model, preparer, options, plan)
+    found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
+    agree(link, rank, found.engine, share_memory(plan, options, found.engine.counters.weight_bytes))
+    return found
 
 
 def _build(
@@ -58,12 +63,9 @@ def _build(
     preparer: LanguagePreparer,
     options: ModelOptions,
     plan: DevicePlan,
-    shares: MemoryShares,
     steering: Steering,
 ) -> LanguageEngine:
-    engine = build_engine(model, preparer.tokenizer, options, plan, steering=steering)
-    engine.resize(shares)
-    return engine
+    return build_engine(model, preparer.tokenizer, options, plan, steering=steering)
 
 
 def refuse_options(options: ModelOptions) -> None:
@@ -93,32 +95,47 @@ def join_group(rank: RankSpec) -> mx.distributed.Group:
     return group
 
 
-def own_shares(model: nn.Module, options: ModelOptions, plan: DevicePlan) -> MemoryShares:
-    return share_memory(plan, options, weight_bytes(model))
+def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: MemoryShares) -> None:
+    """Have all ranks reckon alike, in bytes of the whole model's caches, with what the poorest rank can hold of them.
 
-
-def agree(link: RankLink, rank: RankSpec, own: MemoryShares) -> MemoryShares:
-    """What each rank gives to sequences and to the prefix cache: as much as the poorest can.
-
-    Raises `ServerError("load_failed")` where ranks differ in their software.
+    Raises `ServerError("load_failed")` where ranks differ in what they cannot differ in.
     """
+    layout = engine.batch.groups.layout
+    ready = Ready(software(), own, engine.prefixes is not None, [written(kind) for kind in layout.kinds])
     if rank.rank:
-        link.tell(encode(Ready(software(), own)))
-        [answer] = link.hear()
-        return from_message(answer, Agreed).shares
-    others = [from_message(payload, Ready) for payload in link.hear()]
-    for number, other in enumerate(others, start=1):
-        if other.software != software():
+        link.tell(encode(ready))
+        agreed = from_message(link.hear()[0], Agreed)
+    else:
+        agreed = reconciled([ready, *(from_message(payload, Ready) for payload in link.hear())])
+        link.tell(encode(agreed))
+    kinds = [read(kind) for kind in agreed.kinds]
+    layout.reckon_as(kinds)
+    if engine.prefixes is not None:
+        engine.prefixes.reckon_as(kinds)
+    engine.resize(agreed.shares)
+
+
+def reconciled(ranks: list[Ready]) -> Agreed:
+    """What all ranks go by. Raises `ServerError("load_failed")`."""
+    first = ranks[0]
+    for number, other in enumerate(ranks):
+        if other.software != first.software:
             message = (
-                f"Rank {number} runs {other.software}, and rank 0 {software()}: install the same on both."
+                f"Rank {number} runs {other.software}, and rank 0 {first.software}: install the same on both."
             )
             raise ServerError("load_failed", message, "ranks")
-    shares = poorest([own, *(other.shares for other in others)])
-    link.tell(encode(Agreed(shares)))
-    return shares
+        if other.keeps_prefixes != first.keeps_prefixes or len(other.kinds) != len(first.kinds):
+            message = f"Rank {number} has less memory than it needs beside its weights: make room there."
+            raise ServerError("load_failed", message, "ranks")
+    own = [[read(kind) for kind in rank.kinds] for rank in ranks]
+    # Of a layer that a rank does not have it keeps a placeholder, which is the smaller one.
+    whole = [max(layer, key=_bytes) for layer in zip(*own, strict=True)]
+    total = sum(map(_bytes, whole))
+    parts = [sum(map(_bytes, kinds)) for kinds in own]
+    sequences = min(rank.shares.sequences * total // part for rank, part in zip(ranks, parts, strict=True))
+    prefixes = min(rank.shares.prefixes * total // part for rank, part in zip(ranks, parts, strict=True))
+    return Agreed(MemoryShares(sequences=sequences, prefixes=prefixes), [written(kind) for kind in whole])
 
 
-def poorest(shares: Sequence[MemoryShares]) -> MemoryShares:
-    return MemoryShares(
-        sequences=min(each.sequences for each in shares), prefixes=min(each.prefixes for each in shares)
-    )
+def _bytes(kind: CacheKind) -> int:
+    return kind.slot_bytes(RECKONED, 0)
