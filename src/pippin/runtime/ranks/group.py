@@ -6,14 +6,13 @@ the next request, as it does with a worker that died.
 
 import asyncio
 import json
-import logging
 import secrets
 import socket
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -23,21 +22,26 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, RankSpec, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.worker import Launcher, Worker
-
-log = logging.getLogger(__name__)
+from pippin.runtime.workers.worker import Worker
 
 LOOPBACK: Final = "127.0.0.1"
-FIRST_WORD: Final = (
-    0.3  # seconds in which the rank whose end came first is told from those that end because of it
-)
+
+
+class Rank(Worker, Protocol):
+    """A worker that can be ended at once."""
+
+    def kill(self) -> None: ...
+
+
+class LaunchRank(Protocol):
+    async def __call__(self, spec: WorkerSpec) -> Rank: ...
 
 
 @dataclass(frozen=True)
 class RankLauncher:
     """Starts one worker, or a group of ranks where the model's options ask for one."""
 
-    launch: Launcher
+    launch: LaunchRank
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
         count = spec.options.get("ranks", 1)
@@ -47,7 +51,7 @@ class RankLauncher:
 class RankGroup:
     """Several ranks of one model, as one `Worker`."""
 
-    def __init__(self, info: ModelInfo, ranks: list[Worker], files: ExitStack) -> None:
+    def __init__(self, info: ModelInfo, ranks: list[Rank], files: ExitStack) -> None:
         loop = asyncio.get_running_loop()
         self._info = info
         self._ranks = ranks
@@ -59,10 +63,10 @@ class RankGroup:
         self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._watch())]
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, count: int, launch: Launcher) -> "RankGroup":
+    async def start(cls, spec: WorkerSpec, count: int, launch: LaunchRank) -> "RankGroup":
         """Start `count` ranks on this machine, which share the memory and threads of `spec`."""
         files = ExitStack()
-        ranks: list[Worker] = []
+        ranks: list[Rank] = []
         try:
             for rank in places(convert(spec.options, ModelOptions), count, files):
                 threads = None if spec.threads is None else max(1, spec.threads // count)
@@ -77,7 +81,7 @@ class RankGroup:
         return cls(spec.info, ranks, files)
 
     @property
-    def _leader(self) -> Worker:
+    def _leader(self) -> Rank:
         return self._ranks[0]
 
     @property
@@ -168,18 +172,29 @@ class RankGroup:
                 stage.exception()  # read once here: nobody may be waiting
 
     async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
-        """End all ranks; within `deadline` seconds requests may finish, where none is lost already."""
-        if deadline is None:
-            self._fail_load(ServerError.of(report))
-            self.fail_all(report)
+        """End all ranks; within `deadline` seconds requests may finish, where none is lost already.
+
+        Where one is lost the others are killed, for rank 0 may wait for it without end, and the next group need not
+        wait for that.
+        """
         for task in self._tasks:
             task.cancel()
+        if deadline is None:
+            self._over(report)
+            for each in self._ranks:
+                each.kill()
         try:
             await self._leader.stop(deadline or 0.0)
             await asyncio.gather(*(each.stop(0.0) for each in self._ranks[1:]))
         finally:
             self._files.close()
+            self._over(report)
+
+    def _over(self, report: ErrorReport) -> None:
+        """Tell everyone, once."""
+        if not self.died.done():
             self._fail_load(ServerError.of(report))
+            self.fail_all(report)
             self.died.set_result(report)
 
 

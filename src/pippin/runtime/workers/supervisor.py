@@ -259,6 +259,11 @@ class WorkerProcess:
             self._signal(number)
         await asyncio.shield(self.died)
 
+    def kill(self) -> None:
+        """End the worker at once, whatever it does."""
+        self._stopping = True
+        self._signal(signal.SIGKILL)
+
     def _send(self, order: Order) -> None:
         if self._link is not None:
             self._link.send(order)
