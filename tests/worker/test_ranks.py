@@ -54,7 +54,7 @@ def until(true: Callable[[], object]) -> None:
 
 
 def test_every_rank_hears_rank_0_and_rank_0_hears_each() -> None:
-    [port] = free_ports(1)
+    [port] = free_ports("127.0.0.1", 1)
     with Meeting(*(spec(rank, 3, port) for rank in range(3))) as met:
         met.links[0].tell(b"step")
         assert [met.links[rank].hear() for rank in (1, 2)] == [[b"step"], [b"step"]]
@@ -65,14 +65,14 @@ def test_every_rank_hears_rank_0_and_rank_0_hears_each() -> None:
 
 def test_a_rank_with_another_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "MEET_WITHIN", 1.0)
-    [port] = free_ports(1)
+    [port] = free_ports("127.0.0.1", 1)
     met = Meeting(spec(0, 2, port), spec(1, 2, port, secret="of somebody else"))
     assert "Rank 1 did not connect" in str(met.errors[0])
     assert "Rank 1 cannot use" in str(met.errors[1])
 
 
 def test_a_stranger_does_not_keep_the_ranks_apart() -> None:
-    [port] = free_ports(1)
+    [port] = free_ports("127.0.0.1", 1)
 
     def knock() -> None:
         for _ in range(100):
@@ -92,7 +92,7 @@ def test_a_stranger_does_not_keep_the_ranks_apart() -> None:
 
 
 def test_a_rank_that_ends_is_missed_at_once() -> None:
-    [port] = free_ports(1)
+    [port] = free_ports("127.0.0.1", 1)
     with Meeting(spec(0, 2, port), spec(1, 2, port)) as met:
         met.links[1].close()
         until(lambda: (0, "Rank 1 is gone.") in met.losses)
@@ -101,7 +101,7 @@ def test_a_rank_that_ends_is_missed_at_once() -> None:
 def test_a_rank_that_says_nothing_is_missed_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "SILENT", 0.3)
     monkeypatch.setattr(ranks, "BEAT", 0.05)
-    [port] = free_ports(1)
+    [port] = free_ports("127.0.0.1", 1)
     found: list[str] = []
     # A rank 1 that proves itself and then stops, as a process that is suspended does.
     silent = threading.Thread(
@@ -121,7 +121,7 @@ def test_a_rank_that_says_nothing_is_missed_within_seconds(monkeypatch: pytest.M
 def test_a_quiet_rank_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "SILENT", 1.0)
     monkeypatch.setattr(ranks, "BEAT", 0.05)
-    [port] = free_ports(1)
+    [port] = free_ports("127.0.0.1", 1)
     with Meeting(spec(0, 2, port), spec(1, 2, port)) as met:
         time.sleep(1.5)
         assert met.losses == []

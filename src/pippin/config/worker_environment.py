@@ -1,7 +1,11 @@
 """The environment that worker processes are started with."""
 
+import json
 import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -60,23 +64,20 @@ def worker_environment() -> dict[str, str]:
     return environment
 
 
-def rank_environment(rank: RankSpec | None) -> dict[str, str]:
-    """What a rank's process gets besides: by these, MLX's `ring` and `nccl` find the others (mlx.launch sets the same).
+@contextmanager
+def rank_environment(rank: RankSpec) -> Iterator[None]:
+    """Have MLX find the other ranks, in this process: within this, `mx.distributed.init` reads what it needs.
 
     `jaccl` needs a list of the machine's devices too (`MLX_IBV_DEVICES`), which the operator sets.
     """
-    if rank is None:
-        return {}
-    host = rank.control.rpartition(":")[0]
+    host, _, port = rank.coordinator.rpartition(":")
     found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
-    match rank.backend:
-        case "ring":
-            found["MLX_HOSTFILE"] = rank.hosts_file
-        case "nccl":
-            found |= {"NCCL_HOST_IP": host, "NCCL_PORT": rank.coordinator.rpartition(":")[2]}
-        case "jaccl":
-            found["MLX_JACCL_COORDINATOR"] = rank.coordinator
-    return found
+    found |= {"MLX_JACCL_COORDINATOR": rank.coordinator, "NCCL_HOST_IP": host, "NCCL_PORT": port}
+    with tempfile.TemporaryDirectory(prefix="pippin-rank-") as folder:
+        hosts = Path(folder) / "hosts.json"
+        hosts.write_text(json.dumps([[each] for each in rank.hosts]))
+        os.environ.update(found, MLX_HOSTFILE=str(hosts))
+        yield
 
 
 def _passes(name: str, value: str) -> bool:

@@ -56,7 +56,8 @@ class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: RankBackend = "ring"  # of `mx.distributed`
     control: str = ""  # HOST:PORT at which rank 0 listens to the others
     coordinator: str = ""  # HOST:PORT at which the backends `jaccl` and `nccl` meet
-    hosts_file: str = ""  # with the addresses of all ranks, as the backend `ring` reads them
+    hosts: tuple[str, ...] = ()  # HOST:PORT of each rank, at which the backend `ring` listens
+    command: str | None = None  # that starts the rank on another machine; None starts it here
     secret: str = ""  # by which the ranks of a group know each other
 
 

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
+from pippin.config.worker_environment import rank_environment
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
@@ -26,6 +27,7 @@ from pippin.core.models import WorkerSpec
 from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
+from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.logs import configure_logging
 from pippin.worker.loop import LinkLost, Preparation, StepLoop, WorkerLink, read_orders
@@ -44,17 +46,22 @@ PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
 def main() -> None:
-    """Run a worker: `python -m pippin.worker FD PARENT_PID`."""
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    end_with_parent(parent)
+    """Run a worker: `python -m pippin.worker FD PARENT_PID`, or `- PATH` for the input and output of a program that
+    brings a rank here from another machine, where the model's folder is PATH."""
+    if sys.argv[1] == "-":
+        connection, path = over_pipes(), sys.argv[2]
+    else:
+        end_with_parent(int(sys.argv[2]))
+        connection, path = socket.socket(fileno=int(sys.argv[1])), None
     offer_to_the_killer()
-    connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     link = WorkerLink(connection)
     try:
         spec = link.receive_spec()
     except LinkLost:
         return
+    if path is not None:
+        spec = msgspec.structs.replace(spec, info=msgspec.structs.replace(spec.info, path=path))
     configure_logging(spec)
     faulthandler.enable()  # a crash in a library says where it was
     forbid_foreign_code(spec)
@@ -112,7 +119,8 @@ def run_rank(
         group = meet(spec.rank, rank_lost)
     except NotMet as error:
         raise ServerError("load_failed", str(error), "ranks") from error
-    found = kind.open_rank(spec, preparer, _progress(link), group)
+    with rank_environment(spec.rank):
+        found = kind.open_rank(spec, preparer, _progress(link), group)
     link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
     if spec.rank.rank == 0:
         return serve(loop, found, link)

@@ -2,7 +2,9 @@
 
 import os
 import re
+import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import httpx
 import psutil
 import pytest
 
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.runtime.ranks.group import places
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 
@@ -27,7 +32,7 @@ def said(client: httpx.Client, **more: object) -> str:
 
 
 def ranks_of(home: Path) -> list[psutil.Process]:
-    """The processes of the server's ranks, rank 0 first."""
+    """The processes of the server's ranks; rank 0 is started first."""
     log = (home / "server.log").read_text()
     assert log
     mine = [
@@ -36,7 +41,7 @@ def ranks_of(home: Path) -> list[psutil.Process]:
         if "pippin.worker" in (each.info["cmdline"] or [])
         and (each.info["environ"] or {}).get("HOME") == str(home)
     ]
-    return sorted(mine, key=lambda each: int(each.environ()["MLX_RANK"]))
+    return sorted(mine, key=lambda each: each.create_time())
 
 
 @pytest.mark.long
@@ -77,3 +82,75 @@ def test_what_ranks_do_not_have_is_refused_by_name(tmp_path: Path) -> None:
         reply = httpx.post(f"{address}/v1/completions", json=ASKED, timeout=120)
     assert reply.status_code == 424
     assert "3 ranks cannot share evenly" in reply.json()["error"]["message"]
+
+
+FAKE_SSH = """#!/bin/sh
+# Does as ssh does: the words after the machine's name become one line for a shell there.
+echo "$1" >> {folder}/reached
+shift
+exec sh -c "$*"
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_rank_on_another_machine_is_started_by_a_command(tmp_path: Path) -> None:
+    folder = served(tmp_path)
+    ssh = tmp_path / "ssh"
+    ssh.write_text(FAKE_SSH.format(folder=tmp_path))
+    words = ["tiny", "--model-dir", str(folder.parent)]
+    with running_server(tmp_path, *words) as address, httpx.Client(base_url=address, timeout=120) as client:
+        expected = said(client)
+    # On Linux all of 127.0.0.0/8 is this machine, and 127.0.0.2 is not one of the names that Pippin knows as such.
+    far = ["--machines", "127.0.0.1,127.0.0.2", "--split", "pipeline"]
+    command = f"sh {ssh} {{machine}} {sys.executable} -m pippin rank {{model}} {{path}}"
+    with (
+        running_server(tmp_path, *words, *far, "--rank-command", command) as address,
+        httpx.Client(base_url=address, timeout=120) as client,
+    ):
+        assert said(client) == expected
+        assert (tmp_path / "reached").read_text() == "127.0.0.2\n"
+        [rank] = [each for each in ranks_of(tmp_path) if each.cmdline()[3] == "-"]
+        rank.kill()
+        rank.wait(10)
+        assert said(client) == expected  # by a new group
+    assert ranks_of(tmp_path) == []
+
+
+def spec(**options: object) -> WorkerSpec:
+    return WorkerSpec(info=ModelInfo(id="org/it's; rm -rf", kind="language", path="/a b"), options=options)
+
+
+def test_ranks_on_one_machine_have_ports_of_their_own_and_one_secret() -> None:
+    found = places(spec(ranks=3))
+    assert [rank.rank for rank in found] == [0, 1, 2]
+    assert len({*found[0].hosts, found[0].control, found[0].coordinator}) == 5
+    assert len({rank.secret for rank in found}) == 1
+    assert all(rank.command is None for rank in found)
+
+
+def test_a_command_is_quoted_for_both_shells() -> None:
+    [_, far] = places(spec(machines=["127.0.0.1", "127.0.0.2"]))
+    assert far.command is not None
+    words = shlex.split(far.command)
+    assert words[:4] == ["ssh", "-T", "-o", "BatchMode=yes"]
+    assert words[4:7] == ["127.0.0.2", "pippin", "rank"]
+    assert shlex.split(" ".join(words[5:])) == ["pippin", "rank", "org/it's; rm -rf", "/a b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "words"),
+    [
+        ({"machines": ["127.0.0.1", "127.0.0.2"], "ranks": 3}, "ranks", "leave out --ranks"),
+        ({"machines": ["192.0.2.1", "127.0.0.1"]}, "machines", "must be this machine's own address"),
+        ({"machines": ["127.0.0.1", "no-such-machine.invalid"]}, "machines", "no address that is known here"),
+        ({"machines": ["127.0.0.1", "127.0.0.2"], "rank_command": "ssh {host}"}, "rank_command", "{machine}"),
+    ],
+)
+def test_machines_that_cannot_be_had_are_refused_by_name(
+    options: dict[str, object], param: str, words: str
+) -> None:
+    with pytest.raises(ServerError, match=re.escape(words)) as raised:
+        places(spec(**options))
+    assert raised.value.report.kind == "load_failed"
+    assert raised.value.report.param == param

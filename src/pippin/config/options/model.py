@@ -1,6 +1,6 @@
 """The options of one model: what its worker is told, and how the pool keeps it."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -240,6 +240,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
+    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
+        1800.0
+    )
 
     # Ranks
     ranks: Annotated[
@@ -251,6 +254,20 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "too large for one (docs/scaling.md).",
         ),
     ] = 1
+    machines: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Where the ranks run, one address for each: first this machine's own, at which the others "
+            "reach it, then those of others, where `rank_command` starts them."
+        ),
+    ] = ()
+    rank_command: Annotated[
+        str,
+        Meta(
+            description="What starts a rank on another machine. Its input and output are the rank's; {machine}, "
+            "{model} and {path} stand for the address, the model's name and its folder here."
+        ),
+    ] = "ssh -T -o BatchMode=yes {machine} pippin rank {model} {path}"
     split: Annotated[
         Split,
         Meta(
@@ -261,9 +278,20 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         RankBackend,
         Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
     ] = "ring"
-    load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
-        1800.0
-    )
+
+
+LOOPBACK: Final = ("127.0.0.1", "localhost")
+
+
+def machines_of(options: ModelOptions) -> tuple[str, ...]:
+    """The address of each rank's machine; one alone where the model is not split."""
+    return options.machines or LOOPBACK[:1] * options.ranks
+
+
+def ranks_here(options: ModelOptions) -> int:
+    """How many of the ranks run on this machine."""
+    first, *others = machines_of(options)
+    return 1 + sum(each == first or each in LOOPBACK for each in others)
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

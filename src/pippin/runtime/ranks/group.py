@@ -5,18 +5,16 @@ the next request, as it does with a worker that died.
 """
 
 import asyncio
-import json
 import secrets
+import shlex
 import socket
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from pippin.config.options.model import ModelOptions
+from pippin.config.options.model import LOOPBACK, ModelOptions, machines_of
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, RankSpec, WorkerSpec
@@ -24,7 +22,8 @@ from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
 from pippin.runtime.workers.worker import Worker
 
-LOOPBACK: Final = "127.0.0.1"
+FAR_PORTS: Final = range(20_000, 30_000)
+"""Where a rank on another machine listens for its neighbours: one of these, whichever comes."""
 
 
 class Rank(Worker, Protocol):
@@ -44,18 +43,18 @@ class RankLauncher:
     launch: LaunchRank
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
-        count = spec.options.get("ranks", 1)
-        return await self.launch(spec) if count == 1 else await RankGroup.start(spec, count, self.launch)
+        alone = spec.options.get("ranks", 1) == 1 and len(spec.options.get("machines", ())) < 2
+        return await self.launch(spec) if alone else await RankGroup.start(spec, self.launch)
 
 
 class RankGroup:
     """Several ranks of one model, as one `Worker`."""
 
-    def __init__(self, info: ModelInfo, ranks: list[Rank], files: ExitStack) -> None:
+    def __init__(self, ranks: list[Rank], far: list[bool]) -> None:
+        """`far`: of each, whether it is on another machine."""
         loop = asyncio.get_running_loop()
-        self._info = info
         self._ranks = ranks
-        self._files = files
+        self._far = far
         self._ending: asyncio.Task[None] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
         self.weights_ready: asyncio.Future[None] = loop.create_future()
@@ -63,22 +62,22 @@ class RankGroup:
         self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._watch())]
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, count: int, launch: LaunchRank) -> "RankGroup":
-        """Start `count` ranks on this machine, which share the memory and threads of `spec`."""
-        files = ExitStack()
+    async def start(cls, spec: WorkerSpec, launch: LaunchRank) -> "RankGroup":
+        """Start all ranks. Those on this machine share the memory and threads of `spec`."""
+        found = await asyncio.to_thread(places, spec)  # which looks up names
+        here = sum(rank.command is None for rank in found)
+        each_bytes = spec.expected_bytes // here
+        each_threads = None if spec.threads is None else max(1, spec.threads // here)
         ranks: list[Rank] = []
         try:
-            for rank in places(convert(spec.options, ModelOptions), count, files):
-                threads = None if spec.threads is None else max(1, spec.threads // count)
-                own = msgspec.structs.replace(
-                    spec, rank=rank, threads=threads, expected_bytes=spec.expected_bytes // count
-                )
+            for rank in found:
+                threads = each_threads if rank.command is None else None
+                own = msgspec.structs.replace(spec, rank=rank, threads=threads, expected_bytes=each_bytes)
                 ranks.append(await launch(own))
         except BaseException:
             await asyncio.gather(*(each.stop(0.0) for each in ranks))
-            files.close()
             raise
-        return cls(spec.info, ranks, files)
+        return cls(ranks, [rank.command is not None for rank in found])
 
     @property
     def _leader(self) -> Rank:
@@ -94,7 +93,8 @@ class RankGroup:
 
     @property
     def footprint(self) -> int:
-        return sum(each.footprint for each in self._ranks)
+        """Of those on this machine."""
+        return sum(each.footprint for each, far in zip(self._ranks, self._far, strict=True) if not far)
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
@@ -102,8 +102,9 @@ class RankGroup:
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
-        for each in self._ranks:
-            each.load_weights(self._share(memory_bytes))
+        """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""
+        for each, far in zip(self._ranks, self._far, strict=True):
+            each.load_weights(None if far else self._share(memory_bytes))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
         if self.died.done():
@@ -144,7 +145,7 @@ class RankGroup:
         await asyncio.shield(self._ending)
 
     def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // len(self._ranks)
+        return None if memory_bytes is None else memory_bytes // self._far.count(False)
 
     async def _begin(self) -> None:
         """Tell of both stages of the load, once all ranks have come through them."""
@@ -187,7 +188,6 @@ class RankGroup:
             await self._leader.stop(deadline or 0.0)
             await asyncio.gather(*(each.stop(0.0) for each in self._ranks[1:]))
         finally:
-            self._files.close()
             self._over(report)
 
     def _over(self, report: ErrorReport) -> None:
@@ -198,32 +198,71 @@ class RankGroup:
             self.died.set_result(report)
 
 
-def places(options: ModelOptions, count: int, files: ExitStack) -> list[RankSpec]:
-    """The places of `count` ranks on this machine; `files` removes what they read at their start."""
-    folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="pippin-ranks-")))
-    ports = free_ports(count + 2)
-    hosts = folder / "hosts.json"
-    hosts.write_text(json.dumps([[f"{LOOPBACK}:{port}"] for port in ports[2:]]))
+def places(spec: WorkerSpec) -> list[RankSpec]:
+    """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be had."""
+    options = convert(spec.options, ModelOptions)
+    machines = machines_of(options)
+    if options.machines and options.ranks not in (1, len(machines)):
+        message = f"{options.ranks} ranks and {len(machines)} machines were asked for: leave out --ranks."
+        raise ServerError("load_failed", message, "ranks")
+    first = address_of(machines[0])
+    own_ports = free_ports(first, len(machines) + 2)
+    hosts = []
+    for machine in machines:
+        here = is_here(machine, machines[0])
+        port = own_ports.pop() if here else FAR_PORTS.start + secrets.randbelow(len(FAR_PORTS))
+        hosts.append(f"{first if here else address_of(machine)}:{port}")
+    secret = secrets.token_hex(32)
     return [
         RankSpec(
             rank=rank,
-            size=count,
+            size=len(machines),
             split=options.split,
             backend=options.rank_backend,
-            control=f"{LOOPBACK}:{ports[0]}",
-            coordinator=f"{LOOPBACK}:{ports[1]}",
-            hosts_file=str(hosts),
+            control=f"{first}:{own_ports[0]}",
+            coordinator=f"{first}:{own_ports[1]}",
+            hosts=tuple(hosts),
             secret=secret,
+            command=None if is_here(machine, machines[0]) else command_for(machine, options, spec.info),
         )
-        for secret in [secrets.token_hex(32)]
-        for rank in range(count)
+        for rank, machine in enumerate(machines)
     ]
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at now."""
+def is_here(machine: str, first: str) -> bool:
+    """Whether it is this machine, which is the first of a group."""
+    return machine == first or machine in LOOPBACK
+
+
+def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:
+    """What starts a rank there. The names are quoted for the shell of that machine, and for ours."""
+    given = {"machine": machine, "model": shlex.quote(info.id), "path": shlex.quote(info.path or "")}
+    quoted = {name: shlex.quote(text) for name, text in given.items()}
+    try:
+        return options.rank_command.format(**quoted)
+    except (KeyError, IndexError, ValueError) as error:
+        message = f"rank_command has a placeholder that means nothing ({error}): {{machine}}, {{model}}, {{path}} do."
+        raise ServerError("load_failed", message, "rank_command") from error
+
+
+def address_of(machine: str) -> str:
+    """The IPv4 address of `HOST` or `USER@HOST`. Raises `ServerError("load_failed")`."""
+    host = machine.rpartition("@")[2]
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        message = f"The machine {host!r} has no address that is known here: {error.strerror}."
+        raise ServerError("load_failed", message, "machines") from error
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports of this machine that nobody listens at now. Raises `ServerError("load_failed")`."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
+        try:
+            for each in sockets:
+                each.bind((host, 0))
+        except OSError as error:
+            message = f"The first of --machines must be this machine's own address, and {host} is not."
+            raise ServerError("load_failed", message, "machines") from error
         return [each.getsockname()[1] for each in sockets]

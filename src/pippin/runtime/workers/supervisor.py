@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ import msgspec
 import psutil
 
 from pippin.config.accelerator import accelerator
-from pippin.config.worker_environment import rank_environment, worker_environment
+from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import Event
 from pippin.core.link import (
@@ -155,15 +156,7 @@ class WorkerProcess:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
         ours.setblocking(False)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pippin.worker", str(theirs.fileno()), str(os.getpid())),
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                env=worker_environment() | rank_environment(spec.rank),
-                start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
-            )
+            process = await _spawned(spec, theirs)
         except BaseException:
             ours.close()
             raise
@@ -359,8 +352,8 @@ class WorkerProcess:
         return f"loaded its weights ({done * 100 // total} %)" if total else "loaded its weights"
 
     async def _watch_process(self) -> None:
-        output = self._process.stdout
-        assert output is not None  # asked for with PIPE
+        output = self._process.stdout or self._process.stderr
+        assert output is not None  # one of them was asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
         watching = asyncio.create_task(self._watch_memory())
         status = await self._process.wait()
@@ -380,6 +373,27 @@ class WorkerProcess:
         self.fail_all(report)
         self._answer_stats()
         self.died.set_result(report)
+
+
+async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
+    """The worker's process, or the program that reaches it on another machine, which `link` is given to."""
+    if spec.rank is not None and spec.rank.command is not None:
+        return await asyncio.create_subprocess_exec(
+            *shlex.split(spec.rank.command),
+            stdin=link.fileno(),
+            stdout=link.fileno(),
+            stderr=PIPE,
+            start_new_session=True,
+        )
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        pass_fds=(link.fileno(),),
+        env=worker_environment(),
+        start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
+    )
 
 
 def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:

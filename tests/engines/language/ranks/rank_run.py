@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from pippin.config.options.model import ModelOptions
+from pippin.config.worker_environment import rank_environment
 from pippin.core.events import Accepted, Failed, Finished
 from pippin.core.models import ModelInfo, RankSpec, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
@@ -102,11 +103,11 @@ def main() -> None:
     accelerate_blas(options, 1)
     link = meet(rank, lost)
     results = {}
-    for folder in map(Path, plan.folders):
-        for split in plan.splits:
-            results[f"{folder.name} {split}"] = run(
-                folder, options, msgspec.structs.replace(rank, split=split), link
-            )
+    with rank_environment(rank):
+        for folder in map(Path, plan.folders):
+            for split in plan.splits:
+                place = msgspec.structs.replace(rank, split=split)
+                results[f"{folder.name} {split}"] = run(folder, options, place, link)
     if rank.rank == 0:
         Path(plan.output).write_text(json.dumps(results))
 

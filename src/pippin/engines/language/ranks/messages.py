@@ -42,6 +42,7 @@ class Ready(Struct, frozen=True, tag=True):
     """A rank has its weights."""
 
     software: str
+    model: str  # a fingerprint of its files
     shares: MemoryShares  # that it could give
     keeps_prefixes: bool
     kinds: list[Kind]  # of its caches, one for each of the model's layers

@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, f
 from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.loading import build_engine
 from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.prefix_cache.disk import fingerprint
 from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.ranks.follower import Follower
 from pippin.engines.language.ranks.kinds import read, written
@@ -54,7 +56,14 @@ def open_rank(
     preparer.try_media(lambda _: False)
     build = partial(_build, model, preparer, options, plan)
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
-    agree(link, rank, found.engine, share_memory(plan, options, found.engine.counters.weight_bytes))
+    own = Ready(
+        software=software(),
+        model=fingerprint(Path(spec.info.path or "")),
+        shares=share_memory(plan, options, found.engine.counters.weight_bytes),
+        keeps_prefixes=found.engine.prefixes is not None,
+        kinds=[written(kind) for kind in found.engine.batch.groups.layout.kinds],
+    )
+    agree(link, rank, found.engine, own)
     return found
 
 
@@ -95,21 +104,19 @@ def join_group(rank: RankSpec) -> mx.distributed.Group:
     return group
 
 
-def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: MemoryShares) -> None:
+def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> None:
     """Have all ranks reckon alike, in bytes of the whole model's caches, with what the poorest rank can hold of them.
 
     Raises `ServerError("load_failed")` where ranks differ in what they cannot differ in.
     """
-    layout = engine.batch.groups.layout
-    ready = Ready(software(), own, engine.prefixes is not None, [written(kind) for kind in layout.kinds])
     if rank.rank:
-        link.tell(encode(ready))
+        link.tell(encode(own))
         agreed = from_message(link.hear()[0], Agreed)
     else:
-        agreed = reconciled([ready, *(from_message(payload, Ready) for payload in link.hear())])
+        agreed = reconciled([own, *(from_message(payload, Ready) for payload in link.hear())])
         link.tell(encode(agreed))
     kinds = [read(kind) for kind in agreed.kinds]
-    layout.reckon_as(kinds)
+    engine.batch.groups.layout.reckon_as(kinds)
     if engine.prefixes is not None:
         engine.prefixes.reckon_as(kinds)
     engine.resize(agreed.shares)
@@ -123,6 +130,9 @@ def reconciled(ranks: list[Ready]) -> Agreed:
             message = (
                 f"Rank {number} runs {other.software}, and rank 0 {first.software}: install the same on both."
             )
+            raise ServerError("load_failed", message, "ranks")
+        if other.model != first.model:
+            message = f"Rank {number} has other files for this model than rank 0: bring the same ones there."
             raise ServerError("load_failed", message, "ranks")
         if other.keeps_prefixes != first.keeps_prefixes or len(other.kinds) != len(first.kinds):
             message = f"Rank {number} has less memory than it needs beside its weights: make room there."
