@@ -99,3 +99,13 @@ def test_ranks_say_what_one_says(ranks: int, tmp_path: Path) -> None:
         assert expected["long again cached"] > 0
         for split in splits:
             compare(expected, said[f"{folder.name} {split}"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("split", "ranks"), [("tensor", 3), ("pipeline", 2)])
+def test_the_demo_model_in_parts_answers_as_one(
+    split: str, ranks: int, demo_model: Path, tmp_path: Path
+) -> None:
+    said = together([demo_model], [split], ranks, tmp_path / "said.json")
+    compare(alone(demo_model), said[f"{demo_model.name} {split}"])
