@@ -57,7 +57,6 @@ class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     control: str = ""  # HOST:PORT at which rank 0 listens to the others
     coordinator: str = ""  # HOST:PORT at which the backends `jaccl` and `nccl` meet
     hosts: tuple[str, ...] = ()  # HOST:PORT of each rank, at which the backend `ring` listens
-    command: str | None = None  # that starts the rank on another machine; None starts it here
     secret: str = ""  # by which the ranks of a group know each other
 
 
@@ -72,6 +71,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
     rank: RankSpec | None = None  # None computes the model alone
+    command: str | None = None  # that starts the worker on another machine; None starts it here
 
     @property
     def title(self) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
-from pippin.runtime.ranks.group import places
+from pippin.runtime.ranks.group import members, places
 from tests.engines.tiny_models import tiny_model
 from tests.running_server import running_server
 
@@ -88,7 +88,7 @@ FAKE_SSH = """#!/bin/sh
 # Does as ssh does: the words after the machine's name become one line for a shell there.
 echo "$1" >> {folder}/reached
 shift
-exec sh -c "$*"
+exec sh -c "exec $*"
 """
 
 
@@ -103,9 +103,9 @@ def test_a_rank_on_another_machine_is_started_by_a_command(tmp_path: Path) -> No
         expected = said(client)
     # On Linux all of 127.0.0.0/8 is this machine, and 127.0.0.2 is not one of the names that Pippin knows as such.
     far = ["--machines", "127.0.0.1,127.0.0.2", "--split", "pipeline"]
-    command = f"sh {ssh} {{machine}} {sys.executable} -m pippin rank {{model}} {{path}}"
+    command = f"sh {ssh} {{machine}} {sys.executable} -m pippin worker {{model}} {{path}}"
     with (
-        running_server(tmp_path, *words, *far, "--rank-command", command) as address,
+        running_server(tmp_path, *words, *far, "--machine-command", command) as address,
         httpx.Client(base_url=address, timeout=120) as client,
     ):
         assert said(client) == expected
@@ -126,16 +126,16 @@ def test_ranks_on_one_machine_have_ports_of_their_own_and_one_secret() -> None:
     assert [rank.rank for rank in found] == [0, 1, 2]
     assert len({*found[0].hosts, found[0].control, found[0].coordinator}) == 5
     assert len({rank.secret for rank in found}) == 1
-    assert all(rank.command is None for rank in found)
 
 
 def test_a_command_is_quoted_for_both_shells() -> None:
-    [_, far] = places(spec(machines=["127.0.0.1", "127.0.0.2"]))
+    [here, far] = members(spec(machines=["127.0.0.1", "127.0.0.2"]))
+    assert here.command is None
     assert far.command is not None
     words = shlex.split(far.command)
     assert words[:4] == ["ssh", "-T", "-o", "BatchMode=yes"]
-    assert words[4:7] == ["127.0.0.2", "pippin", "rank"]
-    assert shlex.split(" ".join(words[5:])) == ["pippin", "rank", "org/it's; rm -rf", "/a b"]
+    assert words[4:7] == ["127.0.0.2", "pippin", "worker"]
+    assert shlex.split(" ".join(words[5:])) == ["pippin", "worker", "org/it's; rm -rf", "/a b"]
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,17 @@ def test_a_command_is_quoted_for_both_shells() -> None:
         ({"machines": ["127.0.0.1", "127.0.0.2"], "ranks": 3}, "ranks", "leave out --ranks"),
         ({"machines": ["192.0.2.1", "127.0.0.1"]}, "machines", "must be this machine's own address"),
         ({"machines": ["127.0.0.1", "no-such-machine.invalid"]}, "machines", "no address that is known here"),
-        ({"machines": ["127.0.0.1", "127.0.0.2"], "rank_command": "ssh {host}"}, "rank_command", "{machine}"),
+        (
+            {"machines": ["127.0.0.1", "127.0.0.2"], "machine_command": "ssh {host}"},
+            "machine_command",
+            "{machine}",
+        ),
     ],
 )
 def test_machines_that_cannot_be_had_are_refused_by_name(
     options: dict[str, object], param: str, words: str
 ) -> None:
     with pytest.raises(ServerError, match=re.escape(words)) as raised:
-        places(spec(**options))
+        members(spec(**options))
     assert raised.value.report.kind == "load_failed"
     assert raised.value.report.param == param

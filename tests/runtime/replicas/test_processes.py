@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.runtime.replicas.processes import Replicas
+from pippin.runtime.replicas.processes import Replicas, members
 from pippin.service import Service
 from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
 
@@ -62,6 +64,48 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
             assert [process.seat.running for process in group._processes] == [0, 0]
 
     asyncio.run(play())
+
+
+FAKE_SSH = """#!/bin/sh
+# Does as ssh does: the words after the machine's name become one line for a shell there.
+echo "$1" >> {folder}/reached
+shift
+exec sh -c "exec $*"
+"""
+
+
+def test_a_replica_on_another_machine_serves_and_comes_back(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(FAKE_SSH.format(folder=tmp_path))
+    info = scripted("m", write_script(tmp_path, {"when": {"user": "."}, "say": "one two three", "gap": 0.05}))
+    options = ModelOptions(
+        replica_machines=("127.0.0.1", "127.0.0.2"),
+        machine_command=f"sh {ssh} {{machine}} {sys.executable} -m pippin worker {{model}} {{path}}",
+    )
+    catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
+
+    async def play() -> None:
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            await service.pool.load("m")
+            group = replicas_of(service)
+            here, far = group._processes
+            assert (here.is_here, far.is_here) == (True, False)
+            assert group.footprint == here.worker.footprint
+            texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(8)]
+            await until(lambda: far.seat.running == 4)
+            first = far.worker
+            os.kill(first.pid or 0, signal.SIGKILL)
+            assert set(await asyncio.gather(*texts)) == {"one two three"}
+            await until(lambda: far.worker is not first and far.loaded)
+            assert (tmp_path / "reached").read_text() == "127.0.0.2\n" * 2
+
+    asyncio.run(play())
+
+
+def test_a_number_of_replicas_that_is_not_that_of_machines_is_refused() -> None:
+    options = {"replicas": 3, "replica_machines": ["127.0.0.1", "127.0.0.2"]}
+    with pytest.raises(ServerError, match="leave out --replicas"):
+        members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
 
 
 def test_an_answer_that_has_begun_ends_with_a_sentence(tmp_path: Path) -> None:

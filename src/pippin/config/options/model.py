@@ -240,6 +240,20 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
+    replica_machines: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Where the replicas run, one address for each, in place of a number: 127.0.0.1 is this "
+            "machine; on others `machine_command` starts them."
+        ),
+    ] = ()
+    machine_command: Annotated[
+        str,
+        Meta(
+            description="What starts a worker on another machine. Its input and output are the worker's; {machine}, "
+            "{model} and {path} stand for the address, the model's name and its folder here."
+        ),
+    ] = "ssh -T -o BatchMode=yes {machine} pippin worker {model} {path}"
     load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
         1800.0
     )
@@ -258,16 +272,9 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         tuple[str, ...],
         Meta(
             description="Where the ranks run, one address for each: first this machine's own, at which the others "
-            "reach it, then those of others, where `rank_command` starts them."
+            "reach it, then those of others, where `machine_command` starts them."
         ),
     ] = ()
-    rank_command: Annotated[
-        str,
-        Meta(
-            description="What starts a rank on another machine. Its input and output are the rank's; {machine}, "
-            "{model} and {path} stand for the address, the model's name and its folder here."
-        ),
-    ] = "ssh -T -o BatchMode=yes {machine} pippin rank {model} {path}"
     split: Annotated[
         Split,
         Meta(
@@ -292,6 +299,16 @@ def ranks_here(options: ModelOptions) -> int:
     """How many of the ranks run on this machine."""
     first, *others = machines_of(options)
     return 1 + sum(each == first or each in LOOPBACK for each in others)
+
+
+def replicas_of(options: ModelOptions) -> tuple[str, ...]:
+    """The address of each replica's machine."""
+    return options.replica_machines or LOOPBACK[:1] * options.replicas
+
+
+def replicas_here(options: ModelOptions) -> int:
+    """How many of the replicas run on this machine."""
+    return sum(each in LOOPBACK for each in replicas_of(options))
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

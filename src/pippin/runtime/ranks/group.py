@@ -6,7 +6,6 @@ the next request, as it does with a worker that died.
 
 import asyncio
 import secrets
-import shlex
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from pippin.config.options.model import LOOPBACK, ModelOptions, machines_of
+from pippin.config.options.model import ModelOptions, machines_of, ranks_here
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, RankSpec, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Worker
 
 FAR_PORTS: Final = range(20_000, 30_000)
@@ -64,20 +64,15 @@ class RankGroup:
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: LaunchRank) -> "RankGroup":
         """Start all ranks. Those on this machine share the memory and threads of `spec`."""
-        found = await asyncio.to_thread(places, spec)  # which looks up names
-        here = sum(rank.command is None for rank in found)
-        each_bytes = spec.expected_bytes // here
-        each_threads = None if spec.threads is None else max(1, spec.threads // here)
+        found = await asyncio.to_thread(members, spec)  # which looks up names
         ranks: list[Rank] = []
         try:
-            for rank in found:
-                threads = each_threads if rank.command is None else None
-                own = msgspec.structs.replace(spec, rank=rank, threads=threads, expected_bytes=each_bytes)
-                ranks.append(await launch(own))
+            for own in found:
+                ranks.append(await launch(own))  # noqa: PERF401 (those that were started are ended below)
         except BaseException:
             await asyncio.gather(*(each.stop(0.0) for each in ranks))
             raise
-        return cls(ranks, [rank.command is not None for rank in found])
+        return cls(ranks, [own.command is not None for own in found])
 
     @property
     def _leader(self) -> Rank:
@@ -198,6 +193,23 @@ class RankGroup:
             self.died.set_result(report)
 
 
+def members(spec: WorkerSpec) -> list[WorkerSpec]:
+    """What each rank is told; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
+    if spec.command is not None:
+        message = "ranks and replica_machines cannot be used together: leave one of them out."
+        raise ServerError("load_failed", message, "replica_machines")
+    options = convert(spec.options, ModelOptions)
+    machines = machines_of(options)
+    here = ranks_here(options)
+    shared = shared_out(spec, here)
+    return [
+        msgspec.structs.replace(shared, rank=rank)
+        if is_here(machine, machines[0])
+        else elsewhere(msgspec.structs.replace(spec, rank=rank), machine, options)
+        for rank, machine in zip(places(spec), machines, strict=True)
+    ]
+
+
 def places(spec: WorkerSpec) -> list[RankSpec]:
     """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be had."""
     options = convert(spec.options, ModelOptions)
@@ -223,26 +235,9 @@ def places(spec: WorkerSpec) -> list[RankSpec]:
             coordinator=f"{first}:{own_ports[1]}",
             hosts=tuple(hosts),
             secret=secret,
-            command=None if is_here(machine, machines[0]) else command_for(machine, options, spec.info),
         )
-        for rank, machine in enumerate(machines)
+        for rank in range(len(machines))
     ]
-
-
-def is_here(machine: str, first: str) -> bool:
-    """Whether it is this machine, which is the first of a group."""
-    return machine == first or machine in LOOPBACK
-
-
-def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:
-    """What starts a rank there. The names are quoted for the shell of that machine, and for ours."""
-    given = {"machine": machine, "model": shlex.quote(info.id), "path": shlex.quote(info.path or "")}
-    quoted = {name: shlex.quote(text) for name, text in given.items()}
-    try:
-        return options.rank_command.format(**quoted)
-    except (KeyError, IndexError, ValueError) as error:
-        message = f"rank_command has a placeholder that means nothing ({error}): {{machine}}, {{model}}, {{path}} do."
-        raise ServerError("load_failed", message, "rank_command") from error
 
 
 def address_of(machine: str) -> str:

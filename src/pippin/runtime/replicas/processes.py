@@ -1,4 +1,4 @@
-"""Replicas of one model on this machine: as many worker processes, which the pool leases as if they were one.
+"""Replicas of one model, here or on other machines: worker processes, which the pool leases as if they were one.
 
 A replica that dies is started again while the others go on; the pool hears of a death only when none is left that takes
 requests.
@@ -11,11 +11,14 @@ from typing import Final
 
 import msgspec
 
+from pippin.config.options.model import ModelOptions, replicas_here, replicas_of
+from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
@@ -31,14 +34,15 @@ class ReplicaLauncher:
     launch: Launcher
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
-        count = spec.options.get("replicas", 1)
-        return await self.launch(spec) if count == 1 else await Replicas.start(spec, count, self.launch)
+        alone = spec.options.get("replicas", 1) == 1 and not spec.options.get("replica_machines")
+        return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
 
 
 @dataclass(eq=False)
 class Process:
     """One replica, through all its restarts. What it has seen goes with the process that saw it."""
 
+    spec: WorkerSpec
     worker: Worker
     seat: Seat = field(init=False)
 
@@ -48,6 +52,10 @@ class Process:
     def replace(self, worker: Worker) -> None:
         self.worker = worker
         self.seat = Seat(worker)
+
+    @property
+    def is_here(self) -> bool:
+        return self.spec.command is None
 
     @property
     def prepared(self) -> bool:
@@ -61,12 +69,12 @@ class Process:
 class Replicas:
     """Several worker processes of one model, as one `Worker`."""
 
-    def __init__(self, spec: WorkerSpec, launch: Launcher, workers: list[Worker]) -> None:
+    def __init__(self, specs: list[WorkerSpec], launch: Launcher, workers: list[Worker]) -> None:
         loop = asyncio.get_running_loop()
-        self._spec = spec
+        self._info = specs[0].info
         self._launch = launch
-        self._processes = [Process(worker) for worker in workers]
-        self._spread = Spread(spec.info.id, self._seats)
+        self._processes = [Process(spec, worker) for spec, worker in zip(specs, workers, strict=True)]
+        self._spread = Spread(self._info.id, self._seats)
         self._memory: int | None = None  # of each
         self._ending: asyncio.Task[None] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
@@ -76,21 +84,17 @@ class Replicas:
         self._tasks += [asyncio.create_task(self._keep(process)) for process in self._processes]
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, count: int, launch: Launcher) -> "Replicas":
-        """Start `count` workers, which share the memory and threads of `spec`."""
-        each = msgspec.structs.replace(
-            spec,
-            expected_bytes=spec.expected_bytes // count,
-            threads=None if spec.threads is None else max(1, spec.threads // count),
-        )
+    async def start(cls, spec: WorkerSpec, launch: Launcher) -> "Replicas":
+        """Start all replicas; those on this machine share the memory and threads of `spec`."""
+        specs = members(spec)
         workers: list[Worker] = []
         try:
-            for _ in range(count):
+            for each in specs:
                 workers.append(await launch(each))  # noqa: PERF401 (those that were started are ended below)
         except BaseException:
             await asyncio.gather(*(worker.stop(0.0) for worker in workers))
             raise
-        return cls(each, launch, workers)
+        return cls(specs, launch, workers)
 
     @property
     def pid(self) -> int | None:
@@ -98,13 +102,14 @@ class Replicas:
 
     @property
     def info(self) -> ModelInfo:
-        return next((each.worker.info for each in self._processes if each.prepared), self._spec.info)
+        return next((each.worker.info for each in self._processes if each.prepared), self._info)
 
     @property
     def footprint(self) -> int:
+        """Of those on this machine."""
         # A replica that is being started again will take what the others do.
-        sizes = [process.worker.footprint for process in self._processes]
-        return max(sizes) * len(sizes)
+        sizes = [process.worker.footprint for process in self._processes if process.is_here]
+        return max(sizes, default=0) * len(sizes)
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
@@ -112,9 +117,10 @@ class Replicas:
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
+        """`memory_bytes` is this machine's; replicas elsewhere take what is free there."""
         self._memory = self._share(memory_bytes)
         for process in self._processes:
-            process.worker.load_weights(self._memory)
+            process.worker.load_weights(self._memory if process.is_here else None)
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
         assert mailbox is None, "replicas are not nested"
@@ -134,10 +140,12 @@ class Replicas:
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int):
             self._memory = self._share(share)
-            options = {**options, "memory_bytes": self._memory}
-        self._spec = msgspec.structs.replace(self._spec, options={**self._spec.options, **options})
         for process in self._processes:
-            process.worker.reconfigure(options)
+            own = {name: value for name, value in options.items() if name != "memory_bytes"}
+            if process.is_here and "memory_bytes" in options:
+                own["memory_bytes"] = self._memory
+            process.spec = msgspec.structs.replace(process.spec, options={**process.spec.options, **own})
+            process.worker.reconfigure(own)
 
     async def stats(self) -> EngineStats:
         return EngineStats.total(
@@ -156,7 +164,8 @@ class Replicas:
         return loaded or [process.seat for process in self._processes if process.prepared]
 
     def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // len(self._processes)
+        here = sum(process.is_here for process in self._processes)
+        return None if memory_bytes is None else memory_bytes // max(1, here)
 
     async def _begin(self) -> None:
         """Pass on the stages of the first load, which all must reach."""
@@ -184,25 +193,25 @@ class Replicas:
                 return
             if not _succeeded(self.weights_ready):
                 return
-            log.warning("A replica of %s is started again.", self._spec.info.id)
+            log.warning("A replica of %s is started again.", self._info.id)
             await self._restart(process)
 
     async def _restart(self, process: Process) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
-                worker = await self._launch(self._spec)
+                worker = await self._launch(process.spec)
             except OSError as error:
-                log.error("A replica of %s did not start: %s", self._spec.info.id, error)
+                log.error("A replica of %s did not start: %s", self._info.id, error)
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
             process.replace(worker)
             try:
                 await asyncio.shield(worker.prompt_ready)
-                worker.load_weights(self._memory)
+                worker.load_weights(self._memory if process.is_here else None)
                 await asyncio.shield(worker.weights_ready)
             except ServerError as error:
-                log.error("A replica of %s did not start: %s", self._spec.info.id, error)
+                log.error("A replica of %s did not start: %s", self._info.id, error)
                 await worker.stop(0.0)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -227,6 +236,19 @@ class Replicas:
         self._fail_load(ServerError.of(report))
         self.fail_all(report)
         self.died.set_result(report)
+
+
+def members(spec: WorkerSpec) -> list[WorkerSpec]:
+    """What each replica is told. Raises `ServerError("load_failed")`."""
+    options = convert(spec.options, ModelOptions)
+    machines = replicas_of(options)
+    if options.replica_machines and options.replicas not in (1, len(machines)):
+        message = (
+            f"{options.replicas} replicas and {len(machines)} machines were asked for: leave out --replicas."
+        )
+        raise ServerError("load_failed", message, "replicas")
+    shared = shared_out(spec, replicas_here(options))
+    return [shared if is_here(each) else elsewhere(spec, each, options) for each in machines]
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

@@ -377,9 +377,9 @@ class WorkerProcess:
 
 async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
     """The worker's process, or the program that reaches it on another machine, which `link` is given to."""
-    if spec.rank is not None and spec.rank.command is not None:
+    if spec.command is not None:
         return await asyncio.create_subprocess_exec(
-            *shlex.split(spec.rank.command),
+            *shlex.split(spec.command),
             stdin=link.fileno(),
             stdout=link.fileno(),
             stderr=PIPE,

@@ -1,4 +1,4 @@
-"""`pippin rank`: a part of a model, for a server on another machine that starts it (through ssh)."""
+"""`pippin worker`: a model, or a part of one, for a server on another machine that starts this (through ssh)."""
 
 import os
 import sys
@@ -13,18 +13,18 @@ from pippin.config.settings import Sources
 from pippin.config.worker_environment import worker_environment
 
 DESCRIPTION: Final = (
-    "Hold a part of a model that a server on another machine splits over several (`pippin serve --machines`). "
+    "Run a model, or a part of one, for a server on another machine (`pippin serve --machines`, `--replica-machines`). "
     "That server starts this by ssh; nobody types it."
 )
 
 
 def run(arguments: Sequence[str]) -> int:
-    parser = Parser(prog="pippin rank", description=DESCRIPTION)
+    parser = Parser(prog="pippin worker", description=DESCRIPTION)
     parser.add_argument("model", help="name of the model")
     parser.add_argument("path", help="its folder on the server, which is looked for here first")
     parsed = parser.parse(arguments)
     folder = Path(parsed.path)
-    if not folder.is_dir():
+    if not folder.exists():
         found = open_catalog(load(Sources())).resolve(parsed.model)
         folder = Path(found.path or "")
     os.execve(sys.executable, [sys.executable, "-m", "pippin.worker", "-", str(folder)], worker_environment())
