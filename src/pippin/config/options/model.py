@@ -240,6 +240,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
+    max_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        Meta(
+            description="Most replicas on this machine: more than `replicas` are started while all are busy, and ended "
+            "once fewer have enough to do. Memory is set aside for all of them.",
+        ),
+    ] = None
     replica_machines: Annotated[
         tuple[str, ...],
         Meta(
@@ -307,8 +314,8 @@ def replicas_of(options: ModelOptions) -> tuple[str, ...]:
 
 
 def replicas_here(options: ModelOptions) -> int:
-    """How many of the replicas run on this machine."""
-    return sum(each in LOOPBACK for each in replicas_of(options))
+    """How many of the replicas run on this machine at most."""
+    return max(sum(each in LOOPBACK for each in replicas_of(options)), options.max_replicas or 0)
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:
