@@ -14,7 +14,7 @@ import msgspec
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.worker_environment import rank_environment
-from pippin.core.events import Accepted, Failed, Finished
+from pippin.core.events import Accepted, Failed, Finished, Usage
 from pippin.core.models import ModelInfo, RankSpec, WorkerSpec
 from pippin.core.requests import GenerationRequest, Sampling
 from pippin.engines.base import Engine
@@ -84,12 +84,37 @@ def answers(engine: Engine, inner: Any) -> Said:
             steps += 1
             if again and steps == 2:
                 engine.cancel("cancelled")
-            for name, event in engine.step():
-                assert not isinstance(event, Failed), event
-                if isinstance(event, Finished):
-                    said[f"{name}{tag} cached"] = event.usage.cached_tokens
+            for name, usage in ends(engine):
+                said[f"{name}{tag} cached"] = usage.cached_tokens
     said.pop("cancelled again", None)
+    tag = " crowded"
+    said["preempted"] = crowd(engine, inner)
     return said
+
+
+def ends(engine: Engine) -> list[tuple[str, Usage]]:
+    """Which requests ended in one step."""
+    found = []
+    for name, event in engine.step():
+        assert not isinstance(event, Failed), event
+        if isinstance(event, Finished):
+            found.append((name, event.usage))
+    return found
+
+
+def crowd(engine: Engine, inner: Any) -> bool:
+    """Take memory away while sequences run; whether some were preempted."""
+    for job in jobs(offset=9):
+        engine.submit(replace(job, max_tokens=40))
+    while len(inner.scheduler.running) < len(LENGTHS):
+        ends(engine)
+    limits = inner.scheduler.limits
+    # Room for two, as the engine reckons, which may be in proportion to what this rank could give.
+    room = 2.2 * limits.sequence_bytes(256) * inner.share(1 << 30).sequences / limits.memory
+    engine.reconfigure({"memory_bytes": inner.counters.weight_bytes + int(1.25 * room)})
+    while engine.busy:
+        ends(engine)
+    return bool(inner.lifecycle.preemptions)
 
 
 def lost(sentence: str) -> None:

@@ -74,10 +74,10 @@ def compare(one: Said, several: Said) -> None:
     """The same tokens, with the same logprobs, as far as two tokens do not tie."""
     assert one.keys() == several.keys()
     for name, said in one.items():
-        if name.endswith(" cached"):
+        if name == "preempted" or name.endswith(" cached"):
             assert said == several[name], name
             continue
-        assert len(said) == len(several[name]) == 6, name
+        assert len(said) == len(several[name]) >= 6, name
         for (token, logprob, tops), (other, theirs, their_tops) in zip(said, several[name], strict=True):
             if token != other:
                 assert abs(logprob - theirs) < TIE, name
@@ -96,6 +96,7 @@ def test_ranks_say_what_one_says(ranks: int, tmp_path: Path) -> None:
     said = together(folders, splits, ranks, tmp_path / "said.json")
     for folder in folders:
         expected = alone(folder)
+        assert expected["preempted"]
         assert expected["long again cached"] > 0
         for split in splits:
             compare(expected, said[f"{folder.name} {split}"])

@@ -13,6 +13,7 @@ from pippin.core.events import Event, TopToken
 from pippin.core.models import EngineStats
 from pippin.core.requests import GenerationRequest
 from pippin.engines.base import Emission
+from pippin.engines.device import MemoryShares
 from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.ranks.messages import (
     Adjust,
@@ -117,6 +118,7 @@ class LeadingEngine:
 
     def __init__(self, link: RankLink, build: Build) -> None:
         self._telling = Telling(link)
+        self._own = self._together = MemoryShares(sequences=1, prefixes=1)
         self._engine = build(
             Steering(
                 now=self._begin_step,
@@ -175,13 +177,25 @@ class LeadingEngine:
         self._engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
         self._telling.send(Clear(prefixes_only))
 
+    def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
+        """This rank could give `own` bytes, and the ranks have agreed on `together`, in bytes of the whole model."""
+        self._own, self._together = own, together
+
+    def _in_proportion(self, shares: MemoryShares) -> MemoryShares:
+        """What all ranks have once rank 0 could give so much."""
+        own, together = self._own, self._together
+        return MemoryShares(
+            sequences=shares.sequences * together.sequences // max(1, own.sequences),
+            prefixes=shares.prefixes * together.prefixes // max(1, own.prefixes),
+        )
+
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """As an engine alone; a smaller share of memory makes the shares of all ranks smaller by as much."""
+        """As an engine alone; another share of memory changes the shares of all ranks in proportion."""
         others = {name: value for name, value in options.items() if name != "memory_bytes"}
         if others:
             self._engine.reconfigure(others)
             self._telling.add(Adjust(others))
         if len(others) < len(options):
-            shares = self._engine.share(options["memory_bytes"])
+            shares = self._in_proportion(self._engine.share(options["memory_bytes"]))
             self._engine.resize(shares)
             self._telling.send(Resize(shares))

@@ -63,7 +63,9 @@ def open_rank(
         keeps_prefixes=found.engine.prefixes is not None,
         kinds=[written(kind) for kind in found.engine.batch.groups.layout.kinds],
     )
-    agree(link, rank, found.engine, own)
+    shares = agree(link, rank, found.engine, own)
+    if isinstance(found, LeadingEngine):
+        found.agreed(own.shares, shares)
     return found
 
 
@@ -104,7 +106,7 @@ def join_group(rank: RankSpec) -> mx.distributed.Group:
     return group
 
 
-def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> None:
+def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> MemoryShares:
     """Have all ranks reckon alike, in bytes of the whole model's caches, with what the poorest rank can hold of them.
 
     Raises `ServerError("load_failed")` where ranks differ in what they cannot differ in.
@@ -120,6 +122,7 @@ def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) ->
     if engine.prefixes is not None:
         engine.prefixes.reckon_as(kinds)
     engine.resize(agreed.shares)
+    return agreed.shares
 
 
 def reconciled(ranks: list[Ready]) -> Agreed:

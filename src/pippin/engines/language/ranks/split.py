@@ -20,6 +20,11 @@ HEADS = (
 """What mlx-lm's attention and recurrent layers call the number of their heads."""
 
 
+PIPELINES = "llama qwen3 qwen3_moe gpt_oss qwen3_5".split()
+"""Modules of mlx-lm whose layers need nothing of each other but what goes through them, as was tried: others may share
+keys and values between layers, or more, and would answer wrongly without a word."""
+
+
 def split_within_layers(model: nn.Module, group: mx.distributed.Group) -> None:
     """Keep a part of every layer, its heads and columns, by mlx-lm's own `shard`. Raises `ServerError("load_failed")`
     for an architecture that has none, or whose heads cannot be shared out evenly."""
@@ -112,9 +117,11 @@ class Passes:
 
 def split_layers(model: nn.Module, group: mx.distributed.Group) -> None:
     """Keep some of the layers, whole: the first ones on rank 0. Raises `ServerError("load_failed")`."""
-    lists = [
-        module["layers"] for _, module in model.named_modules() if isinstance(module.get("layers"), list)
-    ]
+    module = type(model).__module__.rpartition(".")[2]
+    if module not in PIPELINES:
+        why = f"pipelines are made of {', '.join(PIPELINES)} (names of mlx-lm), and this is {module}"
+        raise _refusal(model, why, "Take --split tensor.")
+    lists = [part["layers"] for _, part in model.named_modules() if isinstance(part.get("layers"), list)]
     rank, ranks = group.rank(), group.size()
     if len(lists) != 1:
         raise _refusal(model, "it has no single list of layers", "Take --split tensor.")
