@@ -71,16 +71,18 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
     rank: RankSpec | None = None  # None computes the model alone
-    command: str | None = None  # that starts the worker on another machine; None starts it here
+    machine: str | None = None  # another one, on which the worker is; None is this one
+    command: str | None = None  # that starts it there
 
     @property
     def title(self) -> str:
         """What the process is called in the log and in errors."""
-        return (
-            repr(self.info.id)
-            if self.rank is None
-            else (f"{self.info.id!r} (rank {self.rank.rank} of {self.rank.size})")
-        )
+        places = []
+        if self.rank is not None:
+            places.append(f"rank {self.rank.rank} of {self.rank.size}")
+        if self.machine is not None:
+            places.append(f"on {self.machine}")
+        return f"{self.info.id!r} ({', '.join(places)})" if places else repr(self.info.id)
 
 
 class RequestStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):

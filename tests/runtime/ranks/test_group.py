@@ -130,7 +130,8 @@ def test_ranks_on_one_machine_have_ports_of_their_own_and_one_secret() -> None:
 
 def test_a_command_is_quoted_for_both_shells() -> None:
     [here, far] = members(spec(machines=["127.0.0.1", "127.0.0.2"]))
-    assert here.command is None
+    assert (here.command, here.machine, far.machine) == (None, None, "127.0.0.2")
+    assert far.title == '"org/it\'s; rm -rf" (rank 1 of 2, on 127.0.0.2)'
     assert far.command is not None
     words = shlex.split(far.command)
     assert words[:4] == ["ssh", "-T", "-o", "BatchMode=yes"]

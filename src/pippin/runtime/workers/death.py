@@ -39,6 +39,7 @@ class Death(Struct, frozen=True, kw_only=True):
     fault: Exception | None  # what was wrong with the frames that it sent
     doing: str | None  # of the load; None where that was done
     starved: bool  # the system ended a process for lack of memory in the worker's time
+    far: bool = False  # it was on another machine, and what ended here is the command that reached it
     excess: Excess | None = None  # what it took where it was ended for taking more than it may
 
 
@@ -49,9 +50,10 @@ def died(
     fault: Exception | None,
     doing: str | None,
     excess: Excess | None,
+    far: bool = False,
 ) -> Death:
     starved = _starved() > at_start.starved
-    return Death(status=status, fault=fault, doing=doing, starved=starved, excess=excess)
+    return Death(status=status, fault=fault, doing=doing, starved=starved, excess=excess, far=far)
 
 
 def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
@@ -61,6 +63,12 @@ def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -
         why = " for lack of memory" if killed and death.starved else ""
         message = f"The process of model {model} died: {_how(death)}{why}. The next request starts it again."
         return ErrorReport(kind="worker_died", message=message)
+    if death.far:
+        message = (
+            f"The model {model} could not be loaded: its process there ended while it {death.doing}, or was not "
+            f"reached ({_how(death)}). The server's log has the last words of the command that starts it."
+        )
+        return ErrorReport(kind="load_failed", message=message)
     words = [
         f"The model {model} could not be loaded: its process died while it {death.doing} ({_how(death)}).",
         f"It needs about {_size(need)}, and {_size(at_start.free)} were free when it started.",

@@ -23,7 +23,7 @@ def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
     """What a worker on another machine is told, where all processors are its own. Raises `ServerError`."""
     command = command_for(machine, options, spec.info)
-    return msgspec.structs.replace(spec, command=command, threads=None, expected_bytes=0)
+    return msgspec.structs.replace(spec, machine=machine, command=command, threads=None, expected_bytes=0)
 
 
 def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:

@@ -126,7 +126,7 @@ class WorkerProcess:
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
         loop = asyncio.get_running_loop()
         self.info = spec.info
-        self._title = spec.title
+        self._title, self._far = spec.title, spec.command is not None
         self.footprint = 0
         self.progress: tuple[int, int, str] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
@@ -362,7 +362,12 @@ class WorkerProcess:
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
         death = died(
-            status, self._memory_at_start, fault=self._fault, doing=self._doing(), excess=self._excess
+            status,
+            self._memory_at_start,
+            fault=self._fault,
+            doing=self._doing(),
+            excess=self._excess,
+            far=self._far,
         )
         report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping:
