@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -82,6 +83,39 @@ def test_what_ranks_do_not_have_is_refused_by_name(tmp_path: Path) -> None:
         reply = httpx.post(f"{address}/v1/completions", json=ASKED, timeout=120)
     assert reply.status_code == 424
     assert "3 ranks cannot share evenly" in reply.json()["error"]["message"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_grammars_choices_and_scored_prompts_work_over_ranks(tmp_path: Path) -> None:
+    served(tmp_path)
+    words = ["tiny", "--model-dir", str(tmp_path / "models")]
+    asked: list[dict[str, object]] = [
+        {"guided_regex": "[0-9]{3}-[a-f]{4}", "max_tokens": 20, "ignore_eos": False},
+        {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 12},
+        {"echo": True, "logprobs": 2, "max_tokens": 1, "prompt": "a longer prompt, whose tokens are scored"},
+        {"max_tokens": 0, "echo": True, "logprobs": 0},
+    ]
+
+    def answers(*more: str) -> list[list[dict[str, Any]]]:
+        with running_server(tmp_path, *words, *more) as address:
+            found = [
+                httpx.post(f"{address}/v1/completions", json={**ASKED, **each}, timeout=120) for each in asked
+            ]
+        assert [each.status_code for each in found] == [200] * 4, found[0].text
+        return [each.json()["choices"] for each in found]
+
+    alone, together = answers("--cpu-kernels", "off"), answers("--ranks", "2")
+    for mine, theirs in zip(alone, together, strict=True):
+        assert [each["text"] for each in mine] == [each["text"] for each in theirs]
+        for one, other in zip(mine, theirs, strict=True):
+            if one["logprobs"] is not None:
+                pairs = zip(
+                    one["logprobs"]["token_logprobs"], other["logprobs"]["token_logprobs"], strict=True
+                )
+                assert all(a == b or abs(a - b) < 1e-4 for a, b in pairs)
+    assert re.fullmatch("[0-9]{3}-[a-f]{4}", together[0][0]["text"])
+    assert len(together[1]) == 3
 
 
 FAKE_SSH = """#!/bin/sh
