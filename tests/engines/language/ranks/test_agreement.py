@@ -6,6 +6,7 @@ import pytest
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.core.models import RankSpec
 from pippin.engines.device import MemoryShares
 from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
 from pippin.engines.language.kv_cache.kinds.base import CacheKind, TokenArray
@@ -13,8 +14,8 @@ from pippin.engines.language.kv_cache.kinds.sliding import SlidingKind
 from pippin.engines.language.kv_cache.kinds.state import StateKind
 from pippin.engines.language.ranks.follower import Astray, Hearing
 from pippin.engines.language.ranks.kinds import read, written
-from pippin.engines.language.ranks.messages import Budget, Close, Ready, Step, Tokens, encode
-from pippin.engines.language.ranks.opening import reconciled, refuse_options
+from pippin.engines.language.ranks.messages import Budget, Close, Hello, Ready, Step, Tokens, encode, software
+from pippin.engines.language.ranks.opening import greet, reconciled, refuse_options
 
 REAL = TokenArray(8, 64, mx.float32)
 NOTHING = TokenArray(1, 1, mx.float32)
@@ -26,8 +27,6 @@ def attention(array: TokenArray) -> AttentionKind:
 
 def ready(*kinds: CacheKind, **changes: object) -> Ready:
     own = Ready(
-        software="Pippin 1, mlx 2",
-        model="abc",
         shares=MemoryShares(sequences=1000, prefixes=100),
         keeps_prefixes=True,
         kinds=[written(kind) for kind in kinds],
@@ -67,18 +66,47 @@ def test_ranks_with_equal_parts_have_what_the_poorest_can_give() -> None:
     assert agreed.shares == poor
 
 
+class Said:
+    """A link on which the other end has said these payloads."""
+
+    def __init__(self, *payloads: bytes) -> None:
+        self._payloads = list(payloads)
+        self.told: list[bytes] = []
+
+    def tell(self, payload: bytes) -> None:
+        self.told.append(payload)
+
+    def hear(self) -> list[bytes]:
+        return [self._payloads.pop(0)]
+
+
+def test_a_rank_without_memory_beside_its_weights_does_not_begin() -> None:
+    with pytest.raises(ServerError, match="Rank 1 has less memory than it needs") as raised:
+        reconciled([ready(attention(REAL)), ready(attention(REAL), keeps_prefixes=False)])
+    assert raised.value.report.kind == "load_failed"
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("other", "words"),
     [
-        ({"software": "Pippin 2, mlx 2"}, "Rank 1 runs Pippin 2, mlx 2, and rank 0 Pippin 1, mlx 2"),
-        ({"model": "abd"}, "Rank 1 has other files for this model than rank 0"),
-        ({"keeps_prefixes": False}, "Rank 1 has less memory than it needs"),
+        (Hello("mlx 3", "abc"), "Rank 1 runs mlx 3, and rank 0 mlx 2: install the same"),
+        (Hello("mlx 2", "abd"), "Rank 1 has other files for this model than rank 0"),
     ],
 )
-def test_ranks_that_differ_do_not_begin(changes: dict[str, object], words: str) -> None:
+def test_ranks_that_differ_do_not_begin(other: Hello, words: str) -> None:
+    link = Said(encode(other))
     with pytest.raises(ServerError, match=words) as raised:
-        reconciled([ready(attention(REAL)), ready(attention(REAL), **changes)])
+        greet(link, RankSpec(rank=0, size=2), Hello("mlx 2", "abc"))
     assert raised.value.report.kind == "load_failed"
+    assert link.told == []
+
+
+def test_ranks_that_are_alike_begin() -> None:
+    own = Hello(software(), "abc")
+    leader, other = Said(encode(own)), Said(encode(own))
+    greet(leader, RankSpec(rank=0, size=2), own)
+    greet(other, RankSpec(rank=1, size=2), own)
+    assert leader.told == other.told == [encode(own)]
 
 
 @pytest.mark.parametrize(
@@ -97,19 +125,6 @@ def test_options_that_ranks_do_not_have_are_refused_by_name(options: ModelOption
     with pytest.raises(ServerError, match="cannot be used with a model that is split over ranks") as raised:
         refuse_options(options)
     assert raised.value.report.param is not None
-
-
-class Said:
-    """A link on which rank 0 has said these payloads."""
-
-    def __init__(self, *payloads: bytes) -> None:
-        self._payloads = list(payloads)
-
-    def tell(self, payload: bytes) -> None:
-        raise AssertionError
-
-    def hear(self) -> list[bytes]:
-        return [self._payloads.pop(0)]
 
 
 def test_messages_are_heard_one_by_one_in_their_order() -> None:

@@ -38,11 +38,16 @@ class RankLink(Protocol):
         ...
 
 
-class Ready(Struct, frozen=True, tag=True):
-    """A rank has its weights."""
+class Hello(Struct, frozen=True, tag=True):
+    """What a rank is made of, told before anything is loaded; rank 0 answers with its own, if all are alike."""
 
     software: str
     model: str  # a fingerprint of its files
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """A rank has its weights."""
+
     shares: MemoryShares  # that it could give
     keeps_prefixes: bool
     kinds: list[Kind]  # of its caches, one for each of the model's layers

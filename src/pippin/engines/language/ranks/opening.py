@@ -23,7 +23,7 @@ from pippin.engines.language.prompt.preparer import LanguagePreparer
 from pippin.engines.language.ranks.follower import Follower
 from pippin.engines.language.ranks.kinds import read, written
 from pippin.engines.language.ranks.leader import LeadingEngine
-from pippin.engines.language.ranks.messages import Agreed, RankLink, Ready, encode, software
+from pippin.engines.language.ranks.messages import Agreed, Hello, RankLink, Ready, encode, software
 from pippin.engines.language.ranks.split import split_layers, split_within_layers
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.steering import Steering
@@ -48,6 +48,7 @@ def open_rank(
     refuse_options(options)
     plan = msgspec.structs.replace(decide(find_facts(), options, spec.memory_bytes), kernels=False)
     configure(plan)
+    greet(link, rank, Hello(software(), fingerprint(Path(spec.info.path or ""))))
     group = join_group(rank)
     split = split_within_layers if rank.split == "tensor" else split_layers
     model, _ = load_weights(
@@ -57,8 +58,6 @@ def open_rank(
     build = partial(_build, model, preparer, options, plan)
     found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
     own = Ready(
-        software=software(),
-        model=fingerprint(Path(spec.info.path or "")),
         shares=share_memory(plan, options, found.engine.counters.weight_bytes),
         keeps_prefixes=found.engine.prefixes is not None,
         kinds=[written(kind) for kind in found.engine.batch.groups.layout.kinds],
@@ -106,10 +105,32 @@ def join_group(rank: RankSpec) -> mx.distributed.Group:
     return group
 
 
+def greet(link: RankLink, rank: RankSpec, own: Hello) -> None:
+    """Have all ranks know that they are alike, before they wait for each other's arithmetic. Raises
+    `ServerError("load_failed")` on rank 0 where one is not; the others wait for its end then."""
+    if rank.rank:
+        link.tell(encode(own))
+        link.hear()
+        return
+    for number, payload in enumerate(link.hear(), start=1):
+        compare(number, from_message(payload, Hello), own)
+    link.tell(encode(own))
+
+
+def compare(number: int, other: Hello, own: Hello) -> None:
+    """Raises `ServerError("load_failed")` where the rank of this number is not like rank 0."""
+    if other.software != own.software:
+        message = f"Rank {number} runs {other.software}, and rank 0 {own.software}: install the same on both."
+        raise ServerError("load_failed", message, "ranks")
+    if other.model != own.model:
+        message = f"Rank {number} has other files for this model than rank 0: bring the same ones there."
+        raise ServerError("load_failed", message, "ranks")
+
+
 def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> MemoryShares:
     """Have all ranks reckon alike, in bytes of the whole model's caches, with what the poorest rank can hold of them.
 
-    Raises `ServerError("load_failed")` where ranks differ in what they cannot differ in.
+    Raises `ServerError("load_failed")` where one has no memory left beside its weights.
     """
     if rank.rank:
         link.tell(encode(own))
@@ -129,14 +150,6 @@ def reconciled(ranks: list[Ready]) -> Agreed:
     """What all ranks go by. Raises `ServerError("load_failed")`."""
     first = ranks[0]
     for number, other in enumerate(ranks):
-        if other.software != first.software:
-            message = (
-                f"Rank {number} runs {other.software}, and rank 0 {first.software}: install the same on both."
-            )
-            raise ServerError("load_failed", message, "ranks")
-        if other.model != first.model:
-            message = f"Rank {number} has other files for this model than rank 0: bring the same ones there."
-            raise ServerError("load_failed", message, "ranks")
         if other.keeps_prefixes != first.keeps_prefixes or len(other.kinds) != len(first.kinds):
             message = f"Rank {number} has less memory than it needs beside its weights: make room there."
             raise ServerError("load_failed", message, "ranks")
