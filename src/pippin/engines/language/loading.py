@@ -41,6 +41,7 @@ from pippin.engines.language.step.scheduler import StepLimits
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.model import VisionModel
@@ -127,9 +128,10 @@ def build_engine(
     folder: Path | None = None,
     progress: LoadProgress = lambda done, total, message: None,
     kernel_threads: int | None = None,
+    steering: Steering = ALONE,
 ) -> LanguageEngine:
     """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a model that scores
-    prompts."""
+    prompts. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
@@ -151,7 +153,9 @@ def build_engine(
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
-    speculation = _open_speculation(options, plan, tokenizer, batching, progress)
+    speculation = None
+    if steering is ALONE:
+        speculation = _open_speculation(options, plan, tokenizer, batching, progress)
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
@@ -171,9 +175,10 @@ def build_engine(
         options=options,
         limits=_limits(options, plan, batching, speculation, specprefill, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
+        batch=Batch(groups, loaded, steering.sampler(tokenizer, plan.sorts_slowly), overlaps=plan.overlaps),
         prefixes=prefixes,
         speculation=speculation,
+        steering=steering,
     )
     engine.counters.weight_bytes = size
     return engine

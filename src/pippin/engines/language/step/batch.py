@@ -22,7 +22,7 @@ class Batch:
     """
 
     def __init__(
-        self, groups: CacheGroups, model: LoadedModel, *, sorts_slowly: bool = False, overlaps: bool = True
+        self, groups: CacheGroups, model: LoadedModel, sampler: BatchSampler, *, overlaps: bool = True
     ) -> None:
         """`overlaps`: the device computes a pass while the host goes on."""
         self.running: list[Running] = []  # in the sampler's order
@@ -32,7 +32,7 @@ class Batch:
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
-        self._sampler = BatchSampler(model.tokenizer, sorts_slowly=sorts_slowly)
+        self._sampler = sampler
         self._drawn: Sampled | None = None
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.
