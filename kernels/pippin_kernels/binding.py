@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import AnyKV, describe
+from pippin_kernels.kv import AnyKV, Places
 from pippin_kernels.matrix import Array, Experts, Matrix, address
 from pippin_kernels.structures import (
     ABI,
@@ -223,7 +223,7 @@ class Kernels:
         sinks = None if sinks is None else contiguous(sinks)
         if sinks is not None and sinks.shape != (heads,):
             raise KernelError("There is a sink for each head.")
-        step = Step(starts=starts, counts=[count] * slots, kv=[[kv]])
+        step = Step(starts=starts, counts=[count] * slots, places=Places([[kv]]))
         out = np.empty_like(queries)
         shape = heads, kv.heads[0], dim, window, address(sinks), scale, softcap
         check(
@@ -233,15 +233,15 @@ class Kernels:
 
 
 class Step:
-    """What a step adds to which sequences: `counts[i]` tokens to the `starts[i]` that sequence i has. `kv` has an entry
-    for each layer, which lists where the sequences lie, `adapters` one for each sequence: 0 for none."""
+    """What a step adds to which sequences: `counts[i]` tokens to the `starts[i]` that sequence i has, and that lie in
+    `places`. `adapters` has an entry for each sequence: 0 for none. The arrays of `places` are to be held meanwhile."""
 
     def __init__(
         self,
         *,
         starts: Sequence[int] | Array,
         counts: Sequence[int],
-        kv: Sequence[Sequence[AnyKV]],
+        places: Places,
         adapters: Sequence[int] | None = None,
     ) -> None:
         """Raises `KernelError` for parts that do not fit each other."""
@@ -250,11 +250,9 @@ class Step:
         self.adapters = None if adapters is None else np.array(adapters, np.int32)
         sequences = len(self.starts)
         alike = self.adapters is None or self.adapters.shape == self.starts.shape
-        whole = all(sum(part.sequences for part in layer) == sequences for layer in kv)
-        if self.counts.shape != (sequences,) or not whole or not alike:
+        if self.counts.shape != (sequences,) or places.sequences != sequences or not alike:
             raise KernelError("A step takes a start, a count, and keys and values for each sequence.")
-        self.held = kv  # whose memory the table names
-        self.table = describe([part for layer in kv for part in layer])
+        self.places = places
 
     @property
     def tokens(self) -> int:
@@ -262,7 +260,7 @@ class Step:
 
     def structure(self) -> CStep:
         """As the library sees it; good as long as the step is held."""
-        parts = self.starts, self.counts, self.adapters, self.table
+        parts = self.starts, self.counts, self.adapters, self.places.table
         return CStep(*(address(part) for part in parts), len(self.starts))
 
 

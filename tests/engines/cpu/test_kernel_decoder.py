@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import make_prompt_cache
@@ -271,6 +272,23 @@ def test_prompts_of_different_lengths_are_computed_together() -> None:
     for row, (count, expected) in enumerate(zip(counts, alone, strict=True)):
         assert float(mx.abs(together[row, :count] - expected).max()) < TOLERANCE
     assert [cache[0].offset for cache in started] == [3 + count for count in counts]
+
+
+def test_the_table_of_places_is_kept_while_memory_stays_where_it_is() -> None:
+    kernels, _ = put_on(made("llama", {}, 4, mx.float16), Way("fused layers"), 2)
+    tokens = mx.array([[5, 6, 7, 8], [9, 10, 11, 12]])
+    expected = kernels(tokens, cache=make_prompt_cache(kernels))
+    cache = make_prompt_cache(kernels)
+    found, tables = [], []
+    for place in range(4):
+        found.append(kernels(tokens[:, place : place + 1], cache=cache))
+        tables.append(kernels._kept._places)
+        if place == 1:
+            left = np.asarray(cache[1].keys)
+            cache[1].keys = mx.array(left)
+            left[:] = np.nan  # and not to be read any more
+    assert tables[0] is tables[1] is not tables[2] is tables[3]
+    assert float(mx.abs(mx.concatenate(found, axis=1) - expected).max()) < TOLERANCE
 
 
 @pytest.mark.parametrize("bits", [4, 8])
