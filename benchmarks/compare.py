@@ -56,10 +56,10 @@ class Subject:
         return asyncio.run(run(self.url, self.model, SCENARIOS[scenario], clients, self.pid, cell=cell))
 
 
-def start(peer: Peer, model: Path, same_blas: bool, stack: ExitStack) -> Subject:
+def start(peer: Peer, model: Path, same_blas: bool, threads: int | None, stack: ExitStack) -> Subject:
     """A started server that has answered one request. It is stopped with the stack."""
     port = free_port()
-    process = stack.enter_context(serve(peer, model, port, same_blas=same_blas))
+    process = stack.enter_context(serve(peer, model, port, same_blas=same_blas, threads=threads))
     subject = Subject(peer.name, f"http://127.0.0.1:{port}", peer.model_name.format(model=model), process.pid)
     subject.measure("short", 1, 0)
     return subject
@@ -110,7 +110,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True, help="folder that all servers read")
-    parser.add_argument("--gguf", type=Path, help="the same weights as a file, for llama_cpp")
+    parser.add_argument("--gguf", type=Path, help="the same weights as a file, for llama.cpp")
+    parser.add_argument("--llama-threads", type=int, help="of llama.cpp; as many as cores unless given")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=["pippin", "mlx_lm"])
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=["short"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 8, 16, 32])
@@ -125,6 +126,7 @@ def main() -> None:
                 PEERS[name],
                 (options.gguf if PEERS[name].gguf else options.model).resolve(),
                 not options.as_shipped,
+                options.llama_threads,
                 stack,
             )
             for name in options.peers

@@ -89,7 +89,7 @@ INLINE void single_packed(const pk_tile *tile, int64_t row, const int bits)
             U held[9];
             for (int word = 0; word < bits; word++)
                 held[word] = load_words(words + word * PK_BLOCK);
-            __builtin_prefetch(words + 64 * PK_BLOCK);
+            fetch_ahead(words, bits * PK_BLOCK * 4);
             held[bits] = held[0];
 #pragma GCC unroll 32
             for (int index = 0; index < 32; index++)
@@ -120,6 +120,7 @@ INLINE void floats4(const pk_tile *tile, int64_t panel, int64_t row, const int f
     for (int64_t place = 0; place < groups; place++, at += PK_BLOCK) {
         const F scale = load_scale(format, matrix->scales, at);
         F parts[CHAINS] = {{0}};
+        fetch_ahead(words, group / 8 * PK_BLOCK * 4);
         for (int word = 0; word < group / 8; word++, words += PK_BLOCK, x += 8 * width) {
             const U held = load_words(words);
 #pragma GCC unroll 8
@@ -162,6 +163,7 @@ INLINE void packed(const pk_tile *tile, int64_t panel, int64_t row, const int bi
             U held[9];
             for (int word = 0; word < bits; word++)
                 held[word] = load_words(words + word * PK_BLOCK);
+            fetch_ahead(words, bits * PK_BLOCK * 4);
             held[bits] = held[0];
 #pragma GCC unroll 32
             for (int index = 0; index < 32; index++) {

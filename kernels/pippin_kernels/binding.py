@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_instruction_set": (c.c_char_p, I32),
     "pk_int8_set": (c.c_char_p, I32),
     "pk_round_activations": (I32, P, c.c_char_p),
+    "pk_whole_numbers": (I32, P, c.c_char_p),
     "pk_open": (P, I32, c.c_char_p),
     "pk_close": (None, P),
     "pk_used": (c.c_char_p, P),
@@ -128,6 +129,12 @@ class Kernels:
         check(
             self.library.pk_round_activations(self.context, None if int8_set is None else int8_set.encode())
         )
+
+    def whole_numbers(self, int8_set: str | None) -> None:
+        """Compute products of packed weights with a few vectors by this one of the `int8_sets` from here on, in numbers
+        of 23 bits, which is as exact as float32 and quicker; with None, in float32. Where the instruction set has such
+        products, they are what it begins with. Raises `KernelError`."""
+        check(self.library.pk_whole_numbers(self.context, None if int8_set is None else int8_set.encode()))
 
     def close(self) -> None:
         """End the threads. Doing so twice is doing so once."""
