@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import signal
-import socket
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.load import Result, run
-from benchmarks.peers import PEERS, Peer, serve
+from benchmarks.peers import PEERS, Peer, free_port, serve
 from benchmarks.scenarios import SCENARIOS
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,13 +33,6 @@ FIGURES = (
     ("cpu_per_token", "CPU ms/token", 1000.0),
     ("memory_mb", "MiB", 1.0),
 )
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)

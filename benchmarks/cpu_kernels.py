@@ -23,8 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.compare import free_port
-from benchmarks.peers import PEERS, install, wait_until_up
+from benchmarks.peers import PEERS, free_port, install, wait_until_up
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.blas import accelerate_blas

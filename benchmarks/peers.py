@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,6 +159,13 @@ def mkl_libraries() -> list[Path]:
     """MKL of Pippin's environment, and the threads that it needs."""
     lib = Path(sys.prefix) / "lib"
     return [*lib.glob("libiomp5.so"), *lib.glob("libmkl_rt.so.*")]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def wait_until_up(port: int, process: subprocess.Popen[bytes], seconds: float) -> None:
