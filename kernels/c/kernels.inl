@@ -399,20 +399,30 @@ static void multiply_unpacked(const pk_tile *tile, int64_t panel, int64_t row, c
             finish(tile, panel * WIDE + token, row + part * LANES, sums[token][part]);
 }
 
-static void multiply_many(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
+/* Vectors whose part of PK_DEPTH columns stays near while all rows are multiplied with it: 512 KiB. */
+enum { NEAR = 256 / WIDE };
+
+static void multiply_near(const pk_tile *tile, int64_t first, int64_t last, int64_t panel_first, int64_t from,
+                          float *scratch)
 {
     const pk_matrix *matrix = tile->matrix;
     const int64_t rows = (matrix->rows + PK_BLOCK - 1) / PK_BLOCK * PK_BLOCK;
-    for (int64_t row = first; row < last; row += ROWS)
-        for (int64_t from = 0; from < matrix->columns; from += PK_DEPTH) {
-            int64_t to = from + PK_DEPTH < matrix->columns ? from + PK_DEPTH : matrix->columns;
-            for (int part = 0; part < REGISTERS; part++)
-                if (row + part * LANES < rows)
-                    unpack(matrix, row + part * LANES, from, to, scratch + part * LANES);
-            for (int64_t panel = 0; panel * WIDE < tile->tokens; panel++)
-                multiply_unpacked(tile, panel, row, scratch, tile->panels + (panel * matrix->columns + from) * WIDE,
-                                  to - from, from > 0);
-        }
+    const int64_t to = from + PK_DEPTH < matrix->columns ? from + PK_DEPTH : matrix->columns;
+    for (int64_t row = first; row < last; row += ROWS) {
+        for (int part = 0; part < REGISTERS; part++)
+            if (row + part * LANES < rows)
+                unpack(matrix, row + part * LANES, from, to, scratch + part * LANES);
+        for (int64_t panel = panel_first; panel < panel_first + NEAR && panel * WIDE < tile->tokens; panel++)
+            multiply_unpacked(tile, panel, row, scratch, tile->panels + (panel * matrix->columns + from) * WIDE,
+                              to - from, from > 0);
+    }
+}
+
+static void multiply_many(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
+{
+    for (int64_t panel = 0; panel * WIDE < tile->tokens; panel += NEAR)
+        for (int64_t from = 0; from < tile->matrix->columns; from += PK_DEPTH)
+            multiply_near(tile, first, last, panel, from, scratch);
 }
 
 static void multiply(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
