@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of
-from pippin.api.http.body import Presence
+from pippin.api.http.body import HELD, HeldBytes, Presence
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
@@ -29,11 +29,14 @@ REALTIME: Final = "realtime"
 class Channel(Presence):
     """An accepted connection. It is a `Presence`: an answer that is being written learns of a client who leaves."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, *, holds_back: bool = False) -> None:
+        """`holds_back`: who sends faster than is answered is read more slowly, and not closed."""
         self._socket = socket
+        self._room = asyncio.Semaphore(WAITING) if holds_back else None
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
+        self._held: HeldBytes = socket.scope[HELD]
         self.gone = False
 
     async def open(self) -> None:
@@ -53,12 +56,28 @@ class Channel(Presence):
                 return
             if message is None:
                 return
+            if self._room is not None:
+                self._room.release()
             yield message
+            self._held.free(size_of(message))
+
+    def hold(self, size: int) -> bool:
+        """Count `size` bytes until they are released: of messages that are kept after their answer. False where there
+        is no room for them."""
+        return self._held.take(size)
+
+    def release(self, size: int) -> None:
+        """Count `size` bytes no longer."""
+        self._held.free(size)
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. After the client has left nothing is sent."""
         if not self.gone:
             await self._socket.send_text(event.decode())
+
+    async def end(self, code: int, reason: str) -> None:
+        """Close the connection from here."""
+        await self._socket.close(code, reason)
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -79,7 +98,9 @@ class Channel(Presence):
 
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-            if self._messages.qsize() >= WAITING:
+            if self._room is not None:
+                await self._room.acquire()
+            elif self._messages.qsize() >= WAITING:
                 await self._socket.close(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")
@@ -88,6 +109,11 @@ class Channel(Presence):
         self._messages.put_nowait(None)
         if self._on_gone is not None:
             self._on_gone()
+
+
+def size_of(message: str | bytes) -> int:
+    """The bytes that a message took on its way."""
+    return len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
 
 
 def event_of(message: str | bytes) -> dict[str, Any]:
