@@ -35,9 +35,8 @@ class Batch:
         self._sampler = BatchSampler(model.tokenizer, sorts_slowly=sorts_slowly)
         self._drawn: Sampled | None = None
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
-        self._logits: list[
-            mx.array
-        ] = []  # [n, vocabulary] each: of the pass, then of sequences that joined since
+        # [n, vocabulary] each: of the pass, then of sequences that joined since.
+        self._logits: list[mx.array] = []
         self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
 
     def join(self, running: Running, slot: Slot, cache: PromptCache, logits: mx.array) -> None:

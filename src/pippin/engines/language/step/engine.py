@@ -70,9 +70,12 @@ class LanguageEngine:
         self._share = share
         self._speculates = False  # the next step is to look for proposals
         self.blas_threads: BlasThreads | None = None
+        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: (
+            job
+        )  # where it was prepared too early
 
     def submit(self, job: LanguageJob) -> None:
-        self.lifecycle.submit(job)
+        self.lifecycle.submit(self.renewed(job))
 
     def cancel(self, id: str) -> None:
         self.lifecycle.cancel(id)
