@@ -51,7 +51,7 @@ class Architecture:
     embedding_scale: Callable[[Any], float] = field(default=lambda args: 1.0)
     residual_scale: Callable[[Any], float] = field(default=lambda args: 1.0)
     # What becomes of the head's product.
-    logits: Callable[[Any, mx.array], mx.array] = field(default=lambda args, logits: logits)
+    logits: Callable[[Any, mx.array], mx.array] | None = None
 
 
 def _capped(args: Any, logits: mx.array) -> mx.array:

@@ -97,8 +97,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         # Blocks for the prefix cache may be on their way from memory that is written here.
         mx.synchronize()
         hidden = self._run(tokens, self.make_cache() if cache is None else cache)
-        found: mx.array = self._logits(self.args, self.lm_head(mx.array(hidden)))
-        return found
+        logits: mx.array = self.lm_head(mx.array(hidden))
+        return logits if self._logits is None else self._logits(self.args, logits)
 
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
         """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""
