@@ -2,7 +2,7 @@
 
 import ctypes as c
 
-ABI = 3
+ABI = 4
 BLOCK = 16
 
 

@@ -2,8 +2,10 @@
 
 import logging
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,13 +20,15 @@ from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
+from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import adapters_in, install, is_low_rank
+from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
+from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
@@ -34,6 +38,7 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
@@ -70,7 +75,13 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     else:
         preparer.try_media(lambda _: False)
     engine = build_engine(
-        model, preparer.tokenizer, options, plan, folder=Path(spec.info.path or ""), progress=progress
+        model,
+        preparer.tokenizer,
+        options,
+        plan,
+        folder=Path(spec.info.path or ""),
+        kernel_threads=threads if known else None,
+        progress=progress,
     )
     engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
@@ -108,35 +119,28 @@ def build_engine(
     plan: DevicePlan,
     *,
     folder: Path | None = None,
+    kernel_threads: int | None = None,
     progress: LoadProgress = lambda done, total, message: None,
 ) -> LanguageEngine:
-    """An engine around a loaded model."""
+    """An engine around a loaded model. With `kernel_threads` the kernels for CPUs compute a draft head, too."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     size = weight_bytes(model)
     shares = share_memory(plan, options, size)
-    # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
-    mark_constant = steady if plan.slow_functions else unmarked
-    if isinstance(model, WholeModel):
-        batching = _whole_batching(model, options)
-    else:
-        batching = choose_batching(model, options, mark_constant)
-    if adapters.names and batching.shape is None and not batching.alone:
-        message = (
-            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
-        )
-        raise ServerError("load_failed", message, "adapters")
+    batching = _choose_batching(model, options, plan, adapters)
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
-    speculation = _open_speculation(options, plan, tokenizer, batching, progress)
+    head = Head(model, batching.vocabulary, narrows=not batching.alone)
+    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+    speculation = _open_speculation(asked, model, head, batching, progress)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
         vocabulary=batching.vocabulary,
-        head=Head(model, batching.vocabulary, narrows=not batching.alone),
+        head=head,
         adapters=adapters,
         vision=_open_vision(model, options, plan),
         joins_prompts=batching.joint_prompts,
@@ -149,12 +153,35 @@ def build_engine(
         options=options,
         limits=_limits(options, plan, batching, speculation, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=Batch(groups, loaded, sorts_slowly=plan.sorts_slowly, overlaps=plan.overlaps),
+        batch=Batch(
+            groups,
+            loaded,
+            sorts_slowly=plan.sorts_slowly,
+            overlaps=plan.overlaps,
+            heads=None if speculation is None else speculation.heads,
+        ),
         prefixes=prefixes,
         speculation=speculation,
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _choose_batching(
+    model: nn.Module, options: ModelOptions, plan: DevicePlan, adapters: Adapters
+) -> Batching:
+    # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
+    mark_constant = steady if plan.slow_functions else unmarked
+    if isinstance(model, WholeModel):
+        batching = _whole_batching(model, options)
+    else:
+        batching = choose_batching(model, options, mark_constant)
+    if adapters.names and batching.shape is None and not batching.alone:
+        message = (
+            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
+        )
+        raise ServerError("load_failed", message, "adapters")
+    return batching
 
 
 def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
@@ -239,42 +266,89 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What speculation is opened by."""
+
+    options: ModelOptions
+    plan: DevicePlan
+    tokenizer: Tokenizer
+    folder: Path | None  # of the model
+    kernel_threads: int | None
+
+
 def _open_speculation(
-    options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, batching: Batching, progress: LoadProgress
+    asked: _Asked, model: nn.Module, head: Head, batching: Batching, progress: LoadProgress
 ) -> Speculation | None:
     """What judges proposals: those of the options, and predictions of clients where the model can take tokens back at
     all. Raises `ServerError("load_failed")` where the options cannot be had."""
-    asked = "draft_model_path" if options.draft_model_path is not None else "prompt_lookup"
+    options = asked.options
+    named = drafter_of(options, asked.folder)
+    option = "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
     if not batching.rewinds:
-        if options.draft_model_path is None and not options.prompt_lookup:
+        if named is None and not options.prompt_lookup:
             return None
         message = (
-            f"{asked} cannot be used: the caches of this model cannot take tokens back. Start without it."
+            f"{option} cannot be used: the caches of this model cannot take tokens back. Start without it."
         )
-        raise ServerError("load_failed", message, asked)
+        raise ServerError("load_failed", message, option)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup)
-    if options.draft_model_path is not None:
-        draft = _open_draft_model(
-            Path(options.draft_model_path).expanduser(), options, plan, tokenizer, progress
-        )
-        proposer = Either(proposer, draft)
+    heads = None
+    if named is not None:
+        kind = drafters.find_kind(named, own=options.mtp)
+        if kind == "model":
+            proposer = Either(proposer, _open_draft_model(named, asked, progress))
+        else:
+            heads = _open_heads(named, kind, asked, model, head, batching)
+            proposer = Either(proposer, heads)
     most = options.num_draft_tokens
     has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
-    return Speculation(proposer, Pace(most, overlaps=plan.overlaps), most=most, block=block)
+    pace = Pace(most, overlaps=asked.plan.overlaps)
+    always = options.prompt_lookup or named is not None
+    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads)
 
 
-def _open_draft_model(
-    folder: Path, options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, progress: LoadProgress
-) -> DraftModel:
-    name = "draft_model_path"
+def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
+    """The folder of the drafter that is asked for. Raises `ServerError("load_failed")` where two are."""
+    if options.mtp and options.draft_model_path is not None:
+        message = (
+            "mtp drafts with the head in the model's own checkpoint, draft_model_path with another: give one."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    if options.mtp:
+        return folder
+    return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def _open_heads(
+    folder: Path,
+    kind: Literal["eagle3", "mtp"],
+    asked: _Asked,
+    model: nn.Module,
+    head: Head,
+    batching: Batching,
+) -> Heads:
+    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
+    layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
+    if not (layout.trims and layout.batches):
+        message = (
+            f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
+        )
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
+    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read))
+
+
+def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
     info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    draft, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
+    trusted = asked.options.trust_remote_code
+    draft, _ = load_weights(info, asked.plan, progress, trust_remote_code=trusted)
     layout = CacheLayout.learn(draft, probe_prompt(draft, 2))
     if not layout.trims:
         message = f"The draft model {info.id!r} has layers that cannot take tokens back: choose another."
-        raise ServerError("load_failed", message, name)
-    if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
+        raise ServerError("load_failed", message, drafters.OPTION)
+    if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
         message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
-        raise ServerError("load_failed", message, name)
-    return DraftModel(draft, plan.prefill_chunk, layout)
+        raise ServerError("load_failed", message, drafters.OPTION)
+    return DraftModel(draft, asked.plan.prefill_chunk, layout)

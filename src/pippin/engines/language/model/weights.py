@@ -76,7 +76,7 @@ def load_weights(
             model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
     if plan.rounds_activations and not on_kernels:
         log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
-    _cast_weights(model, plan)
+    cast_weights(model, plan)
     _evaluate(model, plan, progress, info)
     return model, config
 
@@ -195,7 +195,7 @@ def _explain(info: ModelInfo, error: Exception, library: str) -> str:
     return f"The model {info.id!r} cannot be loaded: {type(error).__name__}: {text[:300]}"
 
 
-def _cast_weights(model: nn.Module, plan: DevicePlan) -> None:
+def cast_weights(model: nn.Module, plan: DevicePlan) -> None:
     """Cast, and dequantize where the plan says so. A widening cast ignores the parameters that the model excepts."""
     if plan.run_type is None:
         return
