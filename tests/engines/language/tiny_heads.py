@@ -76,6 +76,13 @@ def qwen_with_head(folder: Path, **changes: Any) -> Path:
     return _written(folder, weights, {"model_type": "qwen3_5", "text_config": text})
 
 
+def prediction_head(folder: Path) -> Path:
+    """A prediction head by itself, as mlx-vlm splits it off; random as it is, for a model of any architecture."""
+    text = {**QWEN, "model_type": "qwen3_5_text"}
+    head = PredictionModel(PredictionConfig.from_dict({"text_config": text}))
+    return _written(folder, spread(head, 5), {"model_type": "qwen3_5_mtp", "text_config": text})
+
+
 def tiny_model_of_qwen(folder: Path, text: dict[str, Any]) -> None:
     """The model itself, and its tokenizer."""
     import mlx_lm.models.qwen3_5 as qwen

@@ -112,7 +112,14 @@ def open_head(
         case _:
             assert_never(kind)
     _place(head, plan, kernel_threads)
-    _bind(inner, model)
+    try:
+        _bind(inner, model)
+    except AttributeError as error:
+        message = (
+            f"The draft head {folder.name!r} shares embeddings and projection with a model of another architecture "
+            f"than this one ({error}): choose the head of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION) from error
     return head
 
 
@@ -158,6 +165,7 @@ def hidden_size(model: nn.Module) -> int | None:
 def _bind(inner: Any, model: nn.Module) -> None:
     """Let a head use the model's embeddings, and its projection where it has none."""
     if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
-        inner.embed_tokens = model.embed
+        inner.embed_tokens = inner._input_embed = model.embed
+        inner._lm_head_fn = model.lm_head
         return
     inner.bind(model.inner if isinstance(model, VisionModel) else model)

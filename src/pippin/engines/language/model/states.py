@@ -52,16 +52,15 @@ class HiddenStates:
                 self._watch(theirs[number], number)
 
     def _watch(self, layer: nn.Module, number: int) -> None:
-        """Note what a layer gives, by giving it a subclass of its class."""
-        base = type(layer)
-        after = self._after
+        """Note what a layer gives, by giving it a subclass of its class; one that it was given before is replaced."""
+        base, after = getattr(type(layer), "unwatched", type(layer)), self._after
 
         def watched(self_: nn.Module, *given: Any, **named: Any) -> Any:
             found = base.__call__(self_, *given, **named)
             after[number] = found[0] if isinstance(found, tuple) else found
             return found
 
-        layer.__class__ = type(base.__name__, (base,), {"__call__": watched})
+        layer.__class__ = type(base.__name__, (base,), {"__call__": watched, "unwatched": base})
 
     def take(self) -> mx.array:
         """Those of the last pass [sequences, tokens, size], once."""
