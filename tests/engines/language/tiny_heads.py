@@ -76,6 +76,15 @@ def qwen_with_head(folder: Path, **changes: Any) -> Path:
     return _written(folder, weights, {"model_type": "qwen3_5", "text_config": text})
 
 
+def with_prediction_head(folder: Path) -> Path:
+    """A checkpoint of Qwen 3.5 with vision, to which its prediction head is added."""
+    config = json.loads((folder / "config.json").read_text())
+    head = PredictionModel(PredictionConfig.from_dict({"text_config": config["text_config"]}))
+    weights = {f"mtp.{name}": array for name, array in spread(head, 5).items()}
+    weights |= mx.load(str(folder / "model.safetensors"))
+    return _written(folder, weights, config)
+
+
 def prediction_head(folder: Path) -> Path:
     """A prediction head by itself, as mlx-vlm splits it off; random as it is, for a model of any architecture."""
     text = {**QWEN, "model_type": "qwen3_5_text"}

@@ -16,7 +16,8 @@ from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
 from tests.engines.language.bench import Bench, Eager, run_all, watch
-from tests.engines.language.tiny_heads import eagle3_head, eagle3_model, qwen_with_head
+from tests.engines.language.tiny_heads import eagle3_head, eagle3_model, qwen_with_head, with_prediction_head
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import tiny_model
 
 PHRASE = tuple(place * 17 % 240 for place in range(12))
@@ -36,6 +37,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     return {
         "eagle3": Pair(eagle3_model(root / "model"), {"draft_model_path": str(head)}),
         "mtp": Pair(qwen_with_head(root / "qwen"), {"mtp": True}),
+        "mtp, vision": Pair(
+            with_prediction_head(tiny_vision_model("qwen3_5", root / "vision")), {"mtp": True}
+        ),
     }
 
 
@@ -49,7 +53,7 @@ def options(**changes: Any) -> ModelOptions:
     return ModelOptions(**{"cache_block_tokens": 8, "num_draft_tokens": 3, **changes})
 
 
-KINDS = ("eagle3", "mtp")
+KINDS = ("eagle3", "mtp", "mtp, vision")
 
 
 @pytest.mark.parametrize("kind", KINDS)
