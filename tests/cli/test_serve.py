@@ -118,9 +118,16 @@ def test_a_folder_that_can_not_be_written_stops_nothing(terminal: Terminal) -> N
 
 
 def test_a_model_that_is_not_here_stops_nothing(terminal: Terminal) -> None:
-    with terminal.serving("/no/such/folder", "--offline") as serving:
+    with terminal.serving("scripted", "/no/such/folder", "--offline") as serving:
         serving.wait_for(r"(/no/such/folder) is not ready: ")
         assert httpx.get(f"{serving.address}/health").status_code == 200
+
+
+def test_where_no_named_model_is_there_nothing_is_served(terminal: Terminal) -> None:
+    found = terminal.run("serve", "/no/such/folder", "./neither", "--port", "0")
+    assert found.returncode == 2
+    assert found.stderr.startswith("pippin: /no/such/folder is not there. Give the path of a model's folder.")
+    assert "./neither is not there" in found.stderr
 
 
 def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:

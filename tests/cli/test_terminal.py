@@ -9,8 +9,7 @@ import pytest
 
 from pippin.cli import greeting, terminal
 from pippin.cli.greeting import curl_line
-from pippin.cli.log_writer import LogStream
-from pippin.cli.logs import JsonFormatter, TextFormatter
+from pippin.cli.logs import JsonFormatter, LogStream, TextFormatter
 from pippin.config.options.server import ServerOptions
 
 

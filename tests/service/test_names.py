@@ -88,3 +88,27 @@ def test_any_name_is_the_only_model_that_is_served_where_the_operator_says_so() 
     options = ServerOptions(models=(ModelEntry(path="one"),), any_model_name=True)
     assert resolved("local-text-model", options) == "one"
     assert resolved("two", options) == "two"
+
+
+def test_what_default_means_is_known_without_the_disk_once_the_model_is_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        models = (EMBEDDER, scripted("one"), scripted("two"))
+        async with scripted_service(*models, options=serving("embedder", "one", "two")) as service:
+            await service.pool.load("one")
+            first = await service.find("default", "language")
+            with monkeypatch.context() as patch:
+                patch.setattr(service.catalog, "resolve", None)
+                # The kind of the embedder is not known without it.
+                with pytest.raises(TypeError):
+                    await service.find("default", "language")
+            entry = ModelEntry(path="embedder", kind="embeddings")
+            await service.adopt(serving("one", "two"))
+            assert await service.find("default", "language") == first
+            monkeypatch.setattr(service.catalog, "resolve", None)
+            assert (await service.find("default", "language")).id == "one"
+            await service.adopt(ServerOptions(models=(entry, *serving("one", "two").models)))
+            assert (await service.find("default", "language")).id == "one"
+
+    asyncio.run(main())

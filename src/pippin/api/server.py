@@ -21,6 +21,7 @@ from pippin.api.batches.batches import Batches
 from pippin.api.http.body import MIB
 from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
 from pippin.api.http.unread import UnreadAnswers
+from pippin.api.http.web_socket import web_sockets
 from pippin.api.live_settings import LiveSettings
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
@@ -106,11 +107,13 @@ class Server:
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
         app = create_app(service, settings, self._live, self._tool_servers, self._batches)
+        unread = UnreadAnswers()
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
-                http=connections(UnreadAnswers()),
-                ws="websockets-sansio",
+                http=connections(unread),
+                ws=web_sockets(unread),
+                ws_per_message_deflate=False,
                 ws_max_size=int(options.max_body_mb * MIB),
                 ws_ping_interval=PING_SECONDS,
                 ws_ping_timeout=PING_SECONDS,

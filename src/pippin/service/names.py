@@ -25,22 +25,27 @@ class Names:
         self._options = options
         self._catalog = catalog
         self._pool = pool
+        self._ids: dict[str, str] = {}  # of the models that the operator named, once they were looked up
 
     def adopt(self, options: ServerOptions) -> None:
         """Resolve by changed options from now on."""
         self._options = options
+        self._ids.clear()
 
     def model(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         """What is known of the model, as its worker describes it where it is loaded. Raises `ServerError`."""
         loaded = self._pool.info(name)
         if loaded is not None and name != DEFAULT:
             return loaded
-        info = self._catalog.resolve(self.meant(name, kind))
+        meant = self.meant(name, kind)
+        info = self._catalog.resolve(meant)
+        if name == DEFAULT:
+            self._ids[meant] = info.id
         return self._pool.info(info.id) or info
 
     async def find(self, name: str, kind: ModelKind | None = None) -> ModelInfo:
         """As `model`; for a model that is not in memory the disk is looked at, beside the event loop."""
-        loaded = None if name == DEFAULT else self._pool.info(name)
+        loaded = self._served_and_loaded(kind or "language") if name == DEFAULT else self._pool.info(name)
         return loaded if loaded is not None else await asyncio.to_thread(self.model, name, kind)
 
     def meant(self, name: str, kind: ModelKind | None = None) -> str:
@@ -73,6 +78,16 @@ class Names:
                 return name
         message = "No model is loaded yet, and none is served by default. Name one of those of /v1/models."
         raise ServerError("model_not_found", message, "model")
+
+    def _served_and_loaded(self, kind: ModelKind) -> ModelInfo | None:
+        """What `default` means where that is known without the disk: the first served model of the kind is in memory,
+        and of those before it the kind is known too."""
+        for entry in self._options.models:
+            info = self._pool.info(self._ids.get(called(entry), called(entry)))
+            known = entry.kind or (None if info is None else info.kind)
+            if entry.listed and (known is None or known in (kind, "scripted")):
+                return info
+        return None
 
     def _served(self, kind: ModelKind | None) -> list[ModelEntry]:
         """The models that the operator named, of this kind where one is given."""

@@ -112,7 +112,7 @@ def serve(loop: StepLoop, engine: Engine, link: WorkerLink) -> int:
         loop.run(engine)
     except LinkLost:
         return 0
-    except Exception:
+    except Exception:  # after it the engine's state can't be trusted: the supervisor starts another process
         log.exception("The engine failed in a step; the worker ends.")
         return STEP_FAILED
     link.drain(LAST_WORDS)

@@ -3,17 +3,20 @@
 import io
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from pippin.api.batches import store
 from tests.api.live_server import MODEL, live_server
 from tests.clients import anthropic_of, openai_of
 from tests.running_server import running_server
@@ -21,6 +24,7 @@ from tests.running_server import running_server
 SCRIPT: dict[str, Any] = {
     "rules": [
         {"when": {"user": "slow"}, "say": " ".join(["word"] * 4000), "gap": 0.02},
+        {"when": {"user": "much"}, "say": "word " * 3000, "gap": 0.0},
         {"when": {"user": "refuse"}, "error": {"kind": "invalid_request", "message": "Not this."}},
     ]
 }
@@ -182,6 +186,75 @@ def test_the_disk_of_one_owner_is_bounded(client: OpenAI) -> None:
         client.files.create(file=("in.jsonl", b"x" * (2 << 20)), purpose="batch")
     assert caught.value.status_code == 413
     assert "--files-mb" in str(caught.value)
+
+
+def test_many_small_files_take_their_room_too(client: OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        for _ in range(300):  # 300 bytes, but 300 files
+            client.files.create(file=("in.jsonl", b"x"), purpose="batch")
+    assert caught.value.status_code == 413
+
+
+def test_answers_of_batches_take_room_until_they_are_deleted(messages: Anthropic) -> None:
+    def ended_of(count: int) -> Any:
+        params: Any = {"model": MODEL, "max_tokens": 3500, "messages": [{"role": "user", "content": "much"}]}
+        lines: Any = [{"custom_id": f"line-{number}", "params": params} for number in range(count)]
+        batch = messages.messages.batches.create(requests=lines)
+        deadline = time.monotonic() + SECONDS
+        while (batch := messages.messages.batches.retrieve(batch.id)).processing_status != "ended":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return batch
+
+    full = ended_of(80)  # 1.2 MB of answers
+    kinds = [each.result for each in messages.messages.batches.results(full.id)]
+    refused = [each.error.error.message for each in kinds if each.type == "errored"]
+    assert 0 < len(refused) < 80
+    assert all("--files-mb" in each for each in refused)
+    messages.messages.batches.delete(full.id)
+    assert ended_of(2).request_counts.succeeded == 2
+
+
+def test_ended_batches_are_kept_without_their_lines_and_not_for_ever(
+    client: OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_ENDED", 2)
+    done = [begun(client, chat(number)) for number in range(2)]
+    for each in done:
+        assert ended(client, each).request_counts.completed == 1
+    with sqlite3.connect(tmp_path / "files" / "batches.sqlite") as database:
+        assert database.execute("SELECT COUNT(*) FROM lines").fetchone() == (0,)
+    done += [begun(client, chat(number)) for number in range(3, 5)]
+    last = ended(client, done[-1]).id
+    begun(client, chat(9))
+    assert done[0] not in [each.id for each in client.batches.list()]
+    assert last in [each.id for each in client.batches.list()]
+
+
+def test_a_key_reaches_by_batches_what_it_reaches_by_itself(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("a: {key: one, endpoints: [/files, /batches, /messages/batches, /embeddings]}\n")
+    options = {"files_dir": str(tmp_path / "files"), "api_key_file": str(keys)}
+    with live_server(tmp_path, SCRIPT, **options) as address, openai_of(address, "one") as client:
+        with pytest.raises(openai.PermissionDeniedError, match="/chat/completions"):
+            begun(client, chat(0))
+        with anthropic_of(address, "one") as messages, pytest.raises(anthropic.PermissionDeniedError):
+            params: Any = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+            messages.messages.batches.create(requests=[{"custom_id": "a", "params": params}])
+
+
+def test_an_endpoint_that_is_withdrawn_while_a_batch_runs_is_closed_to_its_lines(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("a: {key: one}\n")
+    options = {"files_dir": str(tmp_path / "files"), "api_key_file": str(keys), "batch_concurrency": 1}
+    with live_server(tmp_path, SCRIPT, **options) as address, openai_of(address, "one") as client:
+        batch_id = begun(client, *(chat(number, "slow", max_tokens=40) for number in range(30)))
+    keys.write_text("a: {key: one, endpoints: [/files, /batches]}\n")
+    with live_server(tmp_path, SCRIPT, **options) as address, openai_of(address, "one") as client:
+        batch = ended(client, batch_id)
+        assert batch.error_file_id is not None
+        codes = {line["response"]["status_code"] for line in results(client, batch.error_file_id)}
+        assert codes == {403}
 
 
 @pytest.mark.parametrize("purpose", ["fine-tune", "vision"])

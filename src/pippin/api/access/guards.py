@@ -217,7 +217,7 @@ class Guard:
             if key is not None:
                 exchange.caller, exchange.key, exchange.anonymous = key.name, key, False
                 if not is_open:
-                    _check_endpoint(key, exchange.path)
+                    check_endpoint(key, exchange.path)
                 return
         if not is_open:
             raise ServerError(
@@ -237,7 +237,7 @@ class Guard:
             check_json(headers, path)
 
 
-def _check_endpoint(key: Key, path: str) -> None:
+def check_endpoint(key: Key, path: str) -> None:
     """Refuse an address that a key does not open. Raises `ServerError`."""
     if not key.rights.allows_endpoint(bare(path)):
         raise ServerError(

@@ -10,8 +10,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pippin.api.batches.store import Line
+from pippin.api.dialects.messages.encode import error_of
 from pippin.api.dialects.shared.fields import invalid
 from pippin.core.decoding import from_json
+from pippin.core.errors import ErrorReport
 
 PATH: Final = "/v1/messages"
 MOST_REQUESTS: Final = 100_000
@@ -64,6 +66,9 @@ class AnthropicResults:
 
     def is_error(self, line: Line) -> bool:
         return False
+
+    def refusal(self, report: ErrorReport, request: str) -> bytes:
+        return msgspec.json.encode(error_of(report, request))
 
     def result(self, line: Line) -> bytes:
         result: dict[str, Any]

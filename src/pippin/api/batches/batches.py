@@ -5,13 +5,13 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
+from pippin.api.access.guards import check_endpoint
 from pippin.api.access.keys import Key, load_keyring, salts_by_owner
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.batches import anthropic, openai
 from pippin.api.batches.inside import Inside, Reply
-from pippin.api.batches.runner import Answers, BatchRunner
+from pippin.api.batches.runner import Answers, BatchRunner, refused
 from pippin.api.batches.store import Batch, BatchStore
-from pippin.api.dialects.shared.openai import encode_error
 from pippin.config.environment import home
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
@@ -53,9 +53,12 @@ class Batches:
     async def _ask(self, batch: Batch, text: bytes) -> Reply:
         key = self._key_of(batch.owner)
         if batch.owner and key is None:
-            reply = Reply(batch.id)
-            reply.status, reply.body = WITHDRAWN.status, encode_error(WITHDRAWN)
-            return reply
+            return refused(self._answers(batch), WITHDRAWN)
+        if key is not None:
+            try:
+                check_endpoint(key, batch.endpoint)
+            except ServerError as error:  # it was withdrawn since the batch began
+                return refused(self._answers(batch), error.report)
         path, body = (openai if batch.api == "openai" else anthropic).request_of(text)
         return await self._inside.post(path, body, key=key, owner=batch.owner, salted=self._salted)
 

@@ -12,7 +12,9 @@ from msgspec import Meta, Struct
 
 from pippin.api.batches.runner import spans
 from pippin.api.batches.store import Line, Problem
+from pippin.api.dialects.shared.openai import encode_error
 from pippin.core.decoding import from_json
+from pippin.core.errors import ErrorReport
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 MOST_LINES: Final = 50_000
@@ -96,6 +98,9 @@ class OpenAIResults:
 
     def is_error(self, line: Line) -> bool:
         return line.status is None or not 200 <= line.status < 300
+
+    def refusal(self, report: ErrorReport, request: str) -> bytes:
+        return encode_error(report)
 
     def result(self, line: Line) -> bytes:
         response = error = None

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
-from pippin.api.dialects.shared.openai import encode_error
 from pippin.core.errors import ErrorReport, ServerError
 
 log = logging.getLogger(__name__)
@@ -39,6 +38,10 @@ class Answers(Protocol):
 
     def is_error(self, line: Line) -> bool:
         """Whether that line belongs into the file of errors."""
+        ...
+
+    def refusal(self, report: ErrorReport, request: str) -> bytes:
+        """The answer of a line that was not asked; `request` is its id."""
         ...
 
 
@@ -180,7 +183,7 @@ class BatchRunner:
         try:
             text = await asyncio.to_thread(self._text, batch, line)
         except (ServerError, OSError) as error:  # the file was deleted behind our back
-            await self._answered(batch, line, gone(error))
+            await self._answered(batch, line, self._refused(batch, error))
             return
         tries, wait = 0, FIRST_WAIT
         while True:
@@ -194,7 +197,7 @@ class BatchRunner:
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
         await asyncio.to_thread(
-            self._store.answered, batch.id, line.number, reply.status, reply.request, reply.body
+            self._store.answered, batch, line.number, reply.status, reply.request, reply.body
         )
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -204,7 +207,14 @@ class BatchRunner:
             log.error("A line of the batch %s could not be answered: %r", batch, error)
         self._changed.set()
 
+    def _refused(self, batch: Batch, error: ServerError | OSError) -> Reply:
+        """The reply to a line that can't be read any more, or whose answer could not be kept."""
+        if isinstance(error, ServerError):
+            return refused(self._answers(batch), error.report)
+        return refused(self._answers(batch), ErrorReport(kind="not_found", message=str(error)))
+
     def _text(self, batch: Batch, line: Line) -> bytes:
+        self._store.check_room(batch.owner)
         with self._store.path_of(batch.owner, batch.input_file).open("rb") as file:
             file.seek(line.start)
             return file.read(line.length)
@@ -232,12 +242,13 @@ class BatchRunner:
         self._reading.pop(batch.id, None)
         if batch.api == "openai":
             await asyncio.to_thread(self._write_results, batch)
-        self._enter(batch, last)
+        _begin(batch, last)
+        await asyncio.to_thread(self._store.end, batch)
         log.info("The batch %s is %s.", batch.id, last)
 
     def _write_results(self, batch: Batch) -> None:
         answers = self._answers(batch)
-        counts = self._store.counts(batch.id)
+        counts = self._store.counts(batch)
         if counts.succeeded:
             wanted = self._results(batch, answers, errors=False)
             batch.output_file = self._result_file(batch, "output", wanted).id
@@ -263,8 +274,7 @@ class BatchRunner:
         )
 
     def _enter(self, batch: Batch, status: Status) -> None:
-        batch.status = status
-        batch.times.setdefault(status, int(time.time()))
+        _begin(batch, status)
         self._store.put(batch)
 
     def _sweep(self) -> None:
@@ -274,13 +284,15 @@ class BatchRunner:
             self._store.sweep()
 
 
-def gone(error: Exception) -> Reply:
-    """The reply to a line that can't be read any more."""
+def _begin(batch: Batch, status: Status) -> None:
+    batch.status = status
+    batch.times.setdefault(status, int(time.time()))
+
+
+def refused(answers: Answers, report: ErrorReport) -> Reply:
+    """The reply to a line that is not asked."""
     reply = Reply(uuid4().hex)
-    report = (
-        error.report if isinstance(error, ServerError) else ErrorReport(kind="not_found", message=str(error))
-    )
-    reply.status, reply.body = report.status, encode_error(report)
+    reply.status, reply.body = report.status, answers.refusal(report, reply.request)
     return reply
 
 

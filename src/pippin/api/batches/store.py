@@ -51,6 +51,10 @@ CREATE TABLE IF NOT EXISTS lines (
 CREATE INDEX IF NOT EXISTS lines_open ON lines (batch, number) WHERE status IS NULL;
 """
 _VERSION: Final = 1
+LEAST_FILE: Final = 4096
+"""Bytes that a file counts at least: of small ones the disk holds a block, and the database what is known of them."""
+MOST_ENDED: Final = 1000
+"""Batches of OpenAI's API that are kept for one owner after their end; that API has no way to delete one."""
 
 
 class StoredFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,6 +77,16 @@ class Problem(Struct, frozen=True, kw_only=True):
     param: str | None = None
 
 
+class Counts(Struct, frozen=True):
+    total: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+    @property
+    def open(self) -> int:
+        return self.total - self.succeeded - self.failed
+
+
 class Batch(Struct, kw_only=True, omit_defaults=True):
     """A batch. Times are seconds since the epoch; `input_file` holds its lines."""
 
@@ -91,6 +105,7 @@ class Batch(Struct, kw_only=True, omit_defaults=True):
     error_file: str | None = None
     output_expires_after: int | None = None  # seconds
     times: dict[str, int] = field(default_factory=dict)  # when each status began
+    counts: Counts | None = None  # of its lines, once it has ended
 
     @property
     def ended(self) -> bool:
@@ -109,27 +124,18 @@ class Line(Struct, frozen=True):
     reply: bytes | None = None
 
 
-class Counts(Struct, frozen=True):
-    total: int = 0
-    succeeded: int = 0
-    failed: int = 0
-
-    @property
-    def open(self) -> int:
-        return self.total - self.succeeded - self.failed
-
-
 class BatchStore:
     """All callers' files and batches. Methods that take an owner find only what belongs to that owner."""
 
     def __init__(self, folder: Path, *, megabytes: float, clock: Callable[[], float] = time.time) -> None:
-        """`megabytes` bounds the files of one owner."""
+        """`megabytes` bounds what one owner has on the disk: files, and answers of batches."""
         self._folder = folder
         self._most = int(megabytes * MIB)
         self._clock = clock
         self._lock = threading.RLock()
         self._open_database: sqlite3.Connection | None = None
         self._held: IO[bytes] | None = None  # the lock on the folder
+        self._replies: dict[str, int] = {}  # bytes of each owner's answers, once they were counted
 
     @property
     def exists(self) -> bool:
@@ -188,6 +194,12 @@ class BatchStore:
             )
         return stored
 
+    def check_room(self, owner: str) -> None:
+        """Raises `ServerError` where the owner's share of the disk is used up."""
+        with self._lock:
+            if self._used(owner) >= self._most:
+                raise _full(self._most)
+
     def file(self, owner: str, id: str) -> StoredFile:
         """Raises `ServerError("not_found")` for a file that this owner has not."""
         with self._lock:
@@ -240,6 +252,7 @@ class BatchStore:
     def add_batch(self, batch: Batch, lines: Iterable[Line]) -> None:
         with self._writing() as database:
             self._put(database, batch)
+            self._forget_oldest(database, batch.owner)
             database.executemany(
                 "INSERT INTO lines (batch, number, custom_id, start, length) VALUES (?, ?, ?, ?, ?)",
                 ((batch.id, line.number, line.custom_id, line.start, line.length) for line in lines),
@@ -248,6 +261,14 @@ class BatchStore:
     def put(self, batch: Batch) -> None:
         with self._writing() as database:
             self._put(database, batch)
+
+    def end(self, batch: Batch) -> None:
+        """Write a batch that has ended. The answers of OpenAI's stand in files by now, so its lines go."""
+        batch.counts = self.counts(batch)
+        with self._writing() as database:
+            self._put(database, batch)
+            if batch.api == "openai":
+                self._remove_lines(database, batch)
 
     def batch(self, owner: str, id: str) -> Batch:
         """Raises `ServerError("not_found")` for a batch that this owner has not."""
@@ -279,7 +300,7 @@ class BatchStore:
         """Delete a batch that has ended, with its lines. Its files stay, but for a body that was never a file."""
         with self._writing() as database:
             database.execute("DELETE FROM batches WHERE id = ?", (batch.id,))
-            database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
+            self._remove_lines(database, batch)
         if batch.api == "anthropic":
             self._remove_file(batch.input_file)
 
@@ -293,14 +314,16 @@ class BatchStore:
             ).fetchall()
         return [Line(*each) for each in found]
 
-    def answered(self, batch: str, number: int, status: int, request: str, reply: bytes) -> None:
+    def answered(self, batch: Batch, number: int, status: int, request: str, reply: bytes) -> None:
         """Write the answer of a line; one that has an answer keeps it."""
         with self._writing() as database:
-            database.execute(
+            written = database.execute(
                 "UPDATE lines SET status = ?, request = ?, reply = ? "
                 "WHERE batch = ? AND number = ? AND status IS NULL",
-                (status, request, reply, batch, number),
+                (status, request, reply, batch.id, number),
             )
+            if written.rowcount and batch.owner in self._replies:
+                self._replies[batch.owner] += len(reply)
 
     def lines(self, batch: str) -> Iterator[Line]:
         """All lines of a batch in order, with their answers, some at a time."""
@@ -317,11 +340,13 @@ class BatchStore:
             yield from (Line(*each) for each in found)
             after = found[-1][0]
 
-    def counts(self, batch: str) -> Counts:
+    def counts(self, batch: Batch) -> Counts:
+        if batch.counts is not None:
+            return batch.counts
         with self._lock:
             total, succeeded, answered = self._database.execute(
                 "SELECT COUNT(*), SUM(status BETWEEN 200 AND 299), COUNT(status) FROM lines WHERE batch = ?",
-                (batch,),
+                (batch.id,),
             ).fetchone()
         return Counts(total, succeeded or 0, answered - (succeeded or 0))
 
@@ -331,9 +356,32 @@ class BatchStore:
             (batch.id, batch.owner, batch.created_at, int(batch.ended), msgspec.json.encode(batch)),
         )
 
+    def _remove_lines(self, database: sqlite3.Connection, batch: Batch) -> None:
+        database.execute("DELETE FROM lines WHERE batch = ?", (batch.id,))
+        self._replies.pop(batch.owner, None)
+
+    def _forget_oldest(self, database: sqlite3.Connection, owner: str) -> None:
+        # Those of Anthropic's API hold their results, count as files, and are deleted by their owner.
+        database.execute(
+            "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE owner = ? AND ended = 1 "
+            "AND id LIKE 'batch!_%' ESCAPE '!' ORDER BY created DESC, id DESC LIMIT -1 OFFSET ?)",
+            (owner, MOST_ENDED),
+        )
+
     def _used(self, owner: str) -> int:
-        found = self._database.execute("SELECT SUM(bytes) FROM files WHERE owner = ?", (owner,)).fetchone()
-        return int(found[0] or 0)
+        """Bytes on the disk."""
+        files = self._database.execute(
+            "SELECT SUM(MAX(bytes, ?)) FROM files WHERE owner = ?", (LEAST_FILE, owner)
+        ).fetchone()[0]
+        if owner not in self._replies:
+            self._replies[owner] = (
+                self._database.execute(
+                    "SELECT SUM(LENGTH(reply)) FROM lines JOIN batches ON batches.id = lines.batch WHERE owner = ?",
+                    (owner,),
+                ).fetchone()[0]
+                or 0
+            )
+        return int(files or 0) + self._replies[owner]
 
     def _is_old(self, stored: StoredFile) -> bool:
         return stored.expires_at is not None and stored.expires_at <= self._clock()
@@ -408,6 +456,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 def _full(most: int) -> ServerError:
     return ServerError(
         "too_large",
-        f"Your files take {most // MIB} MiB, which is the most (`--files-mb`); delete some.",
+        f"Your files and the answers of your batches take {most // MIB} MiB, which is the most (`--files-mb`); delete "
+        "some.",
         "file",
     )

@@ -160,12 +160,41 @@ def too_large(limit: int) -> ServerError:
     )
 
 
+class HeldBytes:
+    """The bytes that one request or connection holds of a `BodyMemory`."""
+
+    def __init__(self, memory: "BodyMemory", caller: str) -> None:
+        self._memory = memory
+        self._caller = caller
+        self.size = 0
+
+    def take(self, size: int) -> bool:
+        """Hold `size` bytes more, if there is room for them."""
+        if not self._memory.take(self._caller, size):
+            return False
+        self.size += size
+        return True
+
+    def free(self, size: int) -> None:
+        """Hold `size` bytes less, or none."""
+        size = min(size, self.size)
+        self.size -= size
+        self._memory.free(self._caller, size)
+
+
+HELD: Final = "pippin.held"
+"""The key of a WebSocket connection's `HeldBytes` in its scope."""
+ARRIVING: Final = "pippin.arriving"
+"""The key, in the `state` of a WebSocket's scope, of what counts bytes as they arrive: it has `count_with(take)`."""
+
+
 class BodyMemory:
     """Bounds the memory that the bodies of all requests take together, however many connections send one.
 
-    A body counts from its first byte to the end of its request. A caller may hold as much as is left free for all
-    others, so that one alone has half of the memory, two have a third each, and there is always some for whoever comes
-    next (dynamic thresholds, Choudhury and Hahne 1998). A body beyond that is refused with 503.
+    A body counts from its first byte to the end of its request, a message of a WebSocket until it was answered. A
+    caller may hold as much as is left free for all others, so that one alone has half of the memory, two have a third
+    each, and there is always some for whoever comes next (dynamic thresholds, Choudhury and Hahne 1998). A body beyond
+    that is refused with 503, and a connection with the close code 1013.
     """
 
     def __init__(self, app: ASGIApp, largest: int, caller_of: Callable[[Scope], str]) -> None:
@@ -176,35 +205,49 @@ class BodyMemory:
         self.taken = 0
         self._of_callers: dict[str, int] = {}
 
+    def take(self, caller: str, size: int) -> bool:
+        """Count `size` bytes more of a caller, if there is room for them."""
+        mine = self._of_callers.get(caller, 0) + size
+        if size and mine > self._limit - self.taken - size:
+            return False
+        self.taken += size
+        self._of_callers[caller] = mine
+        return True
+
+    def free(self, caller: str, size: int) -> None:
+        """Count `size` bytes less of a caller."""
+        self.taken -= size
+        if (left := self._of_callers.get(caller, 0) - size) > 0:
+            self._of_callers[caller] = left
+        else:
+            self._of_callers.pop(caller, None)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        held = 0
-        caller = self._caller_of(scope) if scope["type"] == "http" else ""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        held = HeldBytes(self, self._caller_of(scope))
 
         async def receive_counted() -> Message:
-            nonlocal held
             message = await receive()
-            size = len(message.get("body", b""))
-            mine = self._of_callers.get(caller, 0) + size
-            if size and mine > self._limit - self.taken - size:
+            if not held.take(len(message.get("body", b""))):
                 raise ServerError(
                     "overloaded",
                     "The server holds as many bytes of your request bodies as it can; send fewer at a time, or try "
                     "again in a moment.",
                     retry_after=5.0,
                 )
-            held += size
-            self.taken += size
-            self._of_callers[caller] = mine
             return message
 
         try:
-            await self._app(scope, receive_counted, send)
-        finally:
-            self.taken -= held
-            if (left := self._of_callers.get(caller, 0) - held) > 0:
-                self._of_callers[caller] = left
+            if scope["type"] == "http":
+                await self._app(scope, receive_counted, send)
             else:
-                self._of_callers.pop(caller, None)
+                scope[HELD] = held
+                scope["state"][ARRIVING].count_with(held.take)
+                await self._app(scope, receive, send)
+        finally:
+            held.free(held.size)
 
 
 class EventStream(Response):

@@ -117,6 +117,7 @@ class BoundedConnection(asyncio.Protocol):
         self._bytes_since_event = 0
         self._unanswered = 0
         self._expects_more = False
+        self._paused = False  # what was written waits for the client
         self._refusal: bytes | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -130,7 +131,8 @@ class BoundedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         self._stop_timer()
-        self._unread.remove(self._transport)
+        if self._paused:
+            self._unread.remove(self._transport)
         self._transport.closed()
         self._http.connection_lost(exc)
 
@@ -156,10 +158,12 @@ class BoundedConnection(asyncio.Protocol):
         self._http.eof_received()
 
     def pause_writing(self) -> None:
+        self._paused = True
         self._unread.add(self._transport)
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
+        self._paused = False
         self._unread.remove(self._transport)
         self._http.resume_writing()
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
+from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.openai import Endpoint, read_lines
 from pippin.api.batches.runner import new_id
 from pippin.api.batches.store import Batch, Counts, Problem
@@ -137,8 +138,10 @@ class OpenAIBatches:
         """Begins a batch"""
         given, unknown = await self.api.handler.json_of(request, CONTRACT.decode)
         self.api.handler.note_unknown("batches", unknown)
-        owner = exchange_of(request.scope).owner
-        batch, counts = await asyncio.to_thread(self._created, owner, given)
+        exchange = exchange_of(request.scope)
+        if exchange.key is not None:
+            check_endpoint(exchange.key, given.endpoint)
+        batch, counts = await asyncio.to_thread(self._created, exchange.owner, given)
         if not batch.ended:
             self.api.batches.runner.add(batch)
         return json_reply(drawn(batch, counts))
@@ -148,7 +151,7 @@ class OpenAIBatches:
         found = await asyncio.to_thread(self._found, exchange_of(request.scope).owner)
         page = page_of(found, request.query_params)
         store = self.api.batches.store
-        page["data"] = [drawn(each["batch"], store.counts(each["id"])) for each in page["data"]]
+        page["data"] = [drawn(each["batch"], store.counts(each["batch"])) for each in page["data"]]
         return json_reply(page)
 
     async def read(self, request: Request) -> Response:
@@ -195,7 +198,7 @@ class OpenAIBatches:
         return batch
 
     def _drawn(self, batch: Batch) -> BatchAnswer:
-        return drawn(batch, self.api.batches.store.counts(batch.id))
+        return drawn(batch, self.api.batches.store.counts(batch))
 
 
 def _fail(batch: Batch, problems: list[Problem]) -> None:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
+from pippin.api.access.guards import check_endpoint
 from pippin.api.batches.anthropic import PATH, AnthropicResults, GivenBatch, check_requests, file_of
 from pippin.api.batches.runner import new_id, spans
 from pippin.api.batches.store import Batch, Counts, Line
@@ -103,7 +104,10 @@ class MessageBatches:
         """Begins a batch of messages"""
         given, unknown = await self.api.handler.json_of(request, CONTRACT.decode)
         self.api.handler.note_unknown("message_batches", unknown)
-        batch = await asyncio.to_thread(self._created, exchange_of(request.scope).owner, given)
+        exchange = exchange_of(request.scope)
+        if exchange.key is not None:
+            check_endpoint(exchange.key, PATH)
+        batch = await asyncio.to_thread(self._created, exchange.owner, given)
         self.api.batches.runner.add(batch)
         return json_reply(self._drawn(batch, request))
 
@@ -182,7 +186,7 @@ class MessageBatches:
 
     def _drawn(self, batch: Batch, request: Request) -> MessageBatchAnswer:
         base = str(request.base_url).rstrip("/")
-        return drawn(batch, self.api.batches.store.counts(batch.id), base)
+        return drawn(batch, self.api.batches.store.counts(batch), base)
 
 
 def _page(batches: list[Batch], request: Request) -> tuple[list[Batch], bool]:

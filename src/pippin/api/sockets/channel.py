@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of
-from pippin.api.http.body import Presence
+from pippin.api.http.body import HELD, HeldBytes, Presence
 from pippin.core.decoding import from_json
 from pippin.core.errors import ServerError
 
@@ -34,6 +34,7 @@ class Channel(Presence):
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
+        self._held: HeldBytes = socket.scope[HELD]
         self.gone = False
 
     async def open(self) -> None:
@@ -54,6 +55,16 @@ class Channel(Presence):
             if message is None:
                 return
             yield message
+            self._held.free(size_of(message))
+
+    def hold(self, size: int) -> bool:
+        """Count `size` bytes until they are released: of messages that are kept after their answer. False where there
+        is no room for them."""
+        return self._held.take(size)
+
+    def release(self, size: int) -> None:
+        """Count `size` bytes no longer."""
+        self._held.free(size)
 
     async def send(self, event: bytes) -> None:
         """Send one event, as JSON. After the client has left nothing is sent."""
@@ -88,6 +99,11 @@ class Channel(Presence):
         self._messages.put_nowait(None)
         if self._on_gone is not None:
             self._on_gone()
+
+
+def size_of(message: str | bytes) -> int:
+    """The bytes that a message took on its way."""
+    return len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
 
 
 def event_of(message: str | bytes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.dialects.shared.openai import error_body
 from pippin.api.http.body import MIB
-from pippin.api.sockets.channel import Channel, asked_on, event_of
+from pippin.api.sockets.channel import Channel, asked_on, event_of, size_of
 from pippin.api.storage.response_store import OwnedHistory, ResponseStore, StoredResponse
 from pippin.api.storage.saving import SavingDialect, SavingEncoder
 from pippin.core.errors import ErrorReport, ServerError
@@ -40,6 +40,18 @@ class ConnectionHistory(OwnedHistory):
     def __init__(self, store: ResponseStore, owner: str) -> None:
         super().__init__(store, owner)
         self._last: tuple[str, StoredResponse] | None = None
+        self.held = 0
+        """Bytes of the messages that the last response goes back to."""
+
+    @property
+    def last(self) -> str | None:
+        """The id of the last response."""
+        return None if self._last is None else self._last[0]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last response followed another."""
+        return self._last is not None and bool(self._last[1].before)
 
     def response(self, id: str) -> StoredResponse:
         if self._last is not None and self._last[0] == id:
@@ -74,6 +86,7 @@ class ResponsesSocket:
         try:
             async for message in self._channel.messages():
                 request = asked_on(self._socket, PATH)
+                last = self._history.last
                 try:
                     await self._answer(request, message)
                 except ServerError as error:
@@ -81,8 +94,23 @@ class ResponsesSocket:
                 finally:
                     exchange = exchange_of(request.scope)
                     write_line("SEND", exchange, exchange.status or 200)
+                    self._hold_history(last, size_of(message))
         finally:
             await self._channel.close()
+
+    def _hold_history(self, before: str | None, size: int) -> None:
+        """Count what the connection remembers, if its last response is not the one of `before` the last message, which
+        took `size` bytes. What there is no room for is forgotten, and a request that goes on with it is told so."""
+        history = self._history
+        if history.last == before:
+            return
+        if not history.goes_on:
+            self._channel.release(history.held)
+            history.held = 0
+        if self._channel.hold(size):
+            history.held += size
+        else:
+            history.forget(history.last)
 
     async def _answer(self, request: Request, message: str | bytes) -> None:
         event = self._event_of(message)

@@ -18,8 +18,10 @@ from pippin.cli.running import RunningServer, announced, log_file
 from pippin.cli.verbs import version
 from pippin.config.errors import ConfigError
 from pippin.config.load import load
+from pippin.config.options.server import ModelEntry
 from pippin.config.options.start import Compat
 from pippin.config.settings import Settings, Sources
+from pippin.core.errors import ServerError
 
 if TYPE_CHECKING:
     from pippin.catalog import Catalog
@@ -56,11 +58,29 @@ def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> i
     return _serve(settings, open_catalog(settings))
 
 
+def check_folders(models: Sequence[ModelEntry], catalog: "Catalog") -> None:
+    """Raises `ConfigError` where all models that are named are paths at which no model is. Where some are, the server
+    starts for those, and says of the others that they are not ready: a disk may come back."""
+    missing = []
+    for entry in models:
+        if not entry.path.startswith(("/", "~", "./", "../")):
+            return
+        try:
+            catalog.resolve(entry.path, by_operator=True)
+        except ServerError as error:
+            missing.append(error.report.message)
+        else:
+            return
+    if missing:
+        raise ConfigError(" ".join(missing))
+
+
 def _serve(settings: Settings, catalog: "Catalog") -> int:
     from pippin.api.server import AddressError, run_server
     from pippin.catalog import footprint
     from pippin.service import open_service
 
+    check_folders(settings.server.models, catalog)
     service = open_service(settings.server, catalog, footprint)
     preparation = Preparation(settings.server, catalog, service)
     until_the_end = contextlib.ExitStack()

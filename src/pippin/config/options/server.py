@@ -209,7 +209,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None, Meta(description="Folder of uploaded files and batches; not set is one of Pippin's own.")
     ] = None
     files_mb: Annotated[
-        float, Meta(gt=0, description="Most disk for the uploaded files of one key, in MiB.")
+        float,
+        Meta(gt=0, description="Most disk for the files and the answers of batches of one key, in MiB."),
     ] = 1024.0
     batch_concurrency: Annotated[
         int,

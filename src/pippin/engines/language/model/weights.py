@@ -224,6 +224,8 @@ def _evaluate(model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: 
     total = sum(array.nbytes for array in arrays)
     if total > plan.memory_limit:
         raise weights_too_large(total, plan.memory_limit, info.id)
+    if not total:  # the kernels hold them all
+        return
     progress(0, total, "weights")
     for done in evaluate_in_pieces(arrays):
         progress(done, total, "weights")

@@ -99,6 +99,6 @@ class Speculation:
             self.pace.observe(sequences, 1, seconds, sequences)
 
     def forget(self, sequence: Sequence) -> None:
-        """It runs no more."""
+        """Drop what is known of a sequence that has left the batch."""
         self._seen.pop(sequence, None)
         self.proposer.forget(sequence)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pippin.cli import log_writer
-from pippin.cli.log_writer import LogFile, LogWriter
+from pippin.cli import logs
+from pippin.cli.logs import LogFile, LogWriter
 
 
 class Slow(logging.Handler):
@@ -51,7 +51,7 @@ def test_a_line_says_what_was_true_when_it_was_logged() -> None:
 
 
 def test_who_logs_never_waits_and_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "WAITING", 10)
+    monkeypatch.setattr(logs, "WAITING", 10)
     slow = Slow()
     writer = LogWriter([slow])
     for number in range(100):
@@ -64,7 +64,7 @@ def test_who_logs_never_waits_and_lines_without_room_are_counted(monkeypatch: py
 
 
 def test_a_handler_that_never_returns_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "LAST_WORDS", 0.05)
+    monkeypatch.setattr(logs, "LAST_WORDS", 0.05)
     slow = Slow()
     writer = LogWriter([slow])
     writer.handle(record("stuck"))

@@ -1,0 +1,108 @@
+"""WebSocket connections: how many bytes of their messages are held at once, and what a client hears who sends more."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from pippin.api.http import body
+from tests.api.live_server import MODEL, live_server
+
+SCRIPT: dict[str, Any] = {
+    "rules": [{"when": {"user": "slow"}, "say": " ".join(["word"] * 2000), "gap": 0.05}]
+}
+ROOM = 1 << 20  # bytes of all bodies
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body, "LEAST_MEMORY", ROOM)
+        patch.setattr(body, "LARGEST_BODIES", 0)
+        with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
+            yield found
+
+
+def socket_of(address: str) -> ClientConnection:
+    return connect(address.replace("http", "ws") + "/v1/responses", compression=None)
+
+
+def event(text: str, size: int = 0, **fields: Any) -> str:
+    """A message of at least `size` bytes: blanks count as anything else does."""
+    return json.dumps({"type": "response.create", "model": MODEL, "input": text, **fields}).ljust(size)
+
+
+def answered(socket: ClientConnection) -> dict[str, Any]:
+    while True:
+        found: dict[str, Any] = json.loads(socket.recv(timeout=30))
+        if found["type"] in ("response.completed", "error"):
+            return found
+
+
+def has_room(address: str) -> bool:
+    try:
+        with socket_of(address) as socket:
+            socket.send(event("Hi", 200_000))
+            return bool(answered(socket)["type"] == "response.completed")
+    except ConnectionClosed:
+        return False
+
+
+def test_messages_that_wait_count_until_they_are_answered(address: str) -> None:
+    with socket_of(address) as socket:
+        for _ in range(20):  # one after the other they are many times the room
+            socket.send(event("Hi", 120_000, store=False))
+            assert answered(socket)["type"] == "response.completed"
+
+
+def test_who_sends_more_than_there_is_room_for_is_told_so(address: str) -> None:
+    with socket_of(address) as socket:
+        socket.send(event("slow"))
+        with pytest.raises(ConnectionClosed) as closed:
+            for _ in range(10):
+                socket.send(event("Hi", 120_000))
+            while True:
+                socket.recv(timeout=30)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+        assert "send fewer at a time" in closed.value.rcvd.reason
+    end = time.monotonic() + 20
+    while not has_room(address):  # what it held is free again once its connection has ended
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_message_that_never_ends_counts_as_it_arrives(address: str) -> None:
+    with socket_of(address) as socket:
+        header = b"\x81\xff" + (64 << 20).to_bytes(8) + bytes(4)
+        with pytest.raises((ConnectionClosed, OSError)):
+            socket.socket.sendall(header)
+            for _ in range(64):
+                socket.socket.sendall(os.urandom(64 << 10))
+            while True:
+                socket.recv(timeout=30)
+
+
+def test_what_a_connection_remembers_counts(address: str) -> None:
+    with socket_of(address) as socket:
+        last: str | None = None
+        for _ in range(8):
+            socket.send(event("Hi", 120_000, store=False, previous_response_id=last))
+            found = answered(socket)
+            if found["type"] == "error":
+                break
+            last = found["response"]["id"]
+        assert found["type"] == "error", "eight turns of 120 kB were held in half of a MiB"
+        assert found["error"]["code"] == "previous_response_not_found"
+        socket.send(event("again", store=False))
+        assert answered(socket)["type"] == "response.completed"
+
+
+def test_compressed_messages_are_not_offered(address: str) -> None:
+    with connect(address.replace("http", "ws") + "/v1/responses") as socket:
+        assert socket.protocol.extensions == []
