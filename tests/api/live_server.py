@@ -10,15 +10,17 @@ from typing import Any
 
 from pippin.api.server import Server, listen
 from pippin.config.options.server import ModelEntry, ServerOptions
-from pippin.config.settings import Settings
+from pippin.config.settings import Compat, Settings
 from tests.service.doubles import scripted, scripted_service
 
 MODEL = "org/scripted"
 
 
 @contextmanager
-def live_server(folder: Path, script: dict[str, Any], **options: Any) -> Iterator[str]:
-    """Its address."""
+def live_server(
+    folder: Path, script: dict[str, Any], *, compat: Compat | None = None, **options: Any
+) -> Iterator[str]:
+    """Its address. `compat`: the server whose shapes it takes over."""
     path = folder / "live.script.json"
     path.write_text(json.dumps(script))
     ready = threading.Event()
@@ -27,7 +29,7 @@ def live_server(folder: Path, script: dict[str, Any], **options: Any) -> Iterato
     async def main() -> None:
         chosen = ServerOptions(models=(ModelEntry(path=MODEL),), port=0, drain_timeout=1.0, **options)
         async with scripted_service(scripted(MODEL, path), options=chosen) as service:
-            server = Server(service, Settings(server=chosen), listen("127.0.0.1", 0))
+            server = Server(service, Settings(server=chosen, compat=compat), listen("127.0.0.1", 0))
             found.extend((server, asyncio.get_running_loop()))
             await server.serve(ready.set)
 

@@ -9,7 +9,7 @@ import wave
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import jinja2
@@ -18,7 +18,19 @@ import msgspec
 from pippin.api.access.keys import read_key_file
 from pippin.api.dialects.base import DecodeContext
 from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.shared.fields import decode_json
 from pippin.api.http.forms import FormReader
+from pippin.api.sockets.realtime import older
+from pippin.api.sockets.realtime.events import CONTRACTS, ItemCreate, SessionUpdate, SessionUpdated
+from pippin.api.sockets.realtime.items import (
+    MessageItem,
+    check_content,
+    completed,
+    messages_of,
+    sound_given,
+)
+from pippin.api.sockets.realtime.response import encoded
+from pippin.api.sockets.realtime.session import Settings, shown, with_session
 from pippin.catalog.footprint import weight_bytes
 from pippin.catalog.gguf.reader import GgufFile
 from pippin.catalog.info import chat_template, read_info
@@ -118,6 +130,27 @@ def decoders(data: bytes) -> None:
         return
     for request in decoded.requests:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=GenerationRequest) == request
+
+
+def realtime_events(data: bytes) -> None:
+    """An event of a Realtime connection, whose type the first byte says; in the shape of the beta from 128 on."""
+    kind = data[0] if data else 0
+    name = list(CONTRACTS)[kind % len(CONTRACTS)]
+    with contextlib.suppress(ServerError):
+        given = decode_json(data[1:], dict[str, Any]) | {"type": name}
+        given = older.newer(given) if kind >= 128 else given
+        event, _ = CONTRACTS[name].decode(msgspec.json.encode(given))
+        match event:
+            case SessionUpdate(session=session):
+                settings = with_session(Settings(kind="realtime", model="m", modalities=("text",)), session)
+                updated = SessionUpdated(session=shown(settings, "sess_1", 0))
+                older.older(decode_json(encoded(updated), dict[str, Any]))
+            case ItemCreate(item=item):
+                item = completed(item, "item_1")
+                if isinstance(item, MessageItem):
+                    check_content(item, "item")
+                    sound_given(item, "item")
+                messages_of("", [item], {})
 
 
 def output_parsers(data: bytes) -> None:
@@ -278,6 +311,16 @@ def _from_file(data: bytes, suffix: str, read: Callable[[Path], object], expecte
             return
 
 
+REALTIME: Final = (
+    b'\0{"session": {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}}',
+    b'\0{"session": {"audio": {"output": {"format": {"type": "audio/pcmu"}, "voice": "alba"}}}}',
+    b'\x82{"session": {"modalities": ["text"], "input_audio_format": "g711_ulaw", "turn_detection": null}}',
+    b'\1{"item": {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": "AAAA"}]}}',
+    b'\1{"item": {"type": "function_call", "name": "f", "arguments": "{}"}, "previous_item_id": "root"}',
+    b'\x08{"response": {"tools": [{"type": "function", "name": "f"}], "input": [], "metadata": {"a": "b"}}}',
+)
+
+
 @cache
 def targets() -> dict[str, Target]:
     bodies = [bytes([n]) + msgspec.json.encode(body) for n in range(4) for body in BODIES.values()]
@@ -288,6 +331,7 @@ def targets() -> dict[str, Target]:
         b"\x03\x01\x02<function=get_weather><parameter=city>x</parameter></function>",
     ]
     return {
+        "realtime events": Target(realtime_events, list(REALTIME)),
         "decoders": Target(decoders, bodies),
         "output parsers": Target(output_parsers, said),
         "frames": Target(frames, [frame(msgspec.msgpack.encode({"type": "Cancel", "id": "x"})), b"\xff" * 8]),

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -164,16 +164,11 @@ class Handler:
             self._limits.admit(exchange)
             body = await read_json_body(request, self._options.max_body_mb, self._options.body_timeout)
         decoded = await self.decode(request, dialect, body, history)
-        equipped = [await self._equipped(wanted, request) for wanted in decoded.requests]
-        tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
-        run = await self._run_info(decoded.requests[0].model, exchange, Generate.model_kind)
+        tasks, run, starter = await self._ready(request, decoded.requests)
         if history is None:
             encoder = dialect.encoder(decoded, run)
         else:
             encoder = await asyncio.to_thread(dialect.encoder, decoded, run)
-        starter: Starter = self._service
-        if any(each.offered for each in equipped):
-            starter = self._tools.starter(self._service, equipped)
         return Prepared(
             decoded=decoded,
             tasks=tasks,
@@ -183,6 +178,29 @@ class Handler:
             starter=starter,
             media=dialect.media,
         )
+
+    async def prepare_generation(
+        self, request: Request, wanted: GenerationRequest, operation: str
+    ) -> Prepared:
+        """A generation that came in no body, whose events the caller draws itself. Counted against the limits of its
+        caller; nothing runs yet. Raises `ServerError`."""
+        self._limits.admit(exchange_of(request.scope))
+        tasks, run, starter = await self._ready(request, (wanted,))
+        decoded = Decoded(requests=(wanted,), shape=None, stream=True)
+        return Prepared(
+            decoded=decoded, tasks=tasks, run=run, operation=operation, encoder=None, starter=starter
+        )
+
+    async def _ready(
+        self, request: Request, requests: Sequence[GenerationRequest]
+    ) -> tuple[list[Generate], RunInfo, Starter]:
+        """The tasks of what is asked for, which models may answer them, and who starts them."""
+        equipped = [await self._equipped(wanted, request) for wanted in requests]
+        tasks = [Generate(await self._resolved(wanted.request, request)) for wanted in equipped]
+        run = await self._run_info(requests[0].model, exchange_of(request.scope), Generate.model_kind)
+        if any(each.offered for each in equipped):
+            return tasks, run, self._tools.starter(self._service, equipped)
+        return tasks, run, self._service
 
     async def respond(
         self, request: Request, prepared: Prepared, save: Callable[[], Awaitable[None]] | None = None
@@ -275,7 +293,7 @@ class Handler:
         """All events of a task that is no generation; the last one is its result. Raises `ServerError`."""
         if not admitted:
             self._limits.admit(exchange_of(request.scope))
-        answer = await self._open_task(request, task, model, operation, stream=False)
+        answer = await self.open_task(request, task, model=model, operation=operation, stream=False)
         try:
             return await answer.events()
         finally:
@@ -296,7 +314,7 @@ class Handler:
         An encoder whose `keep_alive` is empty (nothing harmless can be said in its format) holds back the status
         until there is something to send; a failure after that cuts the reply short.
         """
-        answer = await self._open_task(request, task, model, operation, stream=True)
+        answer = await self.open_task(request, task, model=model, operation=operation, stream=True)
         pieces = self.pieces(answer, encoder)
         try:
             first = b""
@@ -322,9 +340,10 @@ class Handler:
 
         return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
 
-    async def _open_task(
-        self, request: Request, task: Task, model: str, operation: str, *, stream: bool
+    async def open_task(
+        self, request: Request, task: Task, *, model: str, operation: str, stream: bool
     ) -> Answer:
+        """Begin to run a task that is no generation, which is not counted. Whoever opens an answer closes it."""
         run = await self._run_info(model, exchange_of(request.scope), task.model_kind)
         presence = Presence(request.receive)
         return self.answers.open(

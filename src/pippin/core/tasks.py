@@ -84,6 +84,10 @@ class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
 
 
+SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcmu", "pcma"]
+"""`pcm` is 16 bits, little-endian; `pcmu` and `pcma` are G.711's u-law and A-law, 8000 bytes a second."""
+
+
 class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     model_kind = "speech"
     verb = "speak"
@@ -91,7 +95,8 @@ class Speak(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     text: str
     voice: str | None = None
     speed: float = 1.0
-    format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    format: SpeechFormat = "mp3"
+    rate: int | None = None  # samples a second of `pcm`; not set: as the model makes them
     instructions: str | None = None
     language: str | None = None
     reference_audio: bytes | None = None

@@ -3,18 +3,18 @@
 import importlib.util
 import io
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pippin.core.errors import ServerError
+from pippin.core.tasks import SpeechFormat
 
 if TYPE_CHECKING:
     import av
 
 Samples = npt.NDArray[np.float32]
-SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 LONGEST_SECONDS = 4 * 3600.0
 """The most seconds of audio that one request may bring."""
@@ -25,11 +25,14 @@ CONTAINERS: dict[str, tuple[str, str, str]] = {
     "aac": ("adts", "aac", "fltp"),
     "flac": ("flac", "flac", "s16"),
     "wav": ("wav", "pcm_s16le", "s16"),
+    "pcm": ("s16le", "pcm_s16le", "s16"),
+    "pcmu": ("mulaw", "pcm_mulaw", "s16"),
+    "pcma": ("alaw", "pcm_alaw", "s16"),
 }
 """FFmpeg's container, codec and sample format for each format of speech."""
 
-OPUS_RATE = 48000
-"""The sample rate of Opus, which takes few others."""
+OWN_RATES: Final[dict[SpeechFormat, int]] = {"opus": 48000, "pcmu": 8000, "pcma": 8000}
+"""The sample rates of formats that are always at one: Opus takes few others, and G.711 is defined at 8000."""
 
 READ_ONLY = {
     "format_whitelist": "wav,w64,mp3,flac,ogg,mov,matroska,aac,aiff,caf,au,amr",
@@ -108,19 +111,22 @@ def _read(container: "av.container.InputContainer", rate: int, param: str, longe
 class SpeechEncoder:
     """Encodes one stream of samples piece by piece. The format `pcm` is 16-bit little-endian without a container."""
 
-    def __init__(self, format: SpeechFormat, rate: int) -> None:
+    def __init__(self, format: SpeechFormat, rate: int, wanted: int | None = None) -> None:
+        """`rate` is that of the samples that come, `wanted` that of the sound; not set: the same, or the format's."""
         self._rate = rate
         self._format = format
         self._buffer = io.BytesIO()
         self._sent = 0
         self._position = 0
-        if format == "pcm":
+        goal = OWN_RATES.get(format) or wanted or rate
+        self._is_plain = format == "pcm" and goal == rate
+        if self._is_plain:
             return
         import av
 
         container, codec, self._sample_format = CONTAINERS[format]
         self._container = av.open(self._buffer, mode="w", format=container)
-        self._stream = self._container.add_stream(codec, rate=OPUS_RATE if format == "opus" else rate)
+        self._stream = self._container.add_stream(codec, rate=goal)
         self._stream.layout = "mono"
         self._resampler = av.AudioResampler(
             format=self._sample_format, layout="mono", rate=self._stream.rate or rate
@@ -129,7 +135,7 @@ class SpeechEncoder:
     def feed(self, samples: Samples) -> bytes:
         """Encode mono samples in [-1, 1], and return the bytes that are complete by now."""
         whole = (np.clip(samples, -1.0, 1.0) * 32767).astype("<i2")
-        if self._format == "pcm":
+        if self._is_plain:
             return whole.tobytes()
         import av
 
@@ -144,7 +150,7 @@ class SpeechEncoder:
 
     def finish(self) -> bytes:
         """End the stream and return the rest of its bytes: all of a wav file, whose header holds its length."""
-        if self._format == "pcm":
+        if self._is_plain:
             return b""
         for resampled in self._resampler.resample(None):
             self._container.mux(self._stream.encode(resampled))

@@ -100,7 +100,7 @@ def speaker(task: Speak, reference: sound.Samples | None) -> Callable[[nn.Module
             tokens += count
             if not piece.size:  # which the encoders refuse
                 continue
-            encoder = encoder or sound.SpeechEncoder(task.format, rate)
+            encoder = encoder or sound.SpeechEncoder(task.format, rate, task.rate)
             spoken += piece.size
             if data := encoder.feed(piece):
                 call.emit(SpeechChunk(data))

@@ -282,14 +282,21 @@ class Answer:
 
     async def events(self) -> list[Event]:
         """All events of a single run of any kind. Raises `ServerError` where it fails."""
+        collected: list[Event] = []
+        async for events in self.batches():
+            collected += events
+        return collected
+
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        """The events of a single run of any kind as they come. Raises `ServerError` where it fails."""
         await self.started()
         assert self._runs is not None
-        collected: list[Event] = []
         async for _, events in self._batches(self._runs):
-            collected += events
-        if collected and isinstance(failed := collected[-1], Failed):
-            raise ServerError.of(failed.error)
-        return collected
+            failed = events.pop() if isinstance(events[-1], Failed) else None
+            if events:
+                yield events
+            if isinstance(failed, Failed):
+                raise ServerError.of(failed.error)
 
     async def pieces(
         self,

@@ -1,25 +1,38 @@
 """WebSockets: the addresses that speak them, and a refusal for all others."""
 
+import asyncio
+
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pippin.api.context import VERSION, Api
+from pippin.api.sockets.realtime import connection, voice_chat
 from pippin.api.sockets.responses import ResponsesSocket
 from pippin.core.errors import ErrorReport
 
 NO_SOCKET = ErrorReport(
-    kind="method_not_allowed", message="This address speaks no WebSocket; /v1/responses does."
+    kind="method_not_allowed",
+    message="This address speaks no WebSocket; /v1/responses and /v1/realtime do.",
 )
 
 
 def routes(api: Api) -> list[BaseRoute]:
+    listening = asyncio.Semaphore(connection.LISTENERS)
+
     async def responses(socket: WebSocket) -> None:
         await ResponsesSocket(api, socket).serve()
+
+    async def realtime(socket: WebSocket) -> None:
+        if api.settings.settings.compat == "mlx-vlm":
+            await voice_chat.serve(api, socket)
+        else:
+            await connection.serve(api, socket, listening)
 
     async def none(socket: WebSocket) -> None:
         await socket.send_denial_response(api.errors.reply(NO_SOCKET, socket.scope))
 
     return [
         *(WebSocketRoute(f"{prefix}/responses", responses) for prefix in (VERSION, "")),
+        *(WebSocketRoute(f"{prefix}/realtime", realtime) for prefix in (VERSION, "")),
         WebSocketRoute("/{path:path}", none),
     ]

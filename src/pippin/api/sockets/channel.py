@@ -29,8 +29,10 @@ REALTIME: Final = "realtime"
 class Channel(Presence):
     """An accepted connection. It is a `Presence`: an answer that is being written learns of a client who leaves."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, *, holds_back: bool = False) -> None:
+        """`holds_back`: who sends faster than is answered is read more slowly, and not closed."""
         self._socket = socket
+        self._room = asyncio.Semaphore(WAITING) if holds_back else None
         self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._on_gone: Callable[[], object] | None = None
@@ -54,6 +56,8 @@ class Channel(Presence):
                 return
             if message is None:
                 return
+            if self._room is not None:
+                self._room.release()
             yield message
             self._held.free(size_of(message))
 
@@ -70,6 +74,10 @@ class Channel(Presence):
         """Send one event, as JSON. After the client has left nothing is sent."""
         if not self.gone:
             await self._socket.send_text(event.decode())
+
+    async def end(self, code: int, reason: str) -> None:
+        """Close the connection from here."""
+        await self._socket.close(code, reason)
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -90,7 +98,9 @@ class Channel(Presence):
 
     async def _read(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-            if self._messages.qsize() >= WAITING:
+            if self._room is not None:
+                await self._room.acquire()
+            elif self._messages.qsize() >= WAITING:
                 await self._socket.close(TOO_MANY, f"More than {WAITING} messages wait to be answered.")
                 break
             text = message.get("text")

@@ -225,7 +225,10 @@ SERVER: Final = Server(
     ),
     differences=(
         ("POST /v1/decisions", DECISIONS),
-        ("WS /v1/realtime", "not there: `/v1/audio/transcriptions` and `/v1/audio/speech` stream over HTTP"),
+        (
+            "WS /v1/realtime",
+            "the answer begins at the commit, by three models; no `token_id`, no `audio_codes`",
+        ),
         ("GET /images/defaults", "not there: what a request leaves out is the model's own"),
         ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
         ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),

@@ -87,7 +87,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise("`POST /generate` (before 0.3)", "not yet", "404: use `/chat/completions`, which it had too"),
         Promise("`GET /images/defaults`", "not yet", "404: what a request leaves out is the model's own"),
-        Promise("`WS /v1/realtime`", "not yet", "transcriptions and speech stream over HTTP"),
+        Promise(
+            "`WS /v1/realtime`",
+            "partly",
+            "under the profile, by a transcription, a language and a speech model; OpenAI's shape otherwise",
+        ),
         Promise(
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
         ),

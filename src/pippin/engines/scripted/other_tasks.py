@@ -31,6 +31,7 @@ from pippin.engines.scripted import tokenizer
 
 VOICES = ("alba", "basil")
 SAMPLE_RATE = 16000
+G711_RATE = 8000
 SECONDS_PER_CHARACTER = 0.01
 IMAGE_TOKENS = 10
 
@@ -116,20 +117,27 @@ def _transcribe(task: Transcribe) -> tuple[Event, ...]:
 
 
 def _speak(task: Speak) -> tuple[Event, ...]:
-    """A tone, a hundredth of a second for each character; WAV for every format but raw PCM."""
+    """A tone, a hundredth of a second for each character; silence in G.711, WAV for all other formats but raw PCM."""
     if task.voice is not None and task.voice not in VOICES:
         known = ", ".join(VOICES)
         raise ServerError(
             "invalid_request", f"There is no voice {task.voice!r}. Known are: {known}.", "voice"
         )
     seconds = len(task.text) * SECONDS_PER_CHARACTER / task.speed
-    moments = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
-    pcm = (8000 * np.sin(2 * np.pi * 440 * moments)).astype("<i2").tobytes()
-    sound = pcm if task.format == "pcm" else _wav(pcm)
+    sound = _tone(task, seconds)
     size = max(1, len(sound) // 4 if task.stream else len(sound))
     pieces = [sound[start : start + size] for start in range(0, len(sound), size)]
     usage = Usage(prompt_tokens=len(tokenizer.pieces(task.text)))
     return (*(SpeechChunk(piece) for piece in pieces), Spoken(SAMPLE_RATE, seconds, usage))
+
+
+def _tone(task: Speak, seconds: float) -> bytes:
+    if task.format in ("pcmu", "pcma"):
+        return b"\xd5" * int(seconds * G711_RATE)
+    rate = task.rate or SAMPLE_RATE
+    moments = np.arange(int(seconds * rate)) / rate
+    pcm = (8000 * np.sin(2 * np.pi * 440 * moments)).astype("<i2").tobytes()
+    return pcm if task.format == "pcm" else _wav(pcm)
 
 
 def _wav(pcm: bytes) -> bytes:

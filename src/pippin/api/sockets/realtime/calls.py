@@ -1,0 +1,95 @@
+"""Asks models for one connection: each call is an exchange of its own, with a line in the log, as over HTTP."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.websockets import WebSocket
+
+from pippin.api.access.exchange import Exchange, exchange_of, write_line
+from pippin.api.answers.answer import Answer
+from pippin.api.context import VERSION, Api
+from pippin.api.http.body import NobodyWaits
+from pippin.api.sockets.channel import asked_on
+from pippin.api.sockets.realtime.events import ServerEvent
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, ModelKind
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Task
+
+log = logging.getLogger(__name__)
+
+PATH: Final = f"{VERSION}/realtime"
+OPERATION: Final = "realtime"
+
+Send = Callable[[ServerEvent], Awaitable[None]]
+
+
+class Calls:
+    """The models as one connection reaches them, with the rights and within the limits of its caller."""
+
+    def __init__(self, api: Api, socket: WebSocket) -> None:
+        self.api = api
+        self._socket = socket
+
+    @property
+    def exchange(self) -> Exchange:
+        """That of the connection."""
+        return exchange_of(self._socket.scope)
+
+    async def find(self, name: str, kind: ModelKind) -> ModelInfo | None:
+        """What is known of the model that a name means; None for one that is not here."""
+        try:
+            info = await self.api.service.find(name, kind)
+        except ServerError:
+            return None
+        return info if info.kind in (kind, "scripted") else None
+
+    @asynccontextmanager
+    async def generation(self, wanted: GenerationRequest) -> AsyncIterator[tuple[Answer, Exchange]]:
+        """The answer of a language model, which is closed at the end. Raises `ServerError`."""
+        async with self._logged() as request:
+            prepared = await self.api.handler.prepare_generation(request, wanted, OPERATION)
+            answer = self.api.handler.open(request, prepared, NobodyWaits())
+            async with _closed_at_the_end(answer):
+                yield answer, exchange_of(request.scope)
+
+    @asynccontextmanager
+    async def task(self, task: Task, model: str, *, counted: bool) -> AsyncIterator[Answer]:
+        """The answer of another model, which is closed at the end. `counted`: as a request of the caller's."""
+        async with self._logged() as request:
+            if counted:
+                self.api.handler.admit(exchange_of(request.scope))
+            answer = await self.api.handler.open_task(
+                request, task, model=model, operation=OPERATION, stream=True
+            )
+            async with _closed_at_the_end(answer):
+                yield answer
+
+    @asynccontextmanager
+    async def _logged(self) -> AsyncIterator[Request]:
+        # Nobody hangs up on a single call: the connection ends its calls when its client leaves.
+        request = Request(asked_on(self._socket, PATH).scope, _never)
+        exchange = exchange_of(request.scope)
+        try:
+            yield request
+        except ServerError as error:
+            exchange.status, exchange.refusal = error.report.status, error.report.message
+            raise
+        finally:
+            write_line("SEND", exchange, exchange.status or 200)
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def _closed_at_the_end(answer: Answer) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await asyncio.shield(answer.close())

@@ -1,0 +1,445 @@
+"""One Realtime connection: takes the events of a client one after the other, while what they began goes on."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from msgspec import Struct, json
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from pippin.api.access.errors import INTERNAL
+from pippin.api.context import Api
+from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
+from pippin.api.sockets.realtime import events as e
+from pippin.api.sockets.realtime import older
+from pippin.api.sockets.realtime.calls import OPERATION, Calls
+from pippin.api.sockets.realtime.conversation import Conversation, Entry, user_sound
+from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
+from pippin.api.sockets.realtime.items import (
+    GivenItem,
+    MessageItem,
+    OutputItem,
+    check_content,
+    completed,
+    sound_given,
+)
+from pippin.api.sockets.realtime.opening import opened
+from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
+from pippin.api.sockets.realtime.session import (
+    Kind,
+    Pcm,
+    ServerVad,
+    Settings,
+    bytes_per_ms,
+    shown,
+    with_session,
+    with_shared,
+)
+from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
+from pippin.api.sockets.realtime.turns import Listener, Started, Stopped, require_detection
+from pippin.core.decoding import from_json
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import ModelKind
+from pippin.core.traces import trace_of
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS: Final = 900.0
+"""A connection on which nothing is sent and nothing goes on is closed after a quarter of an hour."""
+SLICE_MS: Final = 1000
+"""Sound in which speech is looked for at a time."""
+KEPT_MS: Final = 1000
+"""Sound before speech that is kept beside the padding, as its beginning is told a little late."""
+
+
+class Head(Struct):
+    """What every event has."""
+
+    type: Any = None
+    event_id: Any = None
+
+
+LISTENERS: Final = 2
+"""Connections whose sound is listened to at a time, beside the event loop: others wait for milliseconds."""
+
+
+async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> None:
+    """Accept a connection and answer until the client leaves; one for a model that it may not use is refused.
+
+    `listening` is shared by all connections: who looks for speech holds it.
+    """
+    calls = Calls(api, socket)
+    kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
+    try:
+        settings, hears = await opened(calls, kind, socket.query_params.get("model") or "default")
+    except ServerError as error:
+        await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
+        return
+    is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
+    channel = Channel(socket, holds_back=True)
+    await Connection(calls, channel, settings, listening, hears=hears, is_old=is_old).serve()
+
+
+class Connection:
+    """Serves one client. Whatever goes on beside its events is a task in `_tasks`, and ends with the connection."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        channel: Channel,
+        settings: Settings,
+        listening: asyncio.Semaphore,
+        *,
+        hears: bool,
+        is_old: bool,
+    ) -> None:
+        """`listening` as `serve` has it. `hears`: the language model itself does. `is_old`: the client speaks the shape
+        of the beta."""
+        self._listening = listening
+        self._is_old = is_old
+        self._calls = calls
+        self._channel = channel
+        self._settings = settings
+        self._hears = hears
+        self._id = new_id("sess")
+        self._conversation_id = new_id("conv")
+        self._expires = int(time.time() + LONGEST_SECONDS)
+        self._conversation = Conversation(channel.hold, channel.release)
+        self._buffer = InputBuffer(settings.input)
+        self._listener: Listener | None = None
+        self._speech_item: str | None = None  # of the turn that is being spoken
+        self._response: Response | None = None
+        self._responding: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transcribing = asyncio.Lock()
+        self._sending = asyncio.Lock()
+        self._active = time.monotonic()
+
+    async def serve(self) -> None:
+        await self._channel.open()
+        watch = asyncio.create_task(self._watch(), name="idle")
+        try:
+            await self._send(e.SessionCreated(session=shown(self._settings, self._id, self._expires)))
+            async for message in self._channel.messages():
+                self._active = time.monotonic()
+                await self._answer(message)
+        finally:
+            watch.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(watch, *self._tasks, return_exceptions=True)
+            await self._channel.close()
+
+    async def _watch(self) -> None:
+        while True:
+            left = self._active + IDLE_SECONDS - time.monotonic()
+            if left <= 0 and not self._tasks:
+                await self._channel.end(SPENT, "Nothing was sent for a quarter of an hour; connect again.")
+                return
+            await asyncio.sleep(max(left, 1.0))
+
+    async def _send(self, event: e.ServerEvent) -> None:
+        self._active = time.monotonic()
+        data = encoded(event)
+        if self._is_old:
+            translated = older.older(from_json(data))
+            if translated is None:
+                return
+            data = json.encode(translated)
+        async with self._sending:
+            try:
+                await self._channel.send(data)
+            except (WebSocketDisconnect, RuntimeError):  # it closed meanwhile
+                self._channel.gone = True
+
+    async def _answer(self, message: str | bytes) -> None:
+        """Do what an event asks for; what is wrong with it is said in an event, and the connection goes on."""
+        event_id: str | None = None
+        large = self._calls.api.handler.large
+        try:
+            data = text_of(message)
+            head = await large.do(len(data), decode_json, data, Head)
+            event_id = head.event_id if isinstance(head.event_id, str) else None
+            await self._do(*await large.do(len(data), self._read, data, head))
+        except ServerError as error:
+            await self._refuse(error.report, event_id)
+        except Exception as error:
+            log.error("An event of a Realtime connection failed.\n%s", trace_of(error))
+            await self._refuse(INTERNAL, event_id)
+
+    def _read(self, data: bytes, head: Head) -> tuple[str, e.ClientEvent, tuple[str, ...]]:
+        """The type of an event, the event, and the names of fields that nobody knows. Raises `ServerError`."""
+        if self._is_old:
+            data = json.encode(older.newer(decode_json(data, dict[str, Any])))
+            head = decode_json(data, Head)
+        contract = e.CONTRACTS.get(head.type) if isinstance(head.type, str) else None
+        if contract is None:
+            raise invalid("type", f"must be one of {', '.join(e.CONTRACTS)}.")
+        return head.type, *contract.decode(data)
+
+    async def _refuse(self, report: ErrorReport, event_id: str | None = None) -> None:
+        log.debug("Refused an event of %s: %r", self._id, report.message)
+        await self._send(e.ErrorEvent(error=problem_of(report, event_id)))
+
+    async def _do(self, name: str, event: e.ClientEvent, unknown: tuple[str, ...]) -> None:
+        self._calls.api.handler.note_unknown(OPERATION, unknown)
+        match name, event:
+            case "session.update", e.SessionUpdate():
+                await self._update(event)
+            case "conversation.item.create", e.ItemCreate():
+                await self._create_item(event)
+            case "conversation.item.retrieve", e.ItemNamed():
+                await self._send(e.ItemRetrieved(item=self._conversation.find(event.item_id).item))
+            case "conversation.item.delete", e.ItemNamed():
+                self._conversation.delete(event.item_id)
+                await self._send(e.ItemDeleted(item_id=event.item_id))
+            case "conversation.item.truncate", e.ItemTruncate():
+                await self._truncate(event)
+            case "input_audio_buffer.append", e.SoundAppend():
+                await self._append(event.audio)
+            case "input_audio_buffer.commit", _:
+                await self._commit_all()
+            case "input_audio_buffer.clear", _:
+                self._clear()
+                await self._send(e.SoundCleared())
+            case "response.create", e.ResponseCreate():
+                await self._create_response(event.response or e.ResponseFields())
+            case "response.cancel", e.ResponseCancel():
+                self._cancel(event.response_id)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # The session
+
+    async def _update(self, event: e.SessionUpdate) -> None:
+        settings = with_session(self._settings, event.session)
+        await self._check(settings, "session")
+        if settings.turn_detection != self._settings.turn_detection or settings.input != self._settings.input:
+            self._listener = self._speech_item = None
+        self._channel.release(self._buffer.change(settings.input))
+        self._settings = settings
+        await self._send(e.SessionUpdated(session=shown(settings, self._id, self._expires)))
+
+    async def _check(self, settings: Settings, path: str) -> None:
+        """Raises `ServerError` for what nobody here can do."""
+        if settings.turn_detection is not None:
+            require_detection(f"{path}.audio.input.turn_detection")
+        asked = settings.transcription
+        if asked is not None and asked.model is not None and asked != self._settings.transcription:
+            await self._check_served(
+                asked.model, "transcription", f"{path}.audio.input.transcription.model", "leave `model` out"
+            )
+        if settings.speaks:
+            await self._check_served(
+                settings.speech_model, "speech", f"{path}.output_modalities", 'send ["text"]'
+            )
+
+    async def _check_served(self, model: str, kind: ModelKind, param: str, instead: str) -> None:
+        if await self._calls.find(model, kind) is None:
+            raise ServerError(
+                "model_not_found",
+                f"No {kind} model is served here as {model!r}; serve one beside the language model, or {instead}.",
+                param,
+            )
+
+    # The conversation
+
+    async def _create_item(self, event: e.ItemCreate) -> None:
+        entry = self._entry_of(event.item, "item")
+        item = entry.item
+        if isinstance(item, OutputItem) and not self._conversation.calls(item.call_id):
+            raise invalid("item.call_id", f"{item.call_id!r} is no call of this conversation.")
+        before = self._conversation.add(entry, event.previous_item_id)
+        await self._send(e.ItemAdded(previous_item_id=before, item=item))
+        await self._send(e.ItemDone(previous_item_id=before, item=item))
+        self._hear(entry)
+
+    def _entry_of(self, given: GivenItem, path: str) -> Entry:
+        """An item of the client's as it is kept. Raises `ServerError`."""
+        item = completed(given, given.id or new_id("item"))
+        recording = None
+        if isinstance(item, MessageItem):
+            check_content(item, path)
+            sound = sound_given(item, path)
+            if sound is not None:
+                whole = len(sound) - len(sound) % 2 if isinstance(self._settings.input, Pcm) else len(sound)
+                recording = Recording(sound[:whole], self._settings.input)
+        return Entry(item, recording)
+
+    async def _truncate(self, event: e.ItemTruncate) -> None:
+        self._conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
+        await self._send(
+            e.ItemTruncated(
+                item_id=event.item_id, content_index=event.content_index, audio_end_ms=event.audio_end_ms
+            )
+        )
+
+    def _hear(self, entry: Entry) -> None:
+        """Begin to write down what was said in an item, where the client or the model needs that."""
+        recording, settings = entry.recording, self._settings.transcription
+        if recording is None or (self._hears and settings is None):
+            return
+
+        async def write() -> None:
+            async with self._transcribing:
+                await transcribe(self._calls, entry, recording, settings, self._send)
+            if not self._hears:
+                self._conversation.drop_recording(entry)
+
+        entry.transcribing = self._start(write(), "transcription")
+
+    # The sound that the client sends
+
+    async def _append(self, audio: str) -> None:
+        large = self._calls.api.handler.large
+        data = await large.do(len(audio), sound_of, audio, self._settings.input)
+        size = SLICE_MS * bytes_per_ms(self._settings.input)
+        for start in range(0, len(data), size):
+            await self._append_slice(data[start : start + size])
+
+    async def _append_slice(self, data: bytes) -> None:
+        if not self._channel.hold(len(data)):
+            raise ServerError(
+                "overloaded",
+                "The server holds as much sound of yours as it can; commit it, or clear it.",
+                "audio",
+            )
+        try:
+            self._buffer.append(data)
+        except ServerError:
+            self._channel.release(len(data))
+            raise
+        detection = self._settings.turn_detection
+        if detection is None:
+            return
+        for change in await self._listen(data, detection):
+            match change:
+                case Started(at):
+                    await self._speech_started(at, detection)
+                case Stopped(at):
+                    await self._speech_stopped(at, detection)
+        if self._speech_item is None:
+            kept = self._buffer.end - detection.prefix_padding_ms - KEPT_MS
+            self._channel.release(self._buffer.drop_before(kept))
+        elif self._buffer.is_nearly_full:
+            await self._speech_stopped(self._buffer.end, detection)
+            self._listener = None
+
+    async def _listen(self, data: bytes, detection: ServerVad) -> list[Started | Stopped]:
+        """What begins and ends in the last bytes of the buffer."""
+        async with self._listening:
+            if self._listener is None:
+                begin = self._buffer.end - len(data) // bytes_per_ms(self._settings.input)
+                self._listener = await asyncio.to_thread(Listener, detection, self._settings.input, begin)
+            return await asyncio.to_thread(self._listener.feed, data)
+
+    async def _speech_started(self, at: int, detection: ServerVad) -> None:
+        self._channel.release(self._buffer.drop_before(at))
+        self._speech_item = new_id("item")
+        await self._send(
+            e.SpeechStarted(item_id=self._speech_item, audio_start_ms=max(at, self._buffer.begin))
+        )
+        if detection.interrupt_response and self._response is not None:
+            self._response.stop("turn_detected")
+
+    async def _speech_stopped(self, at: int, detection: ServerVad) -> None:
+        item = self._speech_item or new_id("item")
+        self._speech_item = None
+        await self._send(e.SpeechStopped(item_id=item, audio_end_ms=at))
+        await self._commit(item, at)
+        if detection.create_response and self._settings.kind == "realtime":
+            await self._respond(self._order(self._settings, e.ResponseFields()))
+
+    async def _commit_all(self) -> None:
+        there = self._buffer.end - self._buffer.begin
+        if there < SHORTEST_MS:
+            raise ServerError(
+                "invalid_request",
+                f"The input buffer holds {there} ms of sound; a turn takes {SHORTEST_MS} ms at least.",
+                code="input_audio_buffer_commit_empty",
+            )
+        item = self._speech_item or new_id("item")
+        self._speech_item = self._listener = None
+        await self._commit(item, None)
+
+    async def _commit(self, item_id: str, until: int | None) -> None:
+        recording = self._buffer.take(until)
+        self._channel.release(len(recording.data))
+        entry = Entry(user_sound(item_id), recording)
+        before = self._conversation.add(entry)
+        await self._send(e.SoundCommitted(item_id=item_id, previous_item_id=before))
+        await self._send(e.ItemAdded(previous_item_id=before, item=entry.item))
+        await self._send(e.ItemDone(previous_item_id=before, item=entry.item))
+        self._hear(entry)
+
+    def _clear(self) -> None:
+        self._channel.release(len(self._buffer.take().data))
+        self._speech_item = self._listener = None
+
+    # Responses
+
+    async def _create_response(self, fields: e.ResponseFields) -> None:
+        if self._settings.kind == "transcription":
+            raise invalid("type", "can't be `response.create` in a session that only transcribes.")
+        settings = with_shared(self._settings, fields, "response")
+        await self._check(settings, "response")
+        await self._respond(self._order(settings, fields))
+
+    def _order(self, settings: Settings, fields: e.ResponseFields) -> Order:
+        if isinstance(fields.input, list):
+            entries = tuple(
+                self._conversation.find(given.id)
+                if isinstance(given, e.ItemReference)
+                else self._heard_entry(given, f"response.input[{number}]")
+                for number, given in enumerate(fields.input)
+            )
+        else:
+            entries = tuple(self._conversation)
+        return Order(
+            settings=settings,
+            entries=entries,
+            hears=self._hears,
+            conversation=None if fields.conversation == "none" else self._conversation,
+            conversation_id=self._conversation_id,
+            metadata=fields.metadata,
+        )
+
+    def _heard_entry(self, given: GivenItem, path: str) -> Entry:
+        entry = self._entry_of(given, path)
+        self._hear(entry)
+        return entry
+
+    async def _respond(self, order: Order) -> None:
+        """Begin a response. Raises `ServerError` while another one goes on."""
+        if self._response is not None and self._responding is not None and not self._responding.done():
+            if not self._response.stopped:
+                raise ServerError(
+                    "conflict",
+                    "The conversation has an active response; wait for its end, or cancel it.",
+                    code="conversation_already_has_active_response",
+                )
+            await asyncio.wait({self._responding})
+        self._response = Response(self._calls, order, self._send)
+        self._responding = self._start(self._response.run(), "response")
+
+    def _cancel(self, id: str | None) -> None:
+        response, task = self._response, self._responding
+        if response is None or task is None or task.done() or id not in (None, response.id):
+            raise ServerError(
+                "invalid_request", "There is no such response to cancel.", code="response_cancel_not_active"
+            )
+        response.stop("client_cancelled")
+
+
+def text_of(message: str | bytes) -> bytes:
+    """Raises `ServerError` for a message that is no text."""
+    if isinstance(message, bytes):
+        raise ServerError("invalid_request", "Send events as text messages that hold JSON.")
+    return message.encode()

@@ -1,0 +1,174 @@
+"""What was said on a connection: its items in order, within bounds, and what is kept of the sound."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from pippin.api.dialects.shared.fields import invalid
+from pippin.api.sockets.realtime.input_sound import Recording
+from pippin.api.sockets.realtime.items import CallItem, Content, Item, MessageItem, size_of
+from pippin.core.errors import ServerError
+
+MOST_ITEMS: Final = 4096
+
+ROOT: Final = "root"
+"""Stands for the place before all items."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenText:
+    """A piece of an answer as it was spoken; milliseconds from the start of its sound."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class Entry:
+    """An item and what belongs to it beside what clients are shown."""
+
+    item: Item
+    recording: Recording | None = None
+    transcribing: asyncio.Task[None] | None = None
+    spoken: list[SpokenText] = field(default_factory=list)
+    failure: ServerError | None = None  # why its recording has no transcript
+    held: int = 0  # bytes
+
+    @property
+    def id(self) -> str:
+        return str(self.item.id)
+
+    @property
+    def milliseconds(self) -> int:
+        """How long the sound of an answer is."""
+        return int(self.spoken[-1].end) if self.spoken else 0
+
+
+class Conversation:
+    """The items, in order. `hold` and `release` count the bytes that they take."""
+
+    def __init__(self, hold: Callable[[int], bool], release: Callable[[int], None]) -> None:
+        self._hold = hold
+        self._release = release
+        self._entries: list[Entry] = []
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def last_id(self) -> str | None:
+        return self._entries[-1].id if self._entries else None
+
+    def find(self, id: str) -> Entry:
+        """Raises `ServerError` for an item that is not there."""
+        for entry in self._entries:
+            if entry.id == id:
+                return entry
+        raise ServerError(
+            "not_found",
+            f"There is no item {id[:64]!r} in the conversation.",
+            "item_id",
+            code="item_not_found",
+        )
+
+    def has(self, id: str) -> bool:
+        return any(entry.id == id for entry in self._entries)
+
+    def add(self, entry: Entry, after: str | None = None) -> str | None:
+        """Put an item behind another, or at the end; the id of the item before it. Raises `ServerError`."""
+        if self.has(entry.id):
+            raise invalid("item.id", f"is that of another item: {entry.id!r}.")
+        if len(self._entries) >= MOST_ITEMS:
+            raise full(f"{MOST_ITEMS} items")
+        place = len(self._entries) if after is None else self._place_after(after)
+        size = size_of(entry.item) + (len(entry.recording.data) if entry.recording else 0)
+        if not self._hold(size):
+            raise full("as many bytes as the server has room for")
+        entry.held = size
+        self._entries.insert(place, entry)
+        return self._entries[place - 1].id if place else None
+
+    def delete(self, id: str) -> None:
+        entry = self.find(id)
+        self._entries.remove(entry)
+        self._release(entry.held)
+        if entry.transcribing is not None:
+            entry.transcribing.cancel()
+
+    def truncate(self, id: str, content: int, milliseconds: int) -> None:
+        """Forget what was spoken after so many milliseconds, and what that says. Raises `ServerError`."""
+        entry = self.find(id)
+        parts = entry.item.content if isinstance(entry.item, MessageItem) else []
+        if not (0 <= content < len(parts)) or parts[content].type != "output_audio":
+            raise invalid("content_index", "must be that of sound in a message of the assistant.")
+        if milliseconds > entry.milliseconds:
+            raise invalid(
+                "audio_end_ms", f"is {milliseconds}, but the sound ends after {entry.milliseconds} ms."
+            )
+        entry.spoken = list(_cut(entry.spoken, milliseconds))
+        parts[content].transcript = "".join(piece.text for piece in entry.spoken)
+
+    def drop_recording(self, entry: Entry) -> None:
+        """Let the sound of a message go, which is a text now."""
+        if entry.recording is not None:
+            size = min(len(entry.recording.data), entry.held)
+            entry.recording = None
+            if self.has(entry.id):
+                entry.held -= size
+                self._release(size)
+
+    def before(self, id: str) -> str | None:
+        """The id of the item that stands before this one."""
+        place = self._entries.index(self.find(id))
+        return self._entries[place - 1].id if place else None
+
+    def grown(self, entry: Entry) -> None:
+        """Count an item again, whose text is complete now, as far as there is room."""
+        more = size_of(entry.item) - entry.held
+        if more > 0 and self.has(entry.id) and self._hold(more):
+            entry.held += more
+
+    def calls(self, call_id: str) -> bool:
+        """Whether a function call of this id is there."""
+        return any(isinstance(each.item, CallItem) and each.item.call_id == call_id for each in self._entries)
+
+    def _place_after(self, id: str) -> int:
+        if id == ROOT:
+            return 0
+        try:
+            return self._entries.index(self.find(id)) + 1
+        except ServerError as error:
+            raise ServerError(
+                "not_found", error.report.message, "previous_item_id", code="item_not_found"
+            ) from None
+
+
+def full(bound: str) -> ServerError:
+    return ServerError(
+        "too_large",
+        f"The conversation holds {bound}; delete items, or open another connection.",
+        code="conversation_full",
+    )
+
+
+def _cut(pieces: list[SpokenText], milliseconds: int) -> Iterator[SpokenText]:
+    """What was heard of an answer. Of the piece in which it broke off, as many words as the share of its sound."""
+    for piece in pieces:
+        if piece.end <= milliseconds:
+            yield piece
+        elif piece.start < milliseconds:
+            share = (milliseconds - piece.start) / (piece.end - piece.start)
+            heard = piece.text[: int(len(piece.text) * share)]
+            whole = heard if piece.text[len(heard) : len(heard) + 1].isspace() else heard.rpartition(" ")[0]
+            yield SpokenText(whole, piece.start, milliseconds)
+
+
+def user_sound(id: str, transcript: str | None = None) -> MessageItem:
+    """The item of a recording that the client committed."""
+    content = Content(type="input_audio", transcript=transcript)
+    return MessageItem(id=id, object="realtime.item", status="completed", role="user", content=[content])

@@ -1,0 +1,361 @@
+"""The events that travel on a connection. Their fields are those of OpenAI's package (`openai.types.realtime`)."""
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from pippin.api.dialects.shared.fields import Contract
+from pippin.api.sockets.realtime.items import GivenItem, Item, ItemId
+from pippin.api.sockets.realtime.session import (
+    Metadata,
+    Modality,
+    Session,
+    SessionFields,
+    SharedFields,
+    SoundFormat,
+)
+
+EventId = Annotated[str, Meta(max_length=512)]
+
+# What clients send
+
+
+class ClientEvent(Struct, kw_only=True):
+    type: str
+    event_id: EventId | None = None
+
+
+class SessionUpdate(ClientEvent, kw_only=True):
+    session: SessionFields
+
+
+class ItemCreate(ClientEvent, kw_only=True):
+    item: GivenItem
+    previous_item_id: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class ItemNamed(ClientEvent, kw_only=True):
+    item_id: Annotated[str, Meta(max_length=512)]
+
+
+class ItemTruncate(ItemNamed, kw_only=True):
+    content_index: Annotated[int, Meta(ge=0)]
+    audio_end_ms: Annotated[int, Meta(ge=0)]
+
+
+class SoundAppend(ClientEvent, kw_only=True):
+    audio: str
+
+
+class Plain(ClientEvent, kw_only=True):
+    pass
+
+
+class ItemReference(Struct, tag_field="type", tag="item_reference", kw_only=True):
+    id: ItemId
+
+
+class ResponseFields(SharedFields, kw_only=True):
+    """The `response` of a `response.create`: what is set holds for this response, in place of the session's."""
+
+    conversation: Literal["auto", "none"] | UnsetType | None = UNSET
+    input: list[GivenItem | ItemReference] | UnsetType | None = UNSET
+    metadata: Metadata | None = None
+
+
+class ResponseCreate(ClientEvent, kw_only=True):
+    response: ResponseFields | None = None
+
+
+class ResponseCancel(ClientEvent, kw_only=True):
+    response_id: Annotated[str, Meta(max_length=512)] | None = None
+
+
+CONTRACTS: Final[dict[str, Contract[Any]]] = {
+    "session.update": Contract(SessionUpdate),
+    "conversation.item.create": Contract(ItemCreate),
+    "conversation.item.retrieve": Contract(ItemNamed),
+    "conversation.item.delete": Contract(ItemNamed),
+    "conversation.item.truncate": Contract(ItemTruncate),
+    "input_audio_buffer.append": Contract(SoundAppend),
+    "input_audio_buffer.commit": Contract(Plain),
+    "input_audio_buffer.clear": Contract(Plain),
+    "response.create": Contract(ResponseCreate),
+    "response.cancel": Contract(ResponseCancel),
+}
+
+# What the server sends
+
+
+class Problem(Struct, kw_only=True):
+    """What an error event says; `event_id` is that of the client's event which is at fault."""
+
+    type: str
+    code: str | None
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+
+class StatusDetails(Struct, kw_only=True, omit_defaults=True):
+    type: Literal["cancelled", "incomplete", "failed"]
+    reason: str | None = None
+    error: dict[str, str | None] | None = None
+
+
+class InputDetails(Struct, kw_only=True):
+    text_tokens: int
+    cached_tokens: int
+    audio_tokens: int = 0
+    image_tokens: int = 0
+
+
+class OutputDetails(Struct, kw_only=True):
+    text_tokens: int
+    audio_tokens: int
+
+
+class UsageFigures(Struct, kw_only=True):
+    """`audio_tokens` are those of the speech model, which spoke what the language model wrote."""
+
+    total_tokens: int
+    input_tokens: int
+    output_tokens: int
+    input_token_details: InputDetails
+    output_token_details: OutputDetails
+
+
+class SpokenAs(Struct, kw_only=True):
+    format: SoundFormat
+    voice: str
+
+
+class ResponseAudio(Struct, kw_only=True):
+    output: SpokenAs
+
+
+class ResponseObject(Struct, kw_only=True):
+    id: str
+    object: Literal["realtime.response"] = "realtime.response"
+    status: Literal["in_progress", "completed", "cancelled", "incomplete", "failed"] = "in_progress"
+    status_details: StatusDetails | None = None
+    output: list[Item]
+    conversation_id: str | None
+    output_modalities: tuple[Modality, ...]
+    max_output_tokens: int | Literal["inf"]
+    audio: ResponseAudio | UnsetType = UNSET
+    metadata: dict[str, str] | None = None
+    usage: UsageFigures | None = None
+
+
+class Part(Struct, kw_only=True):
+    """The part that a piece of an answer is, as the events about it have it."""
+
+    type: Literal["text", "audio"]
+    text: str | UnsetType = UNSET
+    transcript: str | UnsetType = UNSET
+
+
+class RateLimit(Struct, kw_only=True):
+    name: Literal["requests", "tokens"]
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
+class TranscriptionTokens(Struct, kw_only=True):
+    audio_tokens: int
+    text_tokens: int = 0
+
+
+class TranscriptionUsage(Struct, kw_only=True):
+    type: Literal["tokens"] = "tokens"
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_token_details: TranscriptionTokens
+
+
+class ServerEvent(Struct, tag_field="type", kw_only=True):
+    """`event_id` is made up when the event is sent."""
+
+    event_id: str = ""
+
+
+class OfResponse(ServerEvent, kw_only=True):
+    response_id: str
+
+
+class InProgress(ServerEvent, kw_only=True):
+    item_id: str
+    output_index: int
+
+
+class OfItem(OfResponse, kw_only=True):
+    item_id: str
+    output_index: int
+
+
+class OfPart(OfItem, kw_only=True):
+    content_index: int = 0
+
+
+class SessionCreated(ServerEvent, tag="session.created", kw_only=True):
+    session: Session
+
+
+class SessionUpdated(ServerEvent, tag="session.updated", kw_only=True):
+    session: Session
+
+
+class ItemAdded(ServerEvent, tag="conversation.item.added", kw_only=True):
+    previous_item_id: str | None
+    item: Item
+
+
+class ItemDone(ServerEvent, tag="conversation.item.done", kw_only=True):
+    previous_item_id: str | None
+    item: Item
+
+
+class ItemRetrieved(ServerEvent, tag="conversation.item.retrieved", kw_only=True):
+    item: Item
+
+
+class ItemDeleted(ServerEvent, tag="conversation.item.deleted", kw_only=True):
+    item_id: str
+
+
+class ItemTruncated(ServerEvent, tag="conversation.item.truncated", kw_only=True):
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class TranscriptDelta(ServerEvent, tag="conversation.item.input_audio_transcription.delta", kw_only=True):
+    item_id: str
+    content_index: int
+    delta: str
+
+
+class TranscriptCompleted(
+    ServerEvent, tag="conversation.item.input_audio_transcription.completed", kw_only=True
+):
+    item_id: str
+    content_index: int
+    transcript: str
+    usage: TranscriptionUsage
+
+
+class TranscriptFailed(ServerEvent, tag="conversation.item.input_audio_transcription.failed", kw_only=True):
+    item_id: str
+    content_index: int
+    error: Problem
+
+
+class SoundCommitted(ServerEvent, tag="input_audio_buffer.committed", kw_only=True):
+    item_id: str
+    previous_item_id: str | None
+
+
+class SoundCleared(ServerEvent, tag="input_audio_buffer.cleared", kw_only=True):
+    pass
+
+
+class SpeechStarted(ServerEvent, tag="input_audio_buffer.speech_started", kw_only=True):
+    item_id: str
+    audio_start_ms: int
+
+
+class SpeechStopped(ServerEvent, tag="input_audio_buffer.speech_stopped", kw_only=True):
+    item_id: str
+    audio_end_ms: int
+
+
+class ErrorEvent(ServerEvent, tag="error", kw_only=True):
+    error: Problem
+
+
+class RateLimits(ServerEvent, tag="rate_limits.updated", kw_only=True):
+    rate_limits: list[RateLimit]
+
+
+class ResponseCreated(ServerEvent, tag="response.created", kw_only=True):
+    response: ResponseObject
+
+
+class ResponseDone(ServerEvent, tag="response.done", kw_only=True):
+    response: ResponseObject
+
+
+class OutputItemAdded(OfResponse, tag="response.output_item.added", kw_only=True):
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(OfResponse, tag="response.output_item.done", kw_only=True):
+    output_index: int
+    item: Item
+
+
+class PartAdded(OfPart, tag="response.content_part.added", kw_only=True):
+    part: Part
+
+
+class PartDone(OfPart, tag="response.content_part.done", kw_only=True):
+    part: Part
+
+
+class TextDelta(OfPart, tag="response.output_text.delta", kw_only=True):
+    delta: str
+
+
+class TextDone(OfPart, tag="response.output_text.done", kw_only=True):
+    text: str
+
+
+class SpokenDelta(OfPart, tag="response.output_audio_transcript.delta", kw_only=True):
+    delta: str
+
+
+class SpokenDone(OfPart, tag="response.output_audio_transcript.done", kw_only=True):
+    transcript: str
+
+
+class SoundDelta(OfPart, tag="response.output_audio.delta", kw_only=True):
+    delta: str
+
+
+class SoundDone(OfPart, tag="response.output_audio.done", kw_only=True):
+    pass
+
+
+class ArgumentsDelta(OfItem, tag="response.function_call_arguments.delta", kw_only=True):
+    call_id: str
+    delta: str
+
+
+class ArgumentsDone(OfItem, tag="response.function_call_arguments.done", kw_only=True):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ServerArgumentsDelta(OfItem, tag="response.mcp_call_arguments.delta", kw_only=True):
+    delta: str
+
+
+class ServerArgumentsDone(OfItem, tag="response.mcp_call_arguments.done", kw_only=True):
+    arguments: str
+
+
+class ServerCallStarted(InProgress, tag="response.mcp_call.in_progress", kw_only=True):
+    pass
+
+
+class ServerCallCompleted(InProgress, tag="response.mcp_call.completed", kw_only=True):
+    pass
+
+
+class ServerCallFailed(InProgress, tag="response.mcp_call.failed", kw_only=True):
+    pass

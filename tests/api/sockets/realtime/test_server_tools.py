@@ -1,0 +1,74 @@
+"""Tools of MCP servers on Realtime connections: Pippin calls them, and the client sees calls and results as items."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.live_server import live_server
+from tests.api.sockets.realtime.client import Client, client_of, joined, of, said
+
+pytest.importorskip("mcp")
+
+SERVER = Path(__file__).parents[3] / "mcp" / "example_server.py"
+SCRIPT: dict[str, Any] = {
+    "rules": [
+        {"when": {"tool_result": "5"}, "say": "It is five."},
+        {"when": {"tool_result": "Error executing"}, "say": "It failed."},
+        {"when": {"user": "add"}, "calls": [{"name": "example__add", "arguments": {"a": 2, "b": 3}}]},
+        {
+            "when": {"user": "twice"},
+            "calls": [
+                {"name": "example__add", "arguments": {"a": 2, "b": 3}},
+                {"name": "example__add", "arguments": {"a": 5, "b": 5}},
+            ],
+        },
+        {"when": {"user": "fail"}, "calls": [{"name": "example__fail", "arguments": {}}]},
+    ]
+}
+TOOLS: Any = [{"type": "mcp", "server_label": "example", "require_approval": "never"}]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Client]:
+    config = tmp_path / "mcp.json"
+    servers = {"example": {"command": sys.executable, "args": [str(SERVER)], "allowed_tools": ["*"]}}
+    config.write_text(json.dumps({"mcpServers": servers}))
+    with live_server(tmp_path, SCRIPT, mcp_config=config) as address, client_of(address) as found:
+        found.sets(output_modalities=["text"], tools=TOOLS)
+        yield found
+
+
+def test_calls_of_server_tools_are_items(talk: Client) -> None:
+    talk.says("add")
+    events = talk.respond()
+    assert said(events) == "It is five."
+    [call] = [item for item in events[-1]["response"]["output"] if item["type"] == "mcp_call"]
+    assert (call["server_label"], call["name"], call["output"]) == ("example", "add", "5")
+    assert json.loads(joined(events, "response.mcp_call_arguments.delta")) == {"a": 2, "b": 3}
+    assert len(of(events, "response.mcp_call.completed")) == 1
+    assert events[-1]["response"]["status"] == "completed"
+
+
+def test_each_call_has_its_own_result(talk: Client) -> None:
+    talk.says("twice")
+    output = talk.respond()[-1]["response"]["output"]
+    assert [item["output"] for item in output if item["type"] == "mcp_call"] == ["5", "10"]
+
+
+def test_a_tool_that_fails_is_told(talk: Client) -> None:
+    talk.says("fail")
+    events = talk.respond()
+    assert said(events) == "It failed."
+    [call] = [item for item in events[-1]["response"]["output"] if item["type"] == "mcp_call"]
+    assert call["error"]["type"] == "tool_execution_error"
+    assert "Error executing" in call["error"]["message"]
+    assert len(of(events, "response.mcp_call.failed")) == 1
+
+
+def test_servers_of_the_clients_own_are_refused(talk: Client) -> None:
+    tools = [{"type": "mcp", "server_label": "mine", "server_url": "https://example.com/mcp"}]
+    assert "server_url" in talk.sets(tools=tools)["param"]
