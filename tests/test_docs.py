@@ -120,6 +120,7 @@ OF_OTHER_PROGRAMS = {
     "--auto",
     "--baseurl",
     "--fail",
+    "--max-connections",
     "--modelid",
     "--no-show-model-warnings",
     "--print",
@@ -127,6 +128,8 @@ OF_OTHER_PROGRAMS = {
     "--schema",
     "--service",
     "--silent",
+    "--transport",
+    "--url",
     "--user",
     "--yolo",
 }

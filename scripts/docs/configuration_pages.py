@@ -70,8 +70,8 @@ YAML keys work in it under their own names; where two of them disagree on a defa
 - **needless**: accepted with one line in the log; nothing to set.
 - **unsupported**: accepted with a warning; Pippin does not do it, and the reason is given.
 
-A value that Pippin has no equal of takes the nearest that is honest, with a warning that names both: KV caches have 4
-or 8 bits, so `--kv-bits 3.5` is 4. A value that the server itself would refuse is refused.
+A value that Pippin has no equal of is refused by name (`--kv-bits 3.5`), or takes the nearest that is honest, with a
+warning that names both. A value that the server itself would refuse is refused.
 
 With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
 
@@ -82,7 +82,8 @@ server had it open.
 
 What their documents and newest code promise and Pippin once did not do stands in a last table for each, with its
 state: **works**, **partly** or **not yet** (the note says what holds today), **differs** or **refused** (on purpose,
-for the reason that is given). `tests/drop_in` runs text examples of their documents as they are typed there.
+for the reason that is given). `tests/drop_in` runs the examples of their documents in their order, as they are typed
+there.
 """
 
 

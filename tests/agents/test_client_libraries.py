@@ -52,6 +52,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         ("use_langgraph.py", ("langchain==1.4.7", "langchain-openai==1.7.3")),
         ("use_openai_agents.py", ("openai-agents==0.24.0",)),
         ("use_pydantic_ai.py", ("pydantic-ai-slim[openai]==2.68.0",)),
+        ("use_inspect.py", ("inspect-ai==0.3.285", "openai==3.54.0")),
     ],
 )
 def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_path: Path) -> None:
@@ -68,6 +69,7 @@ def test_a_library(script: str, packages: tuple[str, ...], address: str, tmp_pat
     ("script", "packages"),
     [
         ("use_anthropic.mjs", ("@anthropic-ai/sdk@1.12.0",)),
+        ("use_ollama.mjs", ("ollama@0.6.4",)),
         ("use_ai_sdk.mjs", ("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92", "zod@4.6.7")),
     ],
 )

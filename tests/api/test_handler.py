@@ -3,15 +3,20 @@
 import asyncio
 import json
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from pippin.api.app import create_app
+from pippin.api.batches.batches import Batches
+from pippin.config.options.server import ServerOptions
+from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, PartDelta, PartStarted, Progress
 from pippin.core.models import ModelState
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
+from pippin.service import Service
 from tests.api.fakes import MODEL, FakeService, Wire, application, client_of
 from tests.api.golden_events import SEQUENCES
 
@@ -320,6 +325,21 @@ def test_several_prompts_run_beside_one_another_and_all_are_closed() -> None:
         )
         assert streamed.text.count('"finish_reason":"stop"') == 2
         assert all(run.closed for run in service.runs)
+
+    asyncio.run(main())
+
+
+def test_whoever_was_answered_is_not_counted_any_more() -> None:
+    """Else batches would think for ever that somebody else needs the model."""
+    options = ServerOptions()
+    batches = Batches(options)
+
+    async def main() -> None:
+        app = create_app(cast(Service, FakeService()), Settings(server=options), batches=batches)
+        async with client_of(app) as client:
+            for _ in range(2):
+                assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+                assert batches.others() == 0
 
     asyncio.run(main())
 

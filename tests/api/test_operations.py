@@ -338,6 +338,27 @@ def test_a_setting_changes_while_it_runs_or_says_that_it_needs_a_restart() -> No
     asyncio.run(main())
 
 
+def test_what_requests_have_changed_is_taken_back() -> None:
+    async def main() -> None:
+        async with client_of(application(FakeService())) as client:
+            start = (await client.get("/v1/settings")).json()["current"]
+            await client.patch("/v1/settings", json={"temperature": 0.5, "rate_limit": 7})
+            body = {"op": "replace", "values": {"rate_limit": 9}}
+            reply = (await client.patch("/v1/settings", json=body)).json()
+            assert set(reply["applied"]) == {"temperature", "rate_limit"}
+            assert reply["current"] == {**start, "rate_limit": 9}
+            other = await client.patch("/v1/settings", json={"op": "forget", "values": {}})
+            assert (other.status_code, other.json()["error"]["param"]) == (400, "op")
+
+    asyncio.run(main())
+
+
+def test_a_client_opens_no_folder_of_models() -> None:
+    refused = ask("GET", "/v1/models?model_dir=/etc")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model_dir")
+    assert ask("GET", "/v1/models?model_dir=").status_code == 200, "an empty one means nothing"
+
+
 def test_a_changed_limit_holds_for_the_next_request() -> None:
     async def main() -> None:
         async with client_of(application(FakeService())) as client:

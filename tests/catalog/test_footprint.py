@@ -1,11 +1,12 @@
 """The estimate of a loaded model's memory."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from pippin.catalog import footprint, read_info
-from pippin.catalog.footprint import PROCESS_BYTES, weight_bytes
+from pippin.catalog.footprint import IN_KERNELS, KERNEL_DECODERS, PROCESS_BYTES, weight_bytes
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from tests.catalog.folders import write_model, write_safetensors
@@ -62,3 +63,34 @@ def test_a_damaged_header_falls_back_to_the_file_size(tmp_path: Path) -> None:
 
 def test_the_scripted_model_is_small() -> None:
     assert footprint(ModelInfo(id="scripted", kind="scripted"), ModelOptions()) < 100 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("kernels", "options", "packed"),
+    [
+        (True, ModelOptions(), True),
+        (True, ModelOptions(dtype="float32"), True),
+        (True, ModelOptions(cpu_kernels="off"), False),
+        (False, ModelOptions(), False),
+    ],
+)
+def test_the_kernels_for_cpus_hold_weights_as_they_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool, options: ModelOptions, packed: bool
+) -> None:
+    module = sys.modules["pippin.catalog.footprint"]  # the room's `footprint` is the function
+    monkeypatch.setattr(module, "accelerator", lambda: "cpu")
+    monkeypatch.setattr(module, "has_cpu_kernels", lambda: kernels)
+    folder = quantised(tmp_path / "m")
+    expected = int(weight_bytes(folder, None) * IN_KERNELS) if packed else weight_bytes(folder, 4)
+    assert footprint(read_info(folder), options) == PROCESS_BYTES + expected
+    other = write_model(tmp_path / "other", {"model_type": "mamba2"})
+    assert footprint(read_info(other), options) == PROCESS_BYTES + weight_bytes(other, 4)
+
+
+def test_the_decoders_that_count_as_packed_are_those_that_the_kernels_run() -> None:
+    from mlx_lm.utils import MODEL_REMAPPING
+
+    from pippin.engines.cpu.architectures import ARCHITECTURES
+
+    modules = {MODEL_REMAPPING.get(name, name) for name in KERNEL_DECODERS}
+    assert modules == {each.module for each in ARCHITECTURES}

@@ -82,14 +82,11 @@ def test_the_list_that_ships_is_sound() -> None:
 
 def test_what_fits_best_comes_first() -> None:
     listed = recommended()
-    best = pick(listed, "code", 24_000_000_000, dequantised=False)
+    best = pick(listed, "code", 24_000_000_000, on_cpu=False)
     assert best[0].id.endswith("Qwen3-Coder-30B-A3B-Instruct-4bit")
-    assert all(
-        each.needed(dequantised=False) <= 8e9
-        for each in pick(listed, "chat", 8_000_000_000, dequantised=False)
-    )
-    assert pick(listed, "vision", 10**12, dequantised=True)[0].purposes[0] == "vision"
-    assert pick(listed, "embed", 1000, dequantised=False) == []
+    assert all(each.needed(on_cpu=False) <= 8e9 for each in pick(listed, "chat", 8_000_000_000, on_cpu=False))
+    assert pick(listed, "vision", 10**12, on_cpu=True)[0].purposes[0] == "vision"
+    assert pick(listed, "embed", 1000, on_cpu=False) == []
 
 
 def test_recommend_says_what_to_type_next(terminal: Terminal) -> None:

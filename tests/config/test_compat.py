@@ -39,7 +39,7 @@ SAMPLES = {
     "--xtc-threshold": "0.1",
     "--temperature": "0.5",
 }
-FRACTIONS = ("percent", "utilization", "top-p", "min-p", "xtc-probability", "temperature")
+FRACTIONS = ("percent", "utilization", "top-p", "min-p", "xtc-probability", "temperature", "-pct")
 
 
 def sample(name: str) -> str:

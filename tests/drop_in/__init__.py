@@ -1,6 +1,6 @@
-"""The examples of each replaced server's document, typed as there, against a server started as there.
+"""The examples of each replaced server's documents, in their order, typed as there, against a server started as there.
 
-Begin with `examples.py`: tiny random models lie in a Hugging Face cache of the tests' own, under the names that the
-examples have, and only the port of an example is another. Examples with pictures, speech and images are not here yet:
-those kinds are shown by the tests of their rooms.
+Begin with `examples.py`, which starts servers and types examples. `tiny_cache.py` puts tiny random models into a
+cache of the tests' own, under the names that the examples have. A test is named by the heading that its example stands
+under. Other than in the document are the port, and hosts and folders that are not here.
 """

@@ -1,50 +1,172 @@
-"""Tiny models under the names of the examples, and examples of the command line run as they are typed."""
+"""Examples of the replaced servers' documents, run as they are typed: what starts a server, bash, and Python."""
 
+import contextlib
+import io
 import json
 import os
 import re
-import shutil
+import shlex
 import subprocess
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from tests.engines.tiny_models import tiny_model
+from pippin.cli.arguments import option_parser
+from pippin.config.load import load
+from pippin.config.settings import Settings, Sources
+from tests.running_server import running_server
 
 SECONDS = 120
+ADDRESS = re.compile(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0):\d+")
+
+COMMANDS: Final[tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...]] = (
+    (("vllm-mlx", "serve"), "serve", ("--compat", "vllm-mlx")),
+    (("mlx_vlm.server",), "serve", ("--compat", "mlx-vlm")),
+    (("mlx_vlm", "server"), "serve", ("--compat", "mlx-vlm")),
+    (("python", "-m", "mlx_vlm.server"), "serve", ("--compat", "mlx-vlm")),
+    (("python", "-m", "mlx_vlm", "server"), "serve", ("--compat", "mlx-vlm")),
+    (("mlx-openai-server", "launch"), "launch", ()),
+    (("./run.sh",), "serve", ("--compat", "mlx-server")),
+    (("python", "-m", "mlx_server.main"), "serve", ("--compat", "mlx-server")),
+)
+"""How the replaced servers are started, and what docs/migrating.md says to type instead."""
 
 
-def cache_of(home: Path, repositories: Iterable[str], architecture: str = "qwen3") -> None:
-    """Put one tiny model under each of these names into the Hugging Face cache below `home`."""
-    hub = home / ".cache" / "huggingface" / "hub"
-    first: Path | None = None
-    for repository in repositories:
-        root = hub / ("models--" + repository.replace("/", "--"))
-        folder = root / "snapshots" / "main"
-        if first is None:
-            first = tiny_model(architecture, folder)
-        else:
-            shutil.copytree(first, folder)
-        (root / "refs").mkdir(parents=True, exist_ok=True)
-        (root / "refs" / "main").write_text("main")
+@dataclass(frozen=True)
+class CommandLine:
+    """A typed command of a replaced server in Pippin's words. The variables in front of it are set apart."""
+
+    verb: str
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+
+    @classmethod
+    def read(cls, typed: str) -> "CommandLine":
+        words = shlex.split(typed.replace("\\\n", " "))
+        variables: dict[str, str] = {}
+        while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            name, _, value = words.pop(0).partition("=")
+            variables[name] = value
+        for start, verb, profile in COMMANDS:
+            if tuple(words[: len(start)]) == start:
+                return cls(verb, (*profile, *words[len(start) :]), variables)
+        raise AssertionError(f"no document starts a server by `{typed}`")
 
 
-def typed(address: str, example: str) -> str:
-    """What the example of a document prints, its address alone being another."""
-    command = re.sub(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0):\d+", address, example)
-    environment = {"PATH": os.environ["PATH"], "no_proxy": "*"}
-    done = subprocess.run(
-        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=SECONDS, check=True
-    )
-    return done.stdout
+def settings_of(typed: str) -> Settings:
+    """What Pippin reads from a command line of a replaced server, without starting anything."""
+    command = CommandLine.read(typed)
+    if command.verb == "launch":
+        profile: Any = "mlx-openai-server"
+        given = option_parser("pippin launch", "").parse(command.words).given
+        return load(Sources(flags=tuple(given), compat=profile), command.variables)
+    given = option_parser("pippin serve", "").parse(command.words).given
+    return load(Sources(flags=tuple(given)), command.variables)
 
 
-def answered(address: str, example: str) -> Any:
-    """As `typed`, read as JSON."""
-    return json.loads(typed(address, example))
+def warnings_of(typed: str) -> list[str]:
+    """What an operator is warned of who types this."""
+    return [note.text for note in settings_of(typed).notes if note.severity == "warning"]
 
 
-def events(text: str) -> list[Any]:
-    """The data of a printed stream of server-sent events, without the `[DONE]` at its end."""
-    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
+@dataclass
+class Reader:
+    """Somebody who types the examples of a document one after the other, in a folder of their own.
+
+    `places` says what stands for the places that an example names and that are not here (`/path/to`,
+    `https://example.com`); of the rest, only the server's address is another. What Python examples name is kept for
+    those that follow, as on the page.
+    """
+
+    address: str
+    folder: Path
+    places: Mapping[str, str] = field(default_factory=dict)
+    names: dict[str, Any] = field(default_factory=dict)
+
+    def bash(self, example: str) -> str:
+        """What the example prints. The example fails where its last command does."""
+        environment = {"PATH": os.environ["PATH"], "no_proxy": "*", "HOME": str(self.folder)}
+        done = subprocess.run(
+            ["bash", "-c", self._here(example)],
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, example: str) -> Any:
+        return json.loads(self.bash(example))
+
+    def events(self, example: str) -> list[Any]:
+        """The data of a printed stream of server-sent events, without the `[DONE]` at its end."""
+        lines = [
+            line.removeprefix("data: ") for line in self.bash(example).splitlines() if line[:5] == "data:"
+        ]
+        return [json.loads(line) for line in lines if line != "[DONE]"]
+
+    def python(self, example: str) -> str:
+        """What the example prints. An exception of the example is the test's."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.chdir(self.folder):
+            exec(compile(self._here(example), "<example>", "exec"), self.names)
+        return printed.getvalue()
+
+    def _here(self, example: str) -> str:
+        example = ADDRESS.sub(self.address, example)
+        for place, stand_in in self.places.items():
+            example = example.replace(place, stand_in)
+        return example
+
+
+@contextlib.contextmanager
+def started(
+    home: Path, typed: str, *more: str, models: Mapping[str, str] | None = None, ready: str = "is ready after"
+) -> Iterator[str]:
+    """The address of a server that is started by the command line of a document, on a port of its own.
+
+    `more` are words that this machine needs (loopback, no downloads); `models` gives the model that stands for one of
+    the line's where it can't lie in the cache under its name.
+    """
+    command = CommandLine.read(typed)
+    words = [(models or {}).get(word, word) for word in _without_port(command.words)]
+    variables = {**command.variables, "PIPPIN_HOME": str(home / ".pippin")}
+    with running_server(
+        home, *words, *more, "--no-allow-downloads", verb=command.verb, variables=variables, ready=ready
+    ) as address:
+        yield address
+
+
+def _without_port(words: tuple[str, ...]) -> list[str]:
+    kept = list(words)
+    if "--port" in kept:
+        place = kept.index("--port")
+        del kept[place : place + 2]
+    return kept
+
+
+@contextlib.contextmanager
+def web_of(folder: Path) -> Iterator[str]:
+    """A web server with the files of a folder: what stands for `https://example.com`."""
+    handler = partial(_Quiet, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *words: object) -> None:
+        pass

@@ -1,37 +1,348 @@
-"""mlx_vlm.server: the examples of its document."""
+"""mlx_vlm.server: the examples of its README (0.7.10), in their order, under their headings, and of docs/usage.md.
 
+Where an example has a file (`/path/to/image.jpg`), the folder is inside `--media-path`: elsewhere a file is refused.
+"""
+
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
-import openai
+import httpx
 import pytest
 
-from tests.drop_in.examples import answered, cache_of, events, typed
-from tests.running_server import running_server
+from pippin.config.errors import ConfigError
+from tests.drop_in.examples import CommandLine, Reader, settings_of, started, warnings_of, web_of
+from tests.drop_in.tiny_cache import TinyCache
+from tests.engines.language.vision.test_recordings import wav
+from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.speech.test_speech_models import write_model
+from tests.soak.models import WHISPER, write_whisper
 
-MODEL = "mlx-community/Qwen2.5-VL-3B-Instruct-8bit"
-OTHER = "mlx-community/Qwen2-VL-2B-Instruct-4bit"
+PRELOADED = "mlx-community/Qwen2.5-VL-3B-Instruct-4bit"
+LARGE = "mlx-community/Qwen2.5-VL-32B-Instruct-8bit"
+SMALL = "mlx-community/Qwen2-VL-2B-Instruct-4bit"
+SCHEMA = "mlx-community/Qwen3.5-4B-MLX-4bit"
+CACHED = "Qwen/Qwen3-VL-4B-Instruct"
+HEARS = "mlx-community/gemma-3n-E2B-it-4bit"
+EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
+RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
+SPEAKER = "mlx-community/pocket-tts"
+HEARER = "mlx-community/whisper-tiny"
+HERE = ("--host", "127.0.0.1", "--media-host", "127.0.0.1", "--media-path")
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`mlx_vlm.server --model ... --port 8080`, on loopback."""
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """`mlx_vlm.server --port 8080 --model ...`, with the models of the other examples in the cache."""
     home = tmp_path_factory.mktemp("mlx_vlm")
-    cache_of(home, (MODEL, OTHER))
-    with running_server(home, "--compat", "mlx-vlm", "--model", MODEL, "--host", "127.0.0.1") as found:
-        yield found
+    cache = TinyCache(home)
+    cache.vision(PRELOADED, LARGE, SMALL)
+    cache.vision(CACHED, family="qwen3_vl")
+    cache.vision(SCHEMA, family="qwen3_5")
+    cache.vision(HEARS, family="gemma4_unified")
+    cache.encoder(EMBEDDER)
+    cache.encoder(RANKER, ranks=True)
+    write_model(cache.place(SPEAKER))
+    images = home / "repo" / "examples" / "images"
+    images.mkdir(parents=True)
+    (images / "renewables_california.png").write_bytes(picture(64, 48))
+    (home / "image.jpg").write_bytes(picture(48, 32, format="JPEG"))
+    for name in ("audio.wav", "audio1.wav", "audio2.mp3"):
+        (home / name).write_bytes(wav(1.0, len(name)))
+    typed = f"mlx_vlm.server --port 8080 --model {PRELOADED}"
+    with web_of(home) as web, started(home, typed, *HERE, str(home)) as address:
+        yield Reader(address, home, {"/path/to": str(home), "https://example.com": web})
 
 
-def test_models_are_listed(address: str) -> None:
-    listed = answered(address, 'curl "http://localhost:8080/models"')
-    assert {each["id"] for each in listed["data"]} == {MODEL, OTHER}
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "mlx_vlm.server --port 8080",
+        "mlx_vlm.server --model some/model",
+        """mlx_vlm.server --model some/language \\
+  --image-model some/images \\
+  --tts-model some/speech \\
+  --stt-model some/hearing""",
+        "mlx_vlm.server --model some/model --adapter-path some/adapter",
+        "mlx_vlm.server --trust-remote-code",
+        "mlx_vlm.server --model Qwen/Qwen3.5-4B --enable-thinking",
+        """mlx_vlm.server --model Qwen/Qwen3.5-4B \\
+  --enable-thinking \\
+  --thinking-budget 512 \\
+  --thinking-start-token "<think>" \\
+  --thinking-end-token "</think>\"""",
+        "mlx_vlm.server --api-key secret-token",
+        "mlx_vlm.server --model-dir /Volumes/Models --model-dir ~/my-custom-model",
+        """mlx_vlm.server --model prism-ml/Ternary-Bonsai-2-2B-mlx-2bit \\
+  --min-pixels 1048576 --max-pixels 4194304""",
+        "MLX_TRUST_REMOTE_CODE=true mlx_vlm.server",
+        """APC_ENABLED=1 \\
+APC_NUM_BLOCKS=4096 \\
+mlx_vlm.server --model Qwen/Qwen3-VL-4B-Instruct --kv-bits 8 --port 8080""",
+        """APC_ENABLED=1 \\
+APC_NUM_BLOCKS=4096 \\
+APC_DISK_PATH=~/.cache/mlx-vlm/caching \\
+APC_DISK_MAX_GB=3 \\
+APC_DISK_SHARD_MAX_BLOCKS=256 \\
+mlx_vlm.server --model Qwen/Qwen3-VL-4B-Instruct --port 8080""",
+        "mlx_vlm.server --model google/gemma-4-26b-a4b-it --kv-bits 8",
+        "mlx_vlm.server --model mlx-community/Qwen2-VL-2B-Instruct-4bit --top-logprobs-k 5",
+        "TOP_LOGPROBS_K=5 mlx_vlm.server --model mlx-community/Qwen2-VL-2B-Instruct-4bit",
+        "python -m mlx_vlm.server",
+    ],
+)
+def test_server(typed: str) -> None:
+    assert warnings_of(typed) == []
+    assert settings_of(typed).server.port == 8080
 
 
-def test_a_text_is_asked_about(address: str) -> None:
-    example = """
+def test_server_variables_of_the_cache() -> None:
+    options = (
+        settings_of("""APC_ENABLED=1 \\
+APC_DISK_PATH=~/.cache/mlx-vlm/caching \\
+APC_DISK_MAX_GB=3 \\
+mlx_vlm.server --model Qwen/Qwen3-VL-4B-Instruct --port 8080""")
+        .server.models[0]
+        .options
+    )
+    assert (options.prefix_cache, options.cache_disk_max_gb) == (True, 3)
+    assert str(options.cache_dir).endswith(".cache/mlx-vlm/caching")
+
+
+def test_continuous_batching(page: Reader) -> None:
+    health = page.json("""
+curl http://localhost:8080/health
+# {"status":"healthy","loaded_model":"...","apc_enabled":false}
+""")
+    assert (health["status"], health["loaded_model"]) == ("healthy", PRELOADED)
+    assert isinstance(health["apc_enabled"], bool)
+
+
+def test_server_options_settings(page: Reader) -> None:
+    changed = page.json("""
+curl -X PATCH http://localhost:8080/v1/settings \\
+  -H 'Content-Type: application/json' \\
+  -d '{"min_pixels": 1048576, "max_pixels": 4194304}'
+""")
+    assert changed["rejected"] == {}
+    assert {"min_pixels", "max_pixels"} <= set(changed["needs_restart"]), "a difference: said, not dropped"
+    page.bash("curl -X PATCH http://localhost:8080/v1/settings -d '{\"max_tokens\": 77}'")
+    undone = page.json("""
+curl -X PATCH http://localhost:8080/v1/settings -H 'Content-Type: application/json' \\
+  -d '{"op": "replace", "values": {}}'
+""")
+    assert (undone["op"], undone["current"]["max_tokens"]) == ("replace", 2048), "as at the start"
+
+
+def test_live_settings(page: Reader) -> None:
+    """docs/usage.md; `turboquant` is refused by name, which leaves the setting as it was."""
+    told = page.json("""
+curl -s -X PATCH http://127.0.0.1:8080/v1/settings \\
+  -H 'Content-Type: application/json' \\
+  -d '{"kv_quant_scheme": "turboquant"}'
+""")
+    assert "kv_quant_scheme" in json.dumps(told)
+    replaced = page.json("""
+# replace: reset everything to its boot-time default, then apply these
+curl -X PATCH http://127.0.0.1:8080/v1/settings \\
+  -H 'Content-Type: application/json' \\
+  -d '{"op": "replace", "values": {"apc_enabled": true}}'
+""")
+    assert (replaced["op"], replaced["rejected"]) == ("replace", {})
+
+
+@pytest.mark.long
+def test_automatic_prefix_caching(page: Reader) -> None:
+    typed = """
+curl -X POST "http://localhost:8080/v1/chat/completions" \\
+  -H "Content-Type: application/json" \\
+  -H "X-APC-Tenant: demo" \\
+  -d '{
+    "model": "Qwen/Qwen3-VL-4B-Instruct",
+    "messages": [{
+      "role": "user",
+      "content": "Paste a long shared document here.\\n\\nNow answer question A."
+    }],
+    "max_tokens": 128
+  }'
+"""
+    first, again = page.json(typed), page.json(typed)
+    other = page.json(typed.replace("demo", "other"))
+    cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, again, other)]
+    assert cached[1] > 0, "the tenant's own"
+    assert cached[2] == 0, "another tenant's are apart"
+    assert page.json("curl http://localhost:8080/v1/cache/stats")["lookups_hit"] >= 1
+    assert page.json("curl -X POST http://localhost:8080/v1/cache/reset")["status"] == "success"
+
+
+def test_automatic_prefix_caching_settings(page: Reader) -> None:
+    told = page.json("""
+curl -X PATCH http://localhost:8080/v1/settings \\
+  -H 'Content-Type: application/json' \\
+  -d '{
+    "apc_enabled": true,
+    "apc_disk_enabled": true,
+    "apc_memory_max_gb": 2,
+    "apc_disk_max_gb": 20,
+    "apc_checkpoint_interval_tokens": 1024
+  }'
+""")
+    assert told["rejected"] == {}
+
+
+@pytest.mark.long
+def test_log_probabilities(page: Reader) -> None:
+    """Without `--top-logprobs-k`, which is not needed."""
+    answer = page.json("""
+curl -X POST "http://localhost:8080/v1/chat/completions" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
+    "messages": [{"role":"user","content":"Say hi in 3 words."}],
+    "max_tokens": 8,
+    "logprobs": true,
+    "top_logprobs": 3
+  }'
+""")
+    tokens = answer["choices"][0]["logprobs"]["content"]
+    assert tokens
+    assert all(
+        token.keys() >= {"token", "logprob", "bytes"} and len(token["top_logprobs"]) == 3 for token in tokens
+    )
+
+
+@pytest.mark.long
+def test_structured_outputs(page: Reader) -> None:
+    """The example's limits are there so that an answer ends; `description` alone is shorter here."""
+    page.python("""
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AnimalResult(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    animal: Literal["dog", "cat", "bird", "unknown"]
+    species: str = Field(max_length=60)
+    description: str = Field(max_length=200)
+
+
+schema = AnimalResult.model_json_schema()
+
+from openai import OpenAI
+
+client = OpenAI(base_url="http://localhost:8080/v1", api_key="not-needed")
+
+response = client.chat.completions.create(
+    model="mlx-community/Qwen3.5-4B-MLX-4bit",
+    messages=[
+        {"role": "user", "content": "Return a dog object."},
+    ],
+    response_format={
+        "type": "json_schema",
+        "json_schema": {
+            "name": "AnimalResult",
+            "strict": True,
+            "schema": schema,
+        },
+    },
+)
+
+result = AnimalResult.model_validate_json(response.choices[0].message.content)
+print(result)
+""")
+    assert page.names["result"].animal in ("dog", "cat", "bird", "unknown")
+    answer = page.json("""
+curl -X POST "http://localhost:8080/v1/chat/completions" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/Qwen3.5-4B-MLX-4bit",
+    "messages": [{
+      "role": "user",
+      "content": [
+        {"type": "text", "text": "Identify the main animal in this image."},
+        {"type": "image_url", "image_url": {"url": "/path/to/image.jpg"}}
+      ]
+    }],
+    "response_format": {
+      "type": "json_schema",
+      "json_schema": {
+        "name": "AnimalResult",
+        "strict": true,
+        "schema": {
+          "type": "object",
+          "properties": {
+            "animal": {"type": "string", "enum": ["dog", "cat", "bird", "unknown"]},
+            "species": {"type": "string", "maxLength": 60},
+            "description": {"type": "string", "maxLength": 200}
+          },
+          "required": ["animal", "species", "description"],
+          "additionalProperties": false
+        }
+      }
+    },
+    "max_tokens": 256
+  }'
+""")
+    content = answer["choices"][0]["message"]["content"]
+    assert content.lstrip().startswith("{")
+    if answer["choices"][0]["finish_reason"] == "stop":
+        assert set(json.loads(content)) == {"animal", "species", "description"}
+
+
+def test_list_available_models(page: Reader) -> None:
+    listed = {each["id"]: each for each in page.json('curl "http://localhost:8080/models"')["data"]}
+    assert {PRELOADED, LARGE, SMALL, EMBEDDER, RANKER, SPEAKER} <= listed.keys()
+    assert isinstance(listed[PRELOADED]["loaded"], bool)
+
+
+def test_list_available_models_of_other_folders(page: Reader) -> None:
+    """Kept on purpose: a client's word opens no folder; `--model-dir` and `--model-root` do."""
+    told = page.bash("""
+curl -s --get "http://localhost:8080/v1/models" \\
+  --data-urlencode "model_dir=/Volumes/Models" \\
+  --data-urlencode "model_dir=/Users/me/my custom model"
+""")
+    assert "--model-dir" in json.loads(told)["error"]["message"]
+
+
+@pytest.mark.long
+def test_embeddings(page: Reader) -> None:
+    answer = page.json("""
+curl -X POST "http://localhost:8080/v1/embeddings" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "input": ["The quick brown fox.", "A fast auburn fox."]
+  }'
+""")
+    assert [len(item["embedding"]) for item in answer["data"]] == [32, 32]
+
+
+@pytest.mark.long
+def test_reranking(page: Reader) -> None:
+    answer = page.json("""
+curl -X POST "http://localhost:8080/v1/rerank" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/Qwen3-Reranker-0.6B-4bit",
+    "query": "What is the capital of France?",
+    "documents": ["Berlin is in Germany.", "Paris is the capital of France."],
+    "top_n": 1,
+    "return_documents": true
+  }'
+""")
+    [result] = answer["results"]
+    assert "France" in json.dumps(result) or "Germany" in json.dumps(result)
+
+
+def test_text_input(page: Reader) -> None:
+    chunks = page.events("""
 curl -X POST "http://localhost:8080/chat/completions" \\
   -H "Content-Type: application/json" \\
   -d '{
-    "model": "mlx-community/Qwen2.5-VL-3B-Instruct-8bit",
+    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
     "messages": [
       {
         "role": "user",
@@ -39,57 +350,190 @@ curl -X POST "http://localhost:8080/chat/completions" \\
       }
     ],
     "stream": true,
-    "max_tokens": 10
+    "max_tokens": 100
   }'
-"""
-    chunks = events(typed(address, example))
-    assert chunks[-1]["choices"] == [] or chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+""")
+    assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+    health = page.json('curl "http://localhost:8080/health"')
+    assert health["loaded_model"] == SMALL
+    assert health["loaded_adapter"] is None
+    assert PRELOADED not in health["loaded_models"], "one model of a kind at a time, as there"
 
 
-def test_responses_take_a_text_and_parts(address: str) -> None:
-    example = """
-curl -X POST "http://localhost:8080/responses" \\
+@pytest.mark.long
+def test_image_input(page: Reader) -> None:
+    chunks = page.events("""
+curl -X POST "http://localhost:8080/chat/completions" \\
   -H "Content-Type: application/json" \\
   -d '{
-    "model": "mlx-community/Qwen2.5-VL-3B-Instruct-8bit",
-    "messages": [],
-    "input": [
-      {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}]}
+    "model": "mlx-community/Qwen2.5-VL-32B-Instruct-8bit",
+    "messages":
+    [
+      {
+        "role": "system",
+        "content": "You are a helpful assistant."
+      },
+      {
+        "role": "user",
+        "content": [
+          {
+            "type": "text",
+            "text": "This is the chart for energy demand in California. Can you provide an analysis of the chart?"
+          },
+          {
+            "type": "input_image",
+            "image_url": "/path/to/repo/examples/images/renewables_california.png"
+          }
+        ]
+      }
     ],
-    "max_output_tokens": 10
+    "stream": true,
+    "max_tokens": 1000
+  }'
+""")
+    assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.long
+def test_audio_input(page: Reader) -> None:
+    chunks = page.events("""
+curl -X POST "http://localhost:8080/chat/completions" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/gemma-3n-E2B-it-4bit",
+    "messages": [
+      {
+        "role": "user",
+        "content": [
+          { "type": "text", "text": "Describe what you hear in these audio files" },
+          { "type": "input_audio", "input_audio": "/path/to/audio1.wav" },
+          { "type": "input_audio", "input_audio": "https://example.com/audio2.mp3" }
+        ]
+      }
+    ],
+    "stream": true,
+    "max_tokens": 500
+  }'
+""")
+    assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.long
+def test_text_to_speech(page: Reader) -> None:
+    """A tiny random model does not know when to end: `max_tokens` says it."""
+    page.bash("""
+curl --fail -X POST "http://localhost:8080/v1/audio/speech" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/pocket-tts",
+    "input": "Hello from MLX VLM.",
+    "voice": "fantine",
+    "max_tokens": 12,
+    "response_format": "mp3"
+  }' \\
+  --output speech.mp3
+""")
+    assert len((page.folder / "speech.mp3").read_bytes()) > 500
+
+
+@pytest.mark.long
+@pytest.mark.model
+def test_speech_to_text(tmp_path: Path) -> None:
+    """With Whisper, because mlx-audio takes whatever is called Parakeet for one; preloaded as `--stt-model`."""
+    if not WHISPER.is_dir():
+        pytest.fail("Fetch Whisper with `python scripts/fetch_test_models.py`.", pytrace=False)
+    write_whisper(TinyCache(tmp_path).place(HEARER))
+    (tmp_path / "audio.mp3").write_bytes(wav(2.0, 1))
+    with started(tmp_path, f"mlx_vlm.server --stt-model {HEARER}", *HERE, str(tmp_path)) as address:
+        places = {"/path/to": str(tmp_path), "mlx-community/parakeet-tdt-0.6b-v3": HEARER}
+        answer = Reader(address, tmp_path, places).json("""
+curl -X POST "http://localhost:8080/v1/audio/transcriptions" \\
+  -F model=mlx-community/parakeet-tdt-0.6b-v3 \\
+  -F file=@/path/to/audio.mp3 \\
+  -F response_format=json
+""")
+    assert isinstance(answer["text"], str)
+
+
+@pytest.mark.long
+def test_multi_modal(page: Reader) -> None:
+    answer = page.json("""
+curl -X POST "http://localhost:8080/chat/completions" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/gemma-3n-E2B-it-4bit",
+    "messages": [
+      {
+        "role": "user",
+        "content": [
+          {"type": "input_image", "image_url": "/path/to/image.jpg"},
+          {"type": "input_audio", "input_audio": "/path/to/audio.wav"}
+        ]
+      }
+    ],
+    "max_tokens": 100
+  }'
+""")
+    assert answer["model"] == HEARS
+
+
+@pytest.mark.long
+def test_responses_endpoint(page: Reader) -> None:
+    """The document's body has `messages` and `max_tokens`, which its own server refuses: `input` is required there."""
+    typed = """
+curl -s -X POST "http://localhost:8080/responses" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
+    "messages": [
+      {
+        "role": "user",
+        "content": [
+          {"type": "input_text", "text": "What is in this image?"},
+          {"type": "input_image", "image_url": "/path/to/image.jpg"}
+        ]
+      }
+    ],
+    "max_tokens": 100
   }'
 """
-    assert answered(address, example)["status"] in ("completed", "incomplete")
-    with openai.OpenAI(base_url=address, api_key="any", max_retries=0) as client:
-        found = client.responses.create(model=MODEL, input="Hello", max_output_tokens=5)
-    assert found.usage is not None
-    assert found.usage.output_tokens <= 5
+    assert "input" in page.json(typed)["error"]["message"]
+    answer = page.json(typed.replace('"messages"', '"input"').replace('"max_tokens"', '"max_output_tokens"'))
+    assert answer["status"] in ("completed", "incomplete")
 
 
-def test_a_request_names_another_model_which_then_takes_the_place_of_the_first(address: str) -> None:
-    example = """
-curl -X POST "http://localhost:8080/v1/chat/completions" -H "Content-Type: application/json" \\
-  -d '{"model": "mlx-community/Qwen2-VL-2B-Instruct-4bit", "max_tokens": 4,
-       "messages": [{"role": "user", "content": "Hi"}]}'
-"""
-    assert answered(address, example)["model"] == OTHER
-    health = answered(address, 'curl "http://localhost:8080/health"')
-    assert (health["status"], health["loaded_model"], health["loaded_adapter"]) == ("healthy", OTHER, None)
-    assert list(health["loaded_models"]) == [OTHER], "one model at a time, as there"
+def test_available_endpoints_metrics(page: Reader) -> None:
+    for address in ("/metrics", "/v1/metrics"):
+        found = page.json(f"curl http://localhost:8080{address}")
+        assert found["latest"]["generated_tokens"] >= 0
+        assert found["summary"]["in_flight"] == 0
+        windows = {f"sliding_decode_tok_s_{end}_{size}" for end in ("first", "last") for size in (32, 64)}
+        assert {"decode_tok_s", *windows} <= found["latest"].keys()
 
 
-def test_metrics_are_json(address: str) -> None:
-    found = answered(address, 'curl "http://localhost:8080/metrics"')
-    assert found["latest"]["model"] == OTHER
-    assert found["latest"]["generated_tokens"] > 0
-    assert found["summary"]["requests_completed"] == len(found["recent"])
-    assert found["summary"]["in_flight"] == 0
+def test_available_endpoints_unload(page: Reader) -> None:
+    unloaded = page.json('curl -X POST "http://localhost:8080/unload"')
+    assert unloaded["status"] == "success"
+    assert page.json('curl -X POST "http://localhost:8080/unload"')["status"] == "no_model_loaded"
 
 
-def test_the_model_is_unloaded(address: str) -> None:
-    unloaded = answered(address, 'curl -X POST "http://localhost:8080/unload"')
-    assert (unloaded["status"], unloaded["unloaded"]) == (
-        "success",
-        {"model_name": OTHER, "adapter_name": None},
-    )
-    assert answered(address, 'curl -X POST "http://localhost:8080/unload"')["status"] == "no_model_loaded"
+def test_require_bearer_authentication(tmp_path: Path) -> None:
+    with started(
+        tmp_path, "mlx_vlm.server --api-key secret-token", *HERE, str(tmp_path), ready="serves at"
+    ) as address:
+        assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 401
+        headers = {"Authorization": "Bearer secret-token"}
+        assert httpx.get(f"{address}/v1/models", headers=headers, trust_env=False).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "mlx_vlm.server --model google/gemma-4-26b-a4b-it --kv-bits 3.5 --kv-quant-scheme turboquant",
+        "mlx_vlm server --model google/gemma-4-26b-a4b-it --kv-bits 3.5 --kv-quant-scheme turboquant",
+    ],
+)
+def test_turboquant_is_refused_by_name(typed: str) -> None:
+    assert CommandLine.read(typed).words[:2] == ("--compat", "mlx-vlm")
+    with pytest.raises(ConfigError, match="TurboQuant"):
+        settings_of(typed)

@@ -26,34 +26,52 @@ def found_browser() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
-needs_browser = pytest.mark.skipif(found_browser() is None, reason="needs Chromium and Playwright")
+REQUIRED = os.environ.get("PIPPIN_BROWSER") == "required"
+"""Whether a missing browser fails the tests, as in CI, rather than to skip them."""
+
+needs_browser = pytest.mark.skipif(
+    found_browser() is None and not REQUIRED, reason="needs Chromium of the system, and Playwright"
+)
 
 
 @contextmanager
-def opened_browser() -> Iterator[Opener]:
-    """Gives what opens a page at an address. A page that breaks its policy or has an uncaught error fails the test."""
+def running_browser() -> Iterator[Any]:
+    """Chromium, until the block is left."""
     from playwright.sync_api import sync_playwright
 
-    wrong: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found_browser(), args=["--no-sandbox"])
-
-        def opened(address: str, *, size: dict[str, int] = WIDE, dark: bool = False, path: str = "/") -> Any:
-            context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
-            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
-            page = context.new_page()
-            page.set_default_timeout(20_000)
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on("console", lambda said: wrong.append(said.text) if "Policy" in said.text else None)
-            page.on("dialog", lambda dialog: dialog.accept())
-            page.on("request", lambda asked: _check_address(asked.url, address, wrong))
-            page.goto(address + path)
-            return page
-
         try:
-            yield opened
+            yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def opening(browser: Any) -> Iterator[Opener]:
+    """Gives what opens a page at an address, in a profile of its own. A page that breaks its policy or has an uncaught
+    error fails the test."""
+    wrong: list[str] = []
+    contexts: list[Any] = []
+
+    def opened(address: str, *, size: dict[str, int] = WIDE, dark: bool = False, path: str = "/") -> Any:
+        context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
+        contexts.append(context)
+        context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if "Policy" in said.text else None)
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.on("request", lambda asked: _check_address(asked.url, address, wrong))
+        page.goto(address + path)
+        return page
+
+    try:
+        yield opened
+    finally:
+        for context in contexts:
+            context.close()
     assert not wrong, wrong
 
 

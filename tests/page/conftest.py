@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.page.browser import Opener, opened_browser
+from tests.page.browser import Opener, opening, running_browser
 from tests.running_server import running_server
 
 MARKDOWN = r"""# Sorting
@@ -74,9 +74,16 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests of a file: to start it takes a second."""
+    with running_browser() as browser:
+        yield browser
+
+
 @pytest.fixture
-def opened() -> Iterator[Opener]:
-    with opened_browser() as opener:
+def opened(browser: Any) -> Iterator[Opener]:
+    with opening(browser) as opener:
         yield opener
 
 

@@ -16,9 +16,15 @@ PIXEL = base64.b64decode(
 
 def say(page: Any, text: str) -> None:
     """Send a message and wait for the whole answer."""
+    ready(page)
     page.fill("#chat-input", text)
     page.keyboard.press("Enter")
     done(page)
+
+
+def ready(page: Any) -> None:
+    """Wait until the page knows the server's models."""
+    page.wait_for_selector("#chat-model option", state="attached")
 
 
 def done(page: Any) -> None:
@@ -95,6 +101,7 @@ def test_a_tool_call_is_shown_and_its_result_given(address: str, opened: Opener)
 
 def test_stop_ends_an_answer_and_keeps_what_came(address: str, opened: Opener) -> None:
     page = opened(address)
+    ready(page)
     page.fill("#chat-input", "slow please")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=word3")

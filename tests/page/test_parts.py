@@ -86,8 +86,15 @@ def test_settings_are_changed_and_refused_in_the_servers_words(address: str, ope
     picture(page, "settings")
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize(
+    ("size", "dark"),
+    [
+        pytest.param(WIDE, False, id="wide-light", marks=pytest.mark.long),
+        pytest.param(WIDE, True, id="wide-dark", marks=pytest.mark.long),
+        pytest.param(PHONE, False, id="phone-light"),
+        pytest.param(PHONE, True, id="phone-dark", marks=pytest.mark.long),
+    ],
+)
 def test_no_part_is_closed_to_anybody(
     address: str, opened: Opener, axe: str, size: dict[str, int], dark: bool
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.page.browser import Opener, needs_browser, picture
 from tests.running_server import ROOT, running_server
 
-pytestmark = [needs_browser, pytest.mark.model]
+pytestmark = [needs_browser, pytest.mark.model, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ from pippin.api.http.body import (
     LARGE,
     EventStream,
     LargeWork,
+    NobodyWaits,
     Presence,
     each_after,
     following,
@@ -180,13 +181,13 @@ class Handler:
         )
 
     async def prepare_generation(
-        self, request: Request, wanted: GenerationRequest, operation: str
+        self, request: Request, wanted: GenerationRequest, operation: str, *, stream: bool = True
     ) -> Prepared:
         """A generation that came in no body, whose events the caller draws itself. Counted against the limits of its
         caller; nothing runs yet. Raises `ServerError`."""
         self._limits.admit(exchange_of(request.scope))
         tasks, run, starter = await self._ready(request, (wanted,))
-        decoded = Decoded(requests=(wanted,), shape=None, stream=True)
+        decoded = Decoded(requests=(wanted,), shape=None, stream=stream)
         return Prepared(
             decoded=decoded, tasks=tasks, run=run, operation=operation, encoder=None, starter=starter
         )
@@ -238,6 +239,12 @@ class Handler:
             presence=presence,
             starter=prepared.starter,
         )
+
+    async def open_generation(self, request: Request, wanted: GenerationRequest, operation: str) -> Answer:
+        """Begin to run one request that came in no body; it runs until it is closed, whether the client stays or not.
+        Whoever opens an answer closes it. Raises `ServerError`."""
+        prepared = await self.prepare_generation(request, wanted, operation, stream=False)
+        return self.open(request, prepared, NobodyWaits())
 
     async def count(self, request: Request, dialect: AnyDialect, *, history: History | None = None) -> int:
         """The prompt tokens of the request that a body stands for."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pippin.config.errors import ConfigError
 from pippin.config.options.server import ServerOptions
-from pippin.config.reload import Reloaded, change, reload
+from pippin.config.reload import Reloaded, change, reload, restore
 from pippin.config.settings import Settings
 from pippin.core import logs
 from pippin.service import Service
@@ -19,6 +19,7 @@ class LiveSettings:
 
     def __init__(self, settings: Settings, service: Service) -> None:
         self.settings = settings
+        self._start = settings  # as the sources said, when they were last read
         self._service = service
         self.followers: list[Callable[[ServerOptions], None]] = []
 
@@ -34,6 +35,10 @@ class LiveSettings:
         """Take over single values. Raises `ConfigError`, and then nothing has changed."""
         return await self._take_over(change(self.settings, values))
 
+    async def restore(self) -> Reloaded:
+        """Take back what `change` has changed."""
+        return await self._take_over(restore(self.settings, self._start))
+
     async def reload(self) -> None:
         """Read every source again, and say in the log what came of it."""
         try:
@@ -41,6 +46,7 @@ class LiveSettings:
         except ConfigError as error:
             log.error("The settings stay as they were: %s", error)
             return
+        self._start = self.settings
         for note in reloaded.notes:
             log.log(logging.WARNING if note.severity == "warning" else logging.INFO, "%s", note.text)
         log.info("Settings were read again; changed: %s.", ", ".join(reloaded.changed) or "nothing")

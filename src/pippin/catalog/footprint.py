@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pippin.catalog.folder_files import Json, find_json, table, whole
-from pippin.config.accelerator import accelerator
+from pippin.config.accelerator import accelerator, has_cpu_kernels
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.core.safetensors import StoredArray, read_header
@@ -27,6 +27,13 @@ BYTES: Final = {
     "I16": 2,
     "U16": 2,
 }
+IN_KERNELS: Final = 1.6
+"""Times the stored size that weights take where the kernels for CPUs hold them (SmolLM2 in 4 bits, a Llama of 400
+million weights in 8 bits: measured after their load, and rounded up)."""
+KERNEL_DECODERS: Final = frozenset(
+    "gemma gemma2 gemma3_text gpt_oss granite llama mistral mixtral phi3 qwen2 qwen3 qwen3_moe smollm3".split()
+)
+"""`model_type` of the decoders that the kernels run as a whole; `engines/cpu/architectures.py` says what that takes."""
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
@@ -37,8 +44,17 @@ def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = N
     """
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
-    weights = weight_bytes(Path(info.path), _value_bytes(options, auto))
-    return PROCESS_BYTES + (weights or info.size_bytes)
+    folder = Path(info.path)
+    if auto is None and runs_on_kernels(find_json(folder / "config.json") or {}, options):
+        return PROCESS_BYTES + int((weight_bytes(folder, None) or info.size_bytes) * IN_KERNELS)
+    return PROCESS_BYTES + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+
+
+def runs_on_kernels(config: Json, options: ModelOptions) -> bool:
+    """Whether the kernels for CPUs will hold the weights of this model as they are stored."""
+    wanted = options.cpu_kernels == "auto" and options.dtype in ("auto", "float32")
+    known = config.get("model_type") in KERNEL_DECODERS and not table(config.get("vision_config"))
+    return wanted and known and accelerator() == "cpu" and has_cpu_kernels()
 
 
 def weight_bytes(folder: Path, value_bytes: int | None) -> int:
@@ -59,10 +75,10 @@ def weight_bytes(folder: Path, value_bytes: int | None) -> int:
 def bytes_of_arrays(arrays: Mapping[str, StoredArray], config: Json, options: ModelOptions) -> int:
     """As `footprint`, from headers that lie elsewhere than in a folder; `config` is the model's config.json."""
     settings = table(config.get("quantization")) or table(config.get("quantization_config"))
-    value_bytes = _value_bytes(options, None)
-    return PROCESS_BYTES + sum(
-        _array_bytes(name, array, settings, value_bytes) for name, array in arrays.items()
-    )
+    on_kernels = runs_on_kernels(config, options)
+    value_bytes = None if on_kernels else _value_bytes(options, None)
+    weights = sum(_array_bytes(name, array, settings, value_bytes) for name, array in arrays.items())
+    return PROCESS_BYTES + int(weights * (IN_KERNELS if on_kernels else 1))
 
 
 def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:

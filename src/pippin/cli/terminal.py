@@ -96,6 +96,8 @@ def _lines(title: str, write: Callable[[str], None], *, bytes_counted: bool) -> 
             return
         last, shown = now, (done, total)
         amount = f"{size(done)} of {size(total)}" if bytes_counted else f"{done} of {total}"
+        if not total:  # nothing that can be counted
+            amount = ""
         write(f"{title} {amount} {what}".strip())
 
     return tell

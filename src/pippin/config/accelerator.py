@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +24,14 @@ def accelerator() -> Accelerator:
     if sys.platform == "darwin":
         return "metal"
     return "cuda" if DRIVER.exists() and any(map(_installed, CUDA_BUILDS)) else "cpu"
+
+
+@cache
+def has_cpu_kernels() -> bool:
+    """Whether the kernels for CPUs are installed and compiled; whether this processor runs them is seen at the load."""
+    found = find_spec("pippin_kernels")
+    places = found.submodule_search_locations if found is not None else None
+    return any(next(Path(place).glob("libpippin_kernels*"), None) for place in places or ())
 
 
 def device_memory() -> int:

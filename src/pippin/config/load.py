@@ -14,7 +14,15 @@ from pippin.config.settings import DEFAULT, Given, GivenModel, Note, Origin, Rea
 from pippin.config.values import parse
 from pippin.core.requests import Sampling
 
-OF_NAMED_MODELS = ("adapter_path", "draft_model_path", "config_name", "lora_paths", "lora_scales")
+OF_NAMED_MODELS = (
+    "adapter_path",
+    "draft_model_path",
+    "specprefill",
+    "specprefill_draft_model",
+    "config_name",
+    "lora_paths",
+    "lora_scales",
+)
 """Model options that belong to the models named beside them, and are no default for others."""
 
 FIRST_MODEL = ("served_model_name", "model_kind")

@@ -33,6 +33,23 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
+Grant = Literal["authorization_code", "client_credentials"]
+
+
+class OAuth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How Pippin authorises itself at a server: as itself (`client_credentials`), or with what a person granted it."""
+
+    grant: Grant = "authorization_code"
+    client_id: str | None = None  # None: Pippin registers itself
+    client_secret: str | None = None
+    private_key_file: str | None = None  # PEM; signs instead of a secret
+    algorithm: str = "ES256"
+    client_metadata_url: str | None = None  # an address that stands for a client's registration
+    issuer: str | None = None  # of the authorization server; nobody else is shown the client's secret
+    scope: str | None = None
+    redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the login's answer; 0: any
+
+
 class McpServer(Struct, frozen=True, kw_only=True):
     """One server, checked: a program with arguments, or an address."""
 
@@ -44,6 +61,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)
+    oauth: OAuth | None = None
     timeout: float = 30.0  # seconds for a call
     greeting_timeout: float = 30.0  # seconds to start and to list its tools; package runners download first
     allowed_tools: tuple[str, ...] | None = None  # None: those that only look something up
@@ -70,6 +88,7 @@ class _Entry(Struct, kw_only=True, forbid_unknown_fields=True):
     server_url: str | None = field(default=None, name="serverUrl")
     http_url: str | None = field(default=None, name="httpUrl")
     headers: dict[str, str] = field(default_factory=dict)
+    oauth: OAuth | None = None
     enabled: bool = True
     disabled: bool = False
     timeout: Seconds | None = None
@@ -144,6 +163,8 @@ def _server(
         _check_command(entry, where)
     elif not url.startswith(("http://", "https://")):
         raise ConfigError(f"{where}: url must begin with http:// or https://.")
+    if entry.oauth is not None:
+        _check_oauth(entry.oauth, entry, transport, where)
     return McpServer(
         name=name,
         transport=transport,
@@ -153,6 +174,7 @@ def _server(
         cwd=entry.cwd,
         url=url,
         headers=entry.headers,
+        oauth=entry.oauth,
         timeout=entry.timeout or default_timeout,
         allowed_tools=entry.include_tools if entry.allowed_tools is None else entry.allowed_tools,
         denied_tools=entry.denied_tools + entry.exclude_tools,
@@ -167,6 +189,22 @@ def _transport(entry: _Entry, url: str, where: str) -> Transport:
     if given not in TRANSPORTS:
         raise ConfigError(f"{where}: there is no transport `{given}`.{nearest(given, TRANSPORTS)}")
     return TRANSPORTS[given]
+
+
+def _check_oauth(oauth: OAuth, entry: _Entry, transport: Transport, where: str) -> None:
+    if transport == "stdio":
+        raise ConfigError(
+            f"{where}: oauth is for servers at an address; a program is given its secrets in `env`."
+        )
+    if any(name.lower() == "authorization" for name in entry.headers):
+        raise ConfigError(f"{where}: oauth and the header `authorization` exclude each other; leave one out.")
+    if oauth.grant == "client_credentials":
+        needed = (oauth.client_id, oauth.issuer, oauth.client_secret or oauth.private_key_file)
+        if not all(needed):
+            raise ConfigError(
+                f"{where}: the grant client_credentials needs `client_id`, `issuer`, and `client_secret` or "
+                "`private_key_file`."
+            )
 
 
 def _check_command(entry: _Entry, where: str) -> None:

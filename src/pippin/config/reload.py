@@ -33,6 +33,11 @@ def reload(settings: Settings, variables: Mapping[str, str] | None = None) -> Re
     return msgspec.structs.replace(reloaded, notes=fresh.notes)
 
 
+def restore(settings: Settings, start: Settings) -> Reloaded:
+    """Take back what requests have changed since `start`."""
+    return _adopt(settings, start)
+
+
 def change(settings: Settings, values: Mapping[str, Any]) -> Reloaded:
     """Take over single values (`PATCH /v1/settings`), under Pippin's names or mlx_vlm.server's."""
     own = {name: option for name, option in options().items() if option.scope != "start"}

@@ -120,6 +120,14 @@ class Thinking(Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_marker: str | None = None
 
 
+class AskedSpecPrefill(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request asks of sparse prefill; `None` leaves it to the model's options."""
+
+    enabled: bool | None = None
+    keep: float | None = None  # the fraction of tokens that is computed
+    backbone: float | None = None  # the fraction of the kept chunks that is spread evenly
+
+
 class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request to a language model: a conversation, or a raw prompt.
 
@@ -156,6 +164,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     continue_final: bool = False  # the last assistant message is a prefill, not a turn
     overflow: OverflowPolicy | None = None
     context_limit: int | None = None  # tokens of prompt and answer, where the model's window is longer
+    specprefill: AskedSpecPrefill = field(default_factory=AskedSpecPrefill)
     prediction: str | None = None  # what the answer is expected to be, for speed alone
     adapter: str | None = None
     cache_salt: str | None = None

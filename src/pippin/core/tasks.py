@@ -84,6 +84,9 @@ class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
 
 
+FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+"""The formats of `/v1/audio/speech`."""
+
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcmu", "pcma"]
 """`pcm` is 16 bits, little-endian; `pcmu` and `pcma` are G.711's u-law and A-law, 8000 bytes a second."""
 

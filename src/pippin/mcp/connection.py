@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
 from pippin import __version__
 from pippin.config.mcp_file import McpServer
+from pippin.mcp.browser import NotGranted
+
+if TYPE_CHECKING:
+    from pippin.mcp.authorization import Person
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +24,14 @@ RETRY: Final = (
 )  # seconds before the first and before every later attempt to connect, doubled between
 PATIENCE: Final = 5.0  # seconds a request waits for a server that is connecting
 MOST_TOOLS: Final = 256
-LOGIN: Final = "it asks for a login (OAuth), which is not done here; give it a token in `headers`."
+LOGIN: Final = (
+    "it asks for a login (OAuth). Log in once with `pippin mcp login {name}`, or give it a token in `headers`, or a "
+    "client's secret in `oauth`."
+)
+NOT_KNOWN: Final = (
+    "its authorization server did not accept the client in `oauth`; check its id, secret and `issuer`."
+)
+MORE_RIGHTS: Final = "its server wants a login with more rights: `pippin mcp login {name}`"
 LONGEST_DESCRIPTION: Final = 4096
 
 State = Literal["connecting", "connected", "failed", "stopped"]
@@ -40,14 +51,17 @@ class CallFailed(Exception):
 
 
 class Connection:
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpServer, person: "Person | None" = None) -> None:
+        """`person` grants access in a browser where the server asks for that; None: nobody is there."""
         self.server = server
+        self._person = person
         self.state: State = "connecting"
         self.error: str | None = None
         self.tools: tuple[RemoteTool, ...] = ()
         self._client: Any = None  # mcp.Client; a library that is imported only when it is needed
         self._settled = asyncio.Event()  # connected, or failed at least once
-        self._lost = asyncio.Event()
+        self._lost = asyncio.Event()  # found to answer no more
+        self._ended = asyncio.Event()  # taken down, for whatever reason
         self._login_wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -78,11 +92,17 @@ class Connection:
             raise CallFailed(f"The MCP server {self.server.name!r} is not connected.")
         try:
             async with asyncio.timeout(self.server.timeout):
-                result = await client.call_tool(tool, arguments)
+                result = await self._result(client, tool, arguments)
         except TimeoutError:
             message = f"The tool {tool!r} gave no result within {self.server.timeout:g} seconds."
             raise CallFailed(message) from None
-        except Exception as error:  # of the library, of the transport, and of what the server sent
+        except Exception as error:
+            # The library names no closed set: errors of the protocol, of HTTP, of its streams, of pydantic for what
+            # the server sent, of OAuth, and a RuntimeError for a result unlike its schema. Whichever it is, the call
+            # brought no result, which the model must hear, and nothing else may end by it.
+            if self._login_wanted:
+                needed = MORE_RIGHTS.format(name=self.server.name)
+                raise CallFailed(f"The tool {tool!r} can't be called: {needed}.") from error
             log.warning(
                 "MCP server %s: calling %s failed (%s).", self.server.name, tool, type(error).__name__
             )
@@ -91,12 +111,26 @@ class Connection:
             raise CallFailed(f"Calling the tool {tool!r} failed.") from error
         return text_of(result.content, result.structured_content), bool(result.is_error)
 
+    async def _result(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
+        """The library's result of a call. It gives none where the connection ends meanwhile, which is noticed here."""
+        calling = asyncio.create_task(client.call_tool(tool, arguments))
+        ended = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({calling, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not calling.done():
+                raise ConnectionError
+            return calling.result()
+        finally:
+            calling.cancel()
+            ended.cancel()
+            await asyncio.gather(calling, ended, return_exceptions=True)
+
     async def _answers(self, client: Any) -> bool:
         """A server that refused one call is well; one that can't list its tools is gone."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await client.session.list_tools()
-        except Exception:
+        except Exception:  # of as many kinds as in `call`; each means that it does not answer
             return False
         return True
 
@@ -104,27 +138,31 @@ class Connection:
         pause, longest = RETRY
         while True:
             try:
-                async with self._connected():
+                async with self.connected():
                     pause = RETRY[0]
                     await self._lost.wait()
                 log.warning("The MCP server %s was lost; connecting again.", self.server.name)
-            except Exception as error:
+            except Exception as error:  # of as many kinds; none may end the task that connects again
                 self._fail(error)
             self.state = "failed"
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
+    async def connected(self) -> AsyncIterator[None]:
+        """Connected once, for as long as this is open. Raises whatever the library does; `reason` puts it in words."""
         import mcp_types
 
         import mcp
+        from pippin.mcp.elicitation import Answers
 
         self._lost.clear()
+        self._ended.clear()
         info = mcp_types.Implementation(name="pippin", version=__version__)
         self._login_wanted = False
-        async with _transport(self.server, self._see_status) as transport:
-            client = mcp.Client(transport, client_info=info, cache=None)
+        async with self._transport() as transport:
+            answers = Answers(self.server)
+            client = mcp.Client(transport, client_info=info, cache=None, elicitation_callback=answers)
             try:
                 async with asyncio.timeout(self.server.greeting_timeout):
                     await client.__aenter__()
@@ -134,46 +172,63 @@ class Connection:
                 log.info("The MCP server %s is connected: %d tools.", self.server.name, len(self.tools))
                 yield
             finally:
+                self._ended.set()
                 self._client, self.tools = None, ()
                 await client.__aexit__(None, None, None)
 
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        """The library's transport to the server. What a program prints to stderr goes nowhere: it may be anything."""
+        server = self.server
+        if server.transport == "stdio":
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+
+            parameters = StdioServerParameters(
+                command=server.command, args=list(server.args), env=server.env, cwd=server.cwd
+            )
+            with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230 - the null device doesn't block
+                yield stdio_client(parameters, errlog=nowhere)
+            return
+        from pippin.mcp.authorization import provider_of
+
+        auth = await asyncio.to_thread(provider_of, server, self._person, self._needs_login)
+        if server.transport == "sse":
+            from mcp.client.sse import sse_client
+
+            yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout, auth=auth)
+        else:
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+
+            async with create_mcp_http_client(headers=dict(server.headers), auth=auth) as http:
+                if auth is None:
+                    hooks = (*http.event_hooks.get("response", ()), self._see_status)
+                    http.event_hooks = {**http.event_hooks, "response": list(hooks)}
+                yield streamable_http_client(server.url, http_client=http)
+
     async def _see_status(self, answer: Any) -> None:
         """Of each answer over HTTP: the library makes one error of all bad ones, without their status."""
-        self._login_wanted = self._login_wanted or answer.status_code == 401
+        if answer.status_code == 401:
+            self._needs_login()
+
+    def _needs_login(self) -> None:
+        self._login_wanted = True
+
+    def reason(self, error: Exception) -> str:
+        """Why a connection failed, with the way out where the operator knows one."""
+        if not (self._login_wanted or asks_for_login(error)):
+            return reason_of(error)
+        oauth = self.server.oauth
+        if oauth is not None and oauth.grant == "client_credentials":
+            return NOT_KNOWN
+        return LOGIN.format(name=self.server.name)
 
     def _fail(self, error: Exception) -> None:
-        reason = LOGIN if self._login_wanted else reason_of(error)
+        reason = self.reason(error)
         if reason != self.error:  # once, not at every attempt
             log.warning("The MCP server %s can't be used: %s", self.server.name, reason)
         self.state, self.error = "failed", reason
         self._settled.set()
-
-
-@asynccontextmanager
-async def _transport(server: McpServer, see: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
-    """The library's transport to a server; `see` is shown the HTTP answers of one that streams.
-
-    What a program prints to stderr goes nowhere, for it may hold anything.
-    """
-    if server.transport == "stdio":
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-
-        parameters = StdioServerParameters(
-            command=server.command, args=list(server.args), env=server.env, cwd=server.cwd
-        )
-        with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230 - the null device doesn't block
-            yield stdio_client(parameters, errlog=nowhere)
-    elif server.transport == "sse":
-        from mcp.client.sse import sse_client
-
-        yield sse_client(server.url, headers=dict(server.headers), timeout=server.timeout)
-    else:
-        from mcp.client.streamable_http import streamable_http_client
-        from mcp.shared._httpx_utils import create_mcp_http_client
-
-        async with create_mcp_http_client(headers=dict(server.headers)) as http:
-            http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks.get("response", ()), see]}
-            yield streamable_http_client(server.url, http_client=http)
 
 
 async def list_tools(client: Any) -> tuple[RemoteTool, ...]:
@@ -213,13 +268,14 @@ def reason_of(error: BaseException) -> str:
     """The innermost reason of a failed connection, in a few words that hold no addresses or arguments."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if _asks_for_login(error):
-        return LOGIN
+    for each in _behind(error):
+        if isinstance(each, NotGranted):
+            return str(each)
     match error:
         case ModuleNotFoundError(name="mcp" | "mcp_types"):
             return "the library is missing; install pippin[mcp]."
         case FileNotFoundError():
-            return "its program was not found."
+            return "its program, or the file of its key, was not found."
         case PermissionError():
             return "its program may not be started."
         case TimeoutError():
@@ -228,12 +284,29 @@ def reason_of(error: BaseException) -> str:
             return f"it ended or answered wrongly ({type(error).__name__})."
 
 
-def _asks_for_login(error: BaseException | None) -> bool:
-    """Whether an HTTP answer of 401 is behind an error; the libraries of the transports have classes of their own."""
-    for _ in range(8):  # causes
+def asks_for_login(error: BaseException) -> bool:
+    """Whether a failed connection wants a person to log in: an HTTP answer of 401 is behind its error, which the
+    libraries of the transports wrap in classes of their own, or the authorization came to its end."""
+    if _has(error, "OAuthFlowError", "LoginNeeded"):
+        return True
+    return any(
+        getattr(getattr(each, "response", None), "status_code", None) == 401 for each in _behind(error)
+    )
+
+
+def _has(error: BaseException, *names: str) -> bool:
+    """Whether an error of one of these classes is behind it. They are known by name, not to import the library."""
+    return any(base.__name__ in names for each in _behind(error) for base in type(each).__mro__)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and its causes, each group by its first."""
+    for _ in range(16):
         if error is None:
-            break
-        if getattr(getattr(error, "response", None), "status_code", None) == 401:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+            return
+        yield error
+        error = (
+            error.exceptions[0]
+            if isinstance(error, BaseExceptionGroup)
+            else error.__cause__ or error.__context__
+        )

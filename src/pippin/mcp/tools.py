@@ -63,6 +63,10 @@ class ToolServers:
         for connection in self.connections:
             connection.start()
 
+    async def settled(self) -> None:
+        """Waits a little for servers that are only just connecting."""
+        await asyncio.gather(*(connection.ready() for connection in self.connections))
+
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self.connections))
 
@@ -96,12 +100,12 @@ class ToolServers:
                 }
         return found
 
-    async def execute(self, name: str, arguments: dict[str, Any]) -> CallResult:
-        """Call a tool by the name under which it is offered, or by its own where only one has it.
+    async def execute(self, name: str, arguments: dict[str, Any], server: str | None = None) -> CallResult:
+        """Call a tool by the name under which it is offered, or by its own where only one has it, of this server.
 
         Raises `ServerError` for a name that is not offered; all that goes wrong in the call is in the result.
         """
-        offered = self.tools()
+        offered = [tool for tool in self.tools() if server in (None, tool.connection.server.name)]
         found = [tool for tool in offered if tool.name == name]
         found = found or [tool for tool in offered if tool.remote.name == name]
         if len(found) != 1:

@@ -34,7 +34,14 @@ TIE = 1e-3  # logits closer than this may come in either order
 class Bench:
     def __init__(self, folder: Path, options: ModelOptions, plan: DevicePlan = PLAN) -> None:
         info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
-        self.model, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False, kernel_threads=2)
+        self.model, _ = load_weights(
+            info,
+            plan,
+            lambda *_: None,
+            trust_remote_code=False,
+            kernel_threads=2,
+            whole_layers=not options.specprefill,
+        )
         self.tokenizer = Tokenizer.load(folder)
         self.folder, self.options, self.plan = folder, options, plan
         self.engine = self.new_engine(plan)

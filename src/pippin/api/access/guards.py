@@ -31,10 +31,9 @@ PAGE: Final = "/page/"
 METRICS_PATHS: Final = frozenset({"/metrics", "/v1/metrics"})
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
-TOOLS: Final = "/mcp"
 EXECUTE_TOOL: Final = "/mcp/execute"
 MANAGED: Final = (
-    *("/unload", "/load", "/models", "/cache", "/settings", TOOLS),
+    *("/unload", "/load", "/models", "/cache", "/settings", EXECUTE_TOOL),
     *("/api/pull", "/api/delete", "/api/copy", "/api/create", "/api/push"),
     *("/api/v1/models",),
 )
@@ -226,7 +225,7 @@ class Guard:
             )
 
     def _check_management(self, headers: Headers, exchange: Exchange, path: str) -> None:
-        may = exchange.may_use_tools if is_within(path, TOOLS) else exchange.manages
+        may = exchange.may_use_tools if is_within(path, EXECUTE_TOOL) else exchange.manages
         if not may and bare(path) not in self._policy.open_management:
             raise ServerError("permission", NO_ADMIN if exchange.key else NO_KEY)
         origin = headers.get("origin")

@@ -39,22 +39,27 @@ from pippin.service import Service
 from pippin.service.service import AnyRun, Starter
 
 
-def load_comment(states: list[ModelState], model: str) -> bytes:
-    """A server-sent comment on where the load of a model stands; nothing where none goes on."""
+def load_words(states: list[ModelState], model: str) -> str:
+    """What goes on in the load of a model, after "The model"; nothing where none goes on."""
     state = next((each for each in states if each.id == model), None)
     if state is None or state.stage is None:
-        return b""
+        return ""
     match state.stage:
         case "waiting":
-            doing = "waits until other models are done"
+            return "waits until other models are done"
         case "weights" if state.progress is not None and state.progress[1]:
             done, total, _ = state.progress
-            doing = f"has loaded {done * 100 // total} % of its weights"
+            return f"has loaded {done * 100 // total} % of its weights"
         case "weights":
-            doing = "loads its weights"
+            return "loads its weights"
         case _:
-            doing = "is starting"
-    return f": the model {doing}\n\n".encode()
+            return "is starting"
+
+
+def load_comment(states: list[ModelState], model: str) -> bytes:
+    """A server-sent comment on where the load of a model stands; nothing where none goes on."""
+    doing = load_words(states, model)
+    return f": the model {doing}\n\n".encode() if doing else b""
 
 
 GONE: Final = ErrorReport(kind="cancelled", message="The client left before the answer was complete.")
@@ -452,7 +457,6 @@ class RunningAnswers:
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
-        self.live -= not exchange.background
         self.live -= not exchange.background
         self.prompt_tokens += answer.prompt_tokens
         self.completion_tokens += answer.completion_tokens

@@ -31,7 +31,7 @@ class Batches:
         self._running: RunningAnswers | None = None
         self.store = BatchStore(folder_of(options), megabytes=options.files_mb)
         self.runner = BatchRunner(
-            self.store, self._ask, self._others, self._answers, options.batch_concurrency
+            self.store, self._ask, self.others, self._answers, options.batch_concurrency
         )
 
     def connect(self, app: ASGIApp, running: RunningAnswers) -> None:
@@ -47,7 +47,8 @@ class Batches:
             return  # said by the guard, which keeps its keys too
         self._salted = salts_by_owner(options, self._keyring)
 
-    def _others(self) -> int:
+    def others(self) -> int:
+        """How many requests are being answered beside those of batches."""
         return self._running.live if self._running is not None else 0
 
     async def _ask(self, batch: Batch, text: bytes) -> Reply:

@@ -11,7 +11,7 @@ from pippin.api.dialects.shared.fields import BOOKKEEPING, Contract, invalid
 from pippin.api.kinds.named_events import NamedEvents, named_event
 from pippin.core.errors import ErrorReport
 from pippin.core.events import Accepted, Event, SpeechChunk, Spoken
-from pippin.core.tasks import Speak
+from pippin.core.tasks import FileFormat, Speak
 
 MEDIA: Final[dict[str, str]] = {
     "mp3": "audio/mpeg",
@@ -38,8 +38,10 @@ class SpeechRequest(Struct, kw_only=True, omit_defaults=True):
     instructions: Annotated[str | None, Meta(description="How to speak, for models that are told.")] = None
     instruct: Annotated[str | None, Meta(description="mlx-vlm's name for it.")] = None
     response_format: Annotated[
-        Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None,
-        Meta(description="mp3 if not set; pcm is 16 bits, little-endian, at the model's rate."),
+        FileFormat | None,
+        Meta(
+            description="mp3 if the operator says nothing else; pcm is 16 bits, little-endian, at the model's rate."
+        ),
     ] = None
     speed: Annotated[
         Annotated[float, Meta(ge=0.25, le=4)] | None, Meta(description="1 is the voice's own.")
@@ -76,8 +78,12 @@ CONTRACT: Final = Contract(
 CONTRACTS: Final = {"POST /v1/audio/speech": CONTRACT}
 
 
-def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Speak:
-    """The task of a body. Raises `ServerError` where `input` has more than `longest` characters.
+def task_of(
+    fields: SpeechRequest, reference: bytes | None, *, longest: int, usual: FileFormat = "mp3"
+) -> Speak:
+    """The task of a body, in the format `usual` where it names none.
+
+    Raises `ServerError` where `input` has more than `longest` characters.
 
     The limit is there because a text holds the model for as long as it takes to speak.
     """
@@ -90,7 +96,7 @@ def task_of(fields: SpeechRequest, reference: bytes | None, longest: int) -> Spe
         text=fields.input,
         voice=None if voice == ANY_VOICE else voice,
         speed=1.0 if fields.speed is None else fields.speed,
-        format=fields.response_format or "mp3",
+        format=fields.response_format or usual,
         instructions=fields.instructions or fields.instruct or None,
         language=fields.lang_code or None,
         reference_audio=reference,

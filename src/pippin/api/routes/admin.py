@@ -1,7 +1,7 @@
 """Management: models in and out of memory, caches, settings."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -14,7 +14,6 @@ from pippin.api.dialects.shared.fields import convert, decode_json, invalid
 from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.api.routes.health import current_state, options_of, worker_body
 from pippin.config.errors import ConfigError
-from pippin.core.errors import ServerError
 
 SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 SECRET = frozenset({"api_keys", "api_key_file", "peer_api_key"})
@@ -34,6 +33,7 @@ PATHS = frozenset(
         "model_dirs",
         "model_paths",
         "response_store",
+        "specprefill_draft_model",
         "warm_prompts",
     }
 )
@@ -84,14 +84,16 @@ class Admin:
         return json_reply({"status": "success", "model": state.id, **worker_body(state)})
 
     async def unload(self, request: Request) -> Response:
-        """The model that is named, or else the only one, as mlx_vlm.server's `/unload` does; `all` for every one.
+        """The model that is named, or else the only one; `all` for every one.
 
-        The reply is that server's, whose `unloaded` tells of the language model; `models` names all.
+        Under the profile of mlx_vlm.server, whose `/unload` takes no name, all are meant where there is none. The reply
+        is that server's, whose `unloaded` tells of the language model; `models` names all.
         """
         pool = self.api.service.pool
         asked = await self._unload_asked(request)
         resident = [state.id for state in pool.states() if state.state in ("loaded", "loading")]
-        if asked.model is None and not asked.all and len(resident) > 1:
+        every = asked.all or self.api.settings.settings.compat == "mlx-vlm"
+        if asked.model is None and not every and len(resident) > 1:
             raise invalid(
                 "model",
                 f'must say which: {len(resident)} are in memory; {{"all": true}} unloads all.',
@@ -122,25 +124,32 @@ class Admin:
         return await self._pinned(request, False)
 
     async def clear_cache(self, request: Request) -> Response:
+        """What was computed, in memory and on disk. `DELETE` says so in vllm-mlx's word, `POST` in mlx_vlm.server's."""
         cleared = await self.api.service.pool.clear_cache(disk=True)
-        return json_reply({"status": "success", "cleared": cleared})
+        status = "cleared" if request.method == "DELETE" else "success"
+        return json_reply({"status": status, "cleared": cleared})
 
     async def clear_prefixes(self, request: Request) -> Response:
         """The prompts of `warm_prompts` are computed again, as vllm-mlx does."""
         pool = self.api.service.pool
         cleared = await pool.clear_cache(prefixes_only=True)
         warm = [each for each in cleared if options_of(self.api.options, each).warm_prompts is not None]
-        return json_reply({"status": "success", "cleared": cleared, "rewarm_scheduled": bool(warm)})
+        return json_reply({"status": "cleared", "cleared": cleared, "rewarm_scheduled": bool(warm)})
 
     async def settings(self, request: Request) -> Response:
         return json_reply({"current": self._current()})
 
     async def change_settings(self, request: Request) -> Response:
-        """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`."""
-        values = self._values(await self._body(request))
+        """`{option: value}`, or mlx-vlm's `{"op": "merge", "values": {option: value}}`.
+
+        With the op `replace`, what requests have changed since the start is taken back first.
+        """
+        op, values = self._values(await self._body(request))
         applied: list[str] = []
         rejected: dict[str, str] = {}
         waiting: list[str] = []
+        if op == "replace":
+            applied += (await self.api.settings.restore()).changed
         for name, value in values.items():
             try:
                 changed = await self.api.settings.change({name: value})
@@ -151,7 +160,7 @@ class Admin:
             waiting += changed.needs_restart
         return json_reply(
             {
-                "op": "merge",
+                "op": op,
                 "applied": applied,
                 "rejected": rejected,
                 "needs_restart": waiting,
@@ -161,14 +170,14 @@ class Admin:
             400 if rejected and not applied and not waiting else 200,
         )
 
-    def _values(self, body: bytes) -> dict[str, Any]:
+    def _values(self, body: bytes) -> tuple[Literal["merge", "replace"], dict[str, Any]]:
         given = decode_json(body, dict[str, Any])
+        op: Literal["merge", "replace"] = given.pop("op", "merge")
+        if op not in ("merge", "replace"):
+            raise invalid("op", "must be `merge` or `replace`.")
         if "values" not in given:
-            given.pop("op", None)
-            return given
-        if given.get("op", "merge") != "merge":
-            raise ServerError("unsupported", 'Only the op "merge" is supported.', "op")
-        return convert(given["values"], dict[str, Any], "values")
+            return op, given
+        return op, convert(given["values"], dict[str, Any], "values")
 
     def _current(self) -> dict[str, Any]:
         """All settings but secrets and the operator's paths."""

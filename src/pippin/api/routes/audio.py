@@ -88,7 +88,10 @@ class AudioRoutes:
         reference = None
         if fields.ref_audio:
             reference = (await self.api.media.fetch(fields.ref_audio, "ref_audio")).data
-        task = speech.task_of(fields, reference, self.api.options.max_speech_chars)
+        options = self.api.options
+        task = speech.task_of(
+            fields, reference, longest=options.max_speech_chars, usual=options.speech_format
+        )
         if fields.stream_format == "sse":
             events = speech.SpeechEvents()
             return await handler.stream(

@@ -10,14 +10,18 @@ from starlette.routing import BaseRoute
 
 from pippin.api.access.exchange import exchange_of
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.shared.fields import decode_json
+from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.core.errors import ServerError
+
+ToolName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ExecuteRequest(Struct, kw_only=True):
-    """A tool by the name under which it is offered, `SERVER__TOOL`."""
+    """A tool by the name under which it is offered, `SERVER__TOOL`, or by its own."""
 
-    tool_name: Annotated[str, Meta(min_length=1, max_length=128)]
+    tool_name: ToolName | None = None
+    tool: ToolName | None = None  # the same, as vllm-mlx's document has it
+    server: ToolName | None = None  # whose tool it is
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -26,6 +30,7 @@ class ExecuteReply(Struct, kw_only=True):
     content: str | None
     is_error: bool
     error_message: str | None
+    result: str | None  # the content, as vllm-mlx's document has it
 
 
 def routes(api: Api) -> list[BaseRoute]:
@@ -33,6 +38,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/mcp/tools", pages.tools),
         *both("/mcp/servers", pages.servers),
+        *both("/mcp/status", pages.status),
         *both("/mcp/execute", pages.execute, "POST", body=ExecuteRequest, answer=ExecuteReply),
     ]
 
@@ -42,9 +48,19 @@ class McpPages:
     api: Api
 
     async def tools(self, request: Request) -> Response:
-        """The tools of all connected servers that may be used."""
+        """The tools of all connected servers that may be used.
+
+        Each is also a tool as Chat Completions takes them, so that a client may hand the list on as `tools`.
+        """
+        await self.api.tool_servers.settled()
         found = [
             {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.remote.description,
+                    "parameters": tool.tool.parameters,
+                },
                 "name": tool.name,
                 "description": tool.remote.description,
                 "server": tool.connection.server.name,
@@ -55,7 +71,15 @@ class McpPages:
         return json_reply({"tools": found, "count": len(found)})
 
     async def servers(self, request: Request) -> Response:
-        found = [
+        return json_reply({"servers": self._servers()})
+
+    async def status(self, request: Request) -> Response:
+        """Whether there are MCP servers, and how each is"""
+        servers = self._servers()
+        return json_reply({"enabled": bool(servers), "servers": servers})
+
+    def _servers(self) -> list[dict[str, Any]]:
+        return [
             {
                 "name": connection.server.name,
                 "state": connection.state,
@@ -65,7 +89,6 @@ class McpPages:
             }
             for connection in self.api.tool_servers.connections
         ]
-        return json_reply({"servers": found})
 
     async def execute(self, request: Request) -> Response:
         """Call a tool. What goes wrong in the call is in the reply, with status 200."""
@@ -77,11 +100,17 @@ class McpPages:
                 "not_found", "No MCP server is set up; the operator does that with --mcp-config."
             )
         self.api.handler.admit(exchange_of(request.scope))
-        result = await self.api.tool_servers.execute(asked.tool_name, asked.arguments)
+        await self.api.tool_servers.settled()
+        wanted = asked.tool_name or asked.tool
+        if wanted is None:
+            raise invalid("tool_name", "must name the tool, or `server` and `tool` must.")
+        result = await self.api.tool_servers.execute(wanted, asked.arguments, asked.server)
+        content = None if result.is_error else result.text
         return json_reply(
             ExecuteReply(
-                tool_name=asked.tool_name,
-                content=None if result.is_error else result.text,
+                tool_name=wanted,
+                content=content,
+                result=content,
                 is_error=result.is_error,
                 error_message=result.text if result.is_error else None,
             )

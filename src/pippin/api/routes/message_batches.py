@@ -63,7 +63,7 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/messages/batches/{id}", batches.read, answer=answer),
         *both("/messages/batches/{id}", batches.delete, "DELETE", answer=DeletedMessageBatch),
         *both("/messages/batches/{id}/cancel", batches.cancel, "POST", answer=answer),
-        *both("/messages/batches/{id}/results", batches.results),
+        *both("/messages/batches/{id}/results", batches.results, media=(LINES,)),
     ]
 
 

@@ -32,6 +32,10 @@ class Listing:
     api: Api
 
     async def all(self, request: Request) -> Response:
+        if any(request.query_params.getlist("model_dir")):
+            raise invalid(
+                "model_dir", "is not honoured: the operator names the folders of models, with --model-dir."
+            )
         found = await asyncio.to_thread(self.api.service.models)  # which looks at the disk
         missing = await asyncio.to_thread(self.api.service.missing)
         here = {info.id for info in found}

@@ -1,6 +1,6 @@
 """The last requests and their sums as JSON, in the words of mlx_vlm.server's `/metrics`.
 
-What it has there and not here: speeds over windows of 32 and 64 tokens, and what each request asked for.
+What it has there and not here: what each request asked for.
 """
 
 import time
@@ -13,6 +13,8 @@ from pippin.core.events import Accepted, Event, Failed, Finished, PartDelta
 from pippin.core.models import EngineStats
 
 KEPT: Final = 32
+WINDOWS: Final = (32, 64)
+"""Tokens of a choice at whose start and end the speed is told apart."""
 
 
 class RecentRequests:
@@ -84,6 +86,7 @@ class RecentRequest:
         self._first: float | None = None
         self._error: ErrorKind | None = None
         self._finished: list[Finished] = []
+        self._passed: list[tuple[int, float]] = []  # tokens of the first choice, and when they were there
 
     def accepted(self, accepted: Sequence[Accepted]) -> None:
         pass
@@ -91,8 +94,11 @@ class RecentRequest:
     def events(self, events: Sequence[Event]) -> None:
         for event in events:
             match event:
-                case PartDelta() if self._first is None:
-                    self._first = time.monotonic()
+                case PartDelta(choice=choice, completed=completed):
+                    now = time.monotonic()
+                    self._first = self._first or now
+                    if choice == 0 and completed:
+                        self._passed.append((completed, now))
                 case Finished():
                     self._finished.append(event)
                 case Failed(error):
@@ -128,9 +134,27 @@ class RecentRequest:
             "decode_tok_s": rate(generated, decode),
             "finish_reason": self._finished[-1].reason if self._finished else None,
         }
+        for window in WINDOWS:
+            self._record[f"sliding_decode_tok_s_first_{window}"] = window_rate(self._passed, window)
+            self._record[f"sliding_decode_tok_s_last_{window}"] = window_rate(self._passed, window, last=True)
         self._all.ended(self._record, self._error)
 
 
 def rate(tokens: int, seconds: float) -> float:
     """Tokens a second; 0 where nothing was measured."""
     return round(tokens / seconds, 2) if seconds > 0 else 0.0
+
+
+def window_rate(passed: Sequence[tuple[int, float]], window: int, *, last: bool = False) -> float | None:
+    """Tokens a second over the first or last `window` tokens, or all where there are fewer; None for less than two.
+
+    `passed` has numbers of tokens and when they were there, in seconds. Several tokens may come at one time.
+    """
+    if len(passed) < 2:
+        return None
+    if last:
+        begin, end = next(each for each in passed if each[0] >= passed[-1][0] - window), passed[-1]
+    else:
+        begin = passed[0]
+        end = next((each for each in passed if each[0] >= begin[0] + window), passed[-1])
+    return rate(end[0] - begin[0], end[1] - begin[1])

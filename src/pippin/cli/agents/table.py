@@ -142,7 +142,8 @@ _AIDER: Final = Agent(
         "{folder}/settings.yml",
         "--timeout",
         "2000",
-        "--analytics-disable",
+        "--no-analytics",  # `--analytics-disable` would write a file of the user's
+        "--no-show-release-notes",
         "--no-check-update",
         "--no-show-model-warnings",
     ),

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pippin.cli.chat.client import Called, Ended, Part, Piece
 
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
     from rich.console import Console
     from rich.live import Live
+    from rich.markdown import Markdown
 
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What could move the cursor or rename the window: a model's words are words alone."""
@@ -33,15 +35,28 @@ def split_blocks(text: str) -> list[str]:
 
     A paragraph may go on, and a list or a fence is open until something else follows.
     """
-    from markdown_it import MarkdownIt
-
-    tokens = MarkdownIt().enable("table").parse(text)
+    tokens = _parser().parse(text)
     starts = [
         token.map[0] for token in tokens if token.level == 0 and token.map is not None and token.nesting >= 0
     ]
     lines = text.split("\n")
     cuts = [0, *starts[1:], len(lines)]
     return ["\n".join(lines[begin:end]) for begin, end in pairwise(cuts)]
+
+
+def _parser() -> "MarkdownIt":
+    """Reads markdown. Tags of HTML are text like the rest: rich would leave them out."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+
+
+def _drawn(text: str) -> "Markdown":
+    from rich.markdown import Markdown
+
+    drawn = Markdown(text, code_theme="ansi_dark")
+    drawn.parsed = _parser().parse(text)
+    return drawn
 
 
 class PlainDisplay:
@@ -121,24 +136,21 @@ class MarkdownDisplay:
             self._print(block)
 
     def _print(self, text: str) -> None:
-        from rich.markdown import Markdown
-
         if text.strip():
-            self._console.print(Markdown(text.strip("\n"), code_theme="ansi_dark"))
+            self._console.print(_drawn(text.strip("\n")))
             self._console.print()
 
     def _draw(self) -> None:
         from rich.console import Group
-        from rich.markdown import Markdown
         from rich.text import Text
 
         if self._thinking:
             self._live.update(Text(self._open, style="dim italic"))
             return
-        lines = self._console.render_lines(Markdown(self._open, code_theme="ansi_dark"))
+        lines = self._console.render_lines(_drawn(self._open))
         room = max(1, self._console.height - 2)
         if len(lines) <= room:
-            self._live.update(Markdown(self._open, code_theme="ansi_dark"))
+            self._live.update(_drawn(self._open))
             return
         shown = [
             Text.assemble(*((piece.text, piece.style or "") for piece in line)) for line in lines[-room:]

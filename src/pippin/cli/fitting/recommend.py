@@ -5,12 +5,17 @@ from typing import Final, Literal, get_args
 
 from msgspec import Struct, field
 
+from pippin.catalog.footprint import IN_KERNELS, runs_on_kernels
+from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import from_json
 
 Purpose = Literal["code", "chat", "vision", "embed"]
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 DEQUANTISED: Final = 7.2
 """Times as much as 4-bit weights take where a device computes them in float32: 32 bits for about 4.5 stored."""
+LISTED: Final = "November 2026"
+"""When the list was last looked through. Each name was found in several public repositories then; sizes are those that
+the hub showed for these or for conversions of the same bits, or follow from the number of weights."""
 
 
 class Recommended(Struct, frozen=True, rename={"purposes": "for"}):
@@ -20,12 +25,17 @@ class Recommended(Struct, frozen=True, rename={"purposes": "for"}):
     gb: float
     context_gb: float
     tools: bool
+    architecture: str  # `model_type` in its config.json
     why: str
     purposes: tuple[Purpose, ...] = field(default=())
 
-    def needed(self, *, dequantised: bool) -> int:
-        """Bytes of weights and one client's context; keys and values take twice as much in float32."""
-        weights, context = (DEQUANTISED, 2.0) if dequantised else (1.0, 1.0)
+    def needed(self, *, on_cpu: bool) -> int:
+        """Bytes of weights and one client's context. On a CPU the kernels hold some models as they are stored, others
+        become float32; keys and values take twice as much there."""
+        weights, context = 1.0, 1.0
+        if on_cpu:
+            on_kernels = runs_on_kernels({"model_type": self.architecture}, ModelOptions())
+            weights, context = (IN_KERNELS if on_kernels else DEQUANTISED), 2.0
         return int(1e9 * (self.gb * weights + self.context_gb * context))
 
 
@@ -34,9 +44,7 @@ def recommended() -> list[Recommended]:
     return from_json(text, list[Recommended])
 
 
-def pick(listed: list[Recommended], purpose: Purpose, memory: int, *, dequantised: bool) -> list[Recommended]:
+def pick(listed: list[Recommended], purpose: Purpose, memory: int, *, on_cpu: bool) -> list[Recommended]:
     """The models for a purpose that fit into so many bytes, the largest first; models made for it before others."""
-    fitting = [
-        each for each in listed if purpose in each.purposes and each.needed(dequantised=dequantised) <= memory
-    ]
+    fitting = [each for each in listed if purpose in each.purposes and each.needed(on_cpu=on_cpu) <= memory]
     return sorted(fitting, key=lambda each: (each.purposes[0] != purpose, -each.gb))

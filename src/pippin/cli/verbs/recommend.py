@@ -28,17 +28,17 @@ def run(arguments: Sequence[str]) -> int:
     some_options(parser, OPTIONS)
     parsed = parser.parse(arguments)
     from pippin.cli.fitting.fit import budget_of
-    from pippin.cli.fitting.recommend import pick, recommended
+    from pippin.cli.fitting.recommend import LISTED, pick, recommended
     from pippin.config.accelerator import accelerator
 
     memory = int(parsed.memory * 1e9) if parsed.memory else budget_of(settings_of(parsed).server)
     on_cpu = accelerator() == "cpu"
-    found = pick(recommended(), parsed.purpose, memory, dequantised=on_cpu)[:MOST]
+    found = pick(recommended(), parsed.purpose, memory, on_cpu=on_cpu)[:MOST]
     if parsed.json:
         rows = [
             {
                 "id": each.id,
-                "needed_bytes": each.needed(dequantised=on_cpu),
+                "needed_bytes": each.needed(on_cpu=on_cpu),
                 "tools": each.tools,
                 "why": each.why,
             }
@@ -47,10 +47,11 @@ def run(arguments: Sequence[str]) -> int:
         say(json.dumps(rows, indent=2))
     elif found:
         rows_of_text = [
-            (each.id, f"{each.gb:.1f} GB", size(each.needed(dequantised=on_cpu)), each.why) for each in found
+            (each.id, f"{each.gb:.1f} GB", size(each.needed(on_cpu=on_cpu)), each.why) for each in found
         ]
         say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows_of_text))
         say(f"In memory: with 32k tokens for one client, of {size(memory)} that models may take here.")
+        say(f"The list is of {LISTED}. `pippin fit {found[0].id}` asks the hub what is there now.")
         say(f"Fetch one: pippin pull {found[0].id}")
     else:
         say(f"None of the list fits into {size(memory)}. `pippin search tiny` may find one on the hub.")

@@ -71,9 +71,7 @@ def bits_of(option: str) -> Convert:
         if 8 < bits <= 16:
             return Converted({option: None}, f"a KV cache of {value} bits is not quantised at all")
         if bits not in KV_BITS:
-            raise Refused(
-                "2, 3, 4, 5, 6 or 8: other numbers of bits (TurboQuant's 3.5) cannot be kept in a batch"
-            )
+            raise Refused("2, 3, 4, 5, 6 or 8: other numbers of bits (TurboQuant's 3.5) are not built in")
         return Converted({option: int(bits)})
 
     return convert
@@ -87,9 +85,7 @@ def kv_scheme(value: Any) -> Converted:
     if scheme == "uniform":
         return Converted({})
     if scheme == "turboquant":
-        raise Refused(
-            "uniform: TurboQuant's caches cannot be kept in a batch; set kv_bits to 2, 3, 4, 5, 6 or 8"
-        )
+        raise Refused("uniform: TurboQuant is not built in; set kv_bits to 2, 3, 4, 5, 6 or 8")
     raise Refused("uniform")
 
 

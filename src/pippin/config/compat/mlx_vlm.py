@@ -233,10 +233,12 @@ SERVER: Final = Server(
         ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
         ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
         ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),
-        ("PATCH /v1/settings with op: replace", "only `merge`"),
     ),
     other=(
-        ("mlx_vlm.generate, mlx_vlm.chat, mlx_vlm.chat_ui", "not replaced: any client of the server does it"),
+        (
+            "mlx_vlm.generate, mlx_vlm.chat, mlx_vlm.chat_ui",
+            "`pippin run` in a terminal, the page at `/` in a browser",
+        ),
         ("mlx_vlm.convert, mlx_vlm.train, mlx_vlm.moe_offload, mlx_vlm.decide", "not replaced: keep mlx-vlm"),
     ),
 )

@@ -40,23 +40,23 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "differs",
             "names here: a path tells strangers of the operator's disk; inside `--model-root` the path answers too",
         ),
+        Promise("adapters in mlx-vlm's own format (`rank`, `alpha`)", "works", "so are mlx-lm's and PEFT's"),
         Promise(
-            "adapters in mlx-vlm's own format (`rank`, `alpha`)", "not yet", "mlx-lm's and PEFT's are read"
-        ),
-        Promise(
-            "`--adapter-path` on a vision-language model", "not yet", "the load says which layer does not fit"
+            "`--adapter-path` on a vision-language model",
+            "works",
+            "compared with mlx-vlm on small models; several by request where they are of the language model alone",
         ),
         Promise(
             "`adapter_path` of a request as a path",
-            "differs",
-            "a request names an adapter of `--adapter NAME=PATH`; paths of clients are not opened",
+            "works",
+            "a path that the operator gave, or a name; other paths of clients are not opened",
         ),
         Promise("`--adapter-path` as a repository", "works", "downloaded where downloads are allowed"),
         Promise("`/health.loaded_adapter`", "works", "the operator's words for it"),
         Promise(
             "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values",
-            "not yet",
-            "4 and 8; others warn",
+            "partly",
+            "2, 3, 4, 5, 6 and 8, apart for keys and values; 3.5 and TurboQuant are refused at the start",
         ),
         Promise(
             "`input_audio` as a string: an address, base64 or a path", "works", "a path inside `--media-path`"
@@ -79,13 +79,32 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`/unload`'s object", "works", SHOWN),
         Promise("pictures after `pip install mlx-vlm`", "works", "after `pip install 'pippin[mlx-vlm]'`"),
         Promise("CORS for every origin", "works", "under the profile; off otherwise"),
+        Promise("JSON at `GET /metrics`", "works", f"{SHOWN}; under the profile"),
         Promise(
-            "JSON at `GET /metrics`", "partly", "under the profile; without speeds over windows of tokens"
+            "`PATCH /v1/settings` with `op: replace`",
+            "works",
+            f"{SHOWN}: what requests have changed is taken back",
         ),
         Promise(
-            "`PATCH /v1/settings` with `op: replace`", "refused", "it would reset options that nobody named"
+            "settings that a loaded model was started with (`min_pixels`, `kv_bits`)",
+            "differs",
+            "the answer of `PATCH /v1/settings` names them in `needs_restart`; a request's own counts at once",
         ),
-        Promise("`POST /generate` (before 0.3)", "not yet", "404: use `/chat/completions`, which it had too"),
+        Promise(
+            "`/v1/models?model_dir=...`",
+            "refused",
+            "a client's word opens no folder: `--model-dir`, or paths inside `--model-root`",
+        ),
+        Promise(
+            "its README's body of `/responses` with `messages`",
+            "differs",
+            "400 names `input`, which its own server asks for too",
+        ),
+        Promise(
+            "`POST /generate` (before 0.3)",
+            "refused",
+            "its newest version has it no more; use `/chat/completions`, which it had too",
+        ),
         Promise("`GET /images/defaults`", "not yet", "404: what a request leaves out is the model's own"),
         Promise(
             "`WS /v1/realtime`",
@@ -113,15 +132,17 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("image pipelines of its own", "not yet", "mflux's twelve presets"),
         Promise("diffusion language models", "not yet", "their fields are refused by name"),
         Promise(
-            "text architectures that mlx-lm lacks", "not yet", "the load says that mlx-lm does not know it"
+            "text architectures that mlx-lm lacks",
+            "partly",
+            "they load through mlx-vlm, one request at a time; no checkpoint of one was tried",
         ),
         Promise("distributed inference", "not yet", "a model lies whole in one machine's memory"),
         Promise("`--reload`", "differs", "options are read again on SIGHUP"),
         Promise(
             "its families of vision models",
             "partly",
-            "those of docs/vision.md were compared with mlx-vlm; others are tried at the load, and served for text "
-            "alone where that differs, with a line in the log",
+            "those of docs/vision.md were compared with mlx-vlm; others are tried at the load, run whole prompts where "
+            "their media can't be batched, and are served for text alone where neither is right, which the log says",
         ),
         Promise("sound in chat", "partly", "the load tries it; Gemma 4's was compared with mlx-vlm"),
         Promise("segmentation, detection, depth", "refused", "its server has no endpoint for them either"),
@@ -137,14 +158,10 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "Gemma's window of 128k",
-            "partly",
-            "where config.json says it; Google's own says nothing, and so does `/v1/models`",
+            "works",
+            "from the architecture's default where config.json says nothing",
         ),
-        Promise(
-            "Gemma's calls in `tool_code` blocks",
-            "partly",
-            "with `--tool-call-parser gemma3`, not found by itself",
-        ),
+        Promise("Gemma's calls in `tool_code` blocks", "works", "found by the architecture"),
         Promise(
             "pictures by address",
             "works",
@@ -159,13 +176,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
     ),
     "mlx-openai-server": (
         Promise(
-            "all five kinds in one program", "partly", "all but the Whisper repositories of mlx-community"
+            "all five kinds in one program", "works", "images on a Mac, or elsewhere as docs/images.md says"
         ),
-        Promise(
-            "`mlx-community/whisper-*` (weights.npz, no tokenizer)",
-            "not yet",
-            "folders in Hugging Face's layout load",
-        ),
+        Promise("`mlx-community/whisper-*` (weights.npz, no tokenizer)", "works", SMALL),
         Promise("installation from PyPI or git", "not yet", "from a clone: `pip install .`"),
         Promise(
             "without parsers nothing is parsed",
@@ -178,13 +191,13 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             f"{SHOWN}, streamed too",
         ),
         Promise("`--reasoning-parser qwen3_next`", "works", SHOWN),
-        Promise("images and edits, all twelve config names", "partly", SMALL),
+        Promise("images and edits, all twelve config names", "works", SMALL),
         Promise(
             "the default of `--config-name`",
             "differs",
             "read from the model; where nothing tells, the load names all",
         ),
-        Promise("chat with pictures and sound, `video_url`", "partly", SMALL),
+        Promise("chat with pictures and sound, `video_url`", "works", f"{SHOWN}; {SMALL}"),
         Promise(
             "a picture by local path",
             "differs",
@@ -193,8 +206,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`GET /v1/models` lists what is served", "works", "also what is still to be downloaded"),
         Promise(
             "other names are refused",
-            "works",
-            "with several models; a single one answers any name, as its examples ask",
+            "differs",
+            "with several models of a kind; the only one of its kind answers any name, as its examples ask",
         ),
         Promise("an omitted `model`", "works", "the first served of the kind that the request needs"),
         Promise(
@@ -242,7 +255,16 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "its newest version ignores the field; here it is refused",
         ),
         Promise("mlx-vlm's families", "partly", "see mlx_vlm.server above"),
-        Promise("example notebooks", "not yet", "docs/clients.md has examples that tests execute"),
+        Promise(
+            "example notebooks",
+            "differs",
+            "none here; its own run against Pippin, but the PDF demo: `tests/drop_in`",
+        ),
+        Promise(
+            "embeddings by a model of type `lm` (its notebooks)",
+            "differs",
+            "with `--model-type embeddings`, as its newest version asks",
+        ),
         Promise("MIT licence", "differs", "Apache-2.0"),
     ),
     "vllm-mlx": (
@@ -256,7 +278,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "names of speech models load by request",
             "partly",
-            "the names do; the weights of these families were not tried",
+            f"{SHOWN} for a small model; the weights of these families were not to be had",
         ),
         Promise("an unknown name is 404", "works", "`served_only`, an option of its own"),
         Promise("`GET /v1/models` lists what is served", "works", SHOWN),
@@ -276,13 +298,20 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "thoughts are told from the answer by the template",
         ),
         Promise("thinking through `/v1/messages`", "works", "by default under the profile"),
+        Promise(
+            "`message.reasoning` of an answer without a thought",
+            "differs",
+            "absent, as in its newest version; `hasattr` or `getattr`, as its guide's example of streams does",
+        ),
         Promise("`tool_use` ids `call_...`", "differs", "`toolu_...`, as Anthropic's"),
         Promise("`/v1/status`: `running`, `stopped`, `not_loaded`", "works", SHOWN),
         Promise("`/v1/status`: `cache.type`, `entries`, `memory_mb`; `embedding`", "works", SHOWN),
         Promise(
-            "`rewarm_scheduled` of `DELETE /v1/cache/prefix`", "works", "warm prompts are computed again"
+            "`rewarm_scheduled` of `DELETE /v1/cache/prefix`",
+            "works",
+            f"{SHOWN}: warm prompts are computed again",
         ),
-        Promise("newer names of metrics", "partly", "docs/operating.md lists those that there are"),
+        Promise("newer names of metrics", "partly", "25 of its names are there: docs/operating.md"),
         Promise(
             "`tool_argument_recovery: buffered`", "refused", "arguments that break off are shown as they are"
         ),
@@ -310,7 +339,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise("`VLLM_MCP_ALLOW_UNSAFE`", "refused", "commands run as the file says, without a shell"),
         Promise(
-            "Kokoro", "not yet", "needs `misaki`, which the extra does not bring; no weights were to be had"
+            "Kokoro",
+            "partly",
+            "with `pippin[kokoro]`, whose packages are partly GPL; no weights were to be had",
         ),
         Promise(
             "Chatterbox, VibeVoice, VoxCPM, CSM, Parakeet",
@@ -319,8 +350,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise(
             "newer speech families of mlx-audio",
-            "partly",
-            "with `--tts-model`, `--stt-model` or `--model-kind`",
+            "works",
+            "by mlx-audio's own registry; their weights were not tried",
         ),
         Promise(
             "voices of a model that is not in memory",
@@ -329,10 +360,27 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise("separation and enhancement of sound", "refused", "it has no endpoint for them either"),
         Promise(
-            "`bench`, `bench-serve`", "partly", "`pippin doctor --bench`: no prompt sets, CSV or comparison"
+            "`bench`, `bench-serve`",
+            "works",
+            "`pippin bench`: lengths, clients, datasets, JSON and CSV, two runs compared; workload files are not read",
+        ),
+        Promise(
+            "`/v1/mcp/status`, tools as `tools`, `execute` by `server` and `tool`",
+            "works",
+            f"{SHOWN}; its newest version has other addresses, which answer too",
+        ),
+        Promise(
+            "speech is wav where no format is named",
+            "works",
+            f"{SHOWN}; `--speech-format` under other profiles",
+        ),
+        Promise(
+            "`skip_security_validation` of the MCP file",
+            "refused",
+            "its own code refuses the key too; a command needs no list here, only the operator writes the file",
         ),
         Promise("`bench-detok`, `bench-kv-cache`", "refused", "they measure its own parts"),
-        Promise("`vllm-mlx-chat`", "partly", "any chat interface for the OpenAI API"),
+        Promise("`vllm-mlx-chat`", "works", "the page at `/`, and `pippin run` in a terminal"),
         Promise(
             "`model convert`, `register`, `qualify`",
             "not yet",

@@ -14,7 +14,7 @@ MTP = (
 DRAFTER = "EAGLE-3 heads and those for multi-token prediction; the load refuses other kinds by name"
 KIND = "the kind is found by the drafter's configuration"
 BLOCK = "one less, as a block has the last token too"
-NO_SPECPREFILL = "sparse prefill changes answers: every prompt token is computed"
+MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
 TRIE = "all requests share one prefix cache"
 
 FLAGS = (
@@ -75,11 +75,11 @@ FLAGS = (
     same("--mtp-num-draft-tokens", "num_draft_tokens", "1", requires="--enable-mtp"),
     unsupported("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
-    unsupported("--specprefill", "off", NO_SPECPREFILL, "switch"),
-    unsupported("--specprefill-threshold", "8192", NO_SPECPREFILL),
-    unsupported("--specprefill-keep-pct", "0.3", NO_SPECPREFILL),
-    unsupported("--specprefill-backbone-pct", "0.0", NO_SPECPREFILL),
-    unsupported("--specprefill-draft-model", "-", NO_SPECPREFILL),
+    same("--specprefill", "specprefill", "off", takes="switch"),
+    same("--specprefill-threshold", "specprefill_threshold", "8192"),
+    same("--specprefill-keep-pct", "specprefill_keep_pct", "0.3"),
+    same("--specprefill-backbone-pct", "specprefill_backbone_pct", "0.0"),
+    same("--specprefill-draft-model", "specprefill_draft_model", "-"),
     needless("--prefix-trie-cache", "off", TRIE, "switch"),
     needless("--prefix-trie-cache-size", "32", TRIE),
     needless("--prefix-trie-cache-memory-mb", "-", TRIE),
@@ -93,6 +93,9 @@ FLAGS = (
     same("--api-key", "api_keys", "-"),
     same("--rate-limit", "rate_limit", "0"),
     same("--timeout", "timeout", "300.0", convert=to.off_at_zero("timeout")),
+    same("--metrics", "enable_metrics", "off", "its README's name for `--enable-metrics`", takes="switch"),
+    needless("--enable-mllm-cache", "off", MEDIA_CACHE, takes="switch"),
+    needless("--mllm-cache-max-mb", "512", MEDIA_CACHE),
     same("--enable-metrics", "enable_metrics", "off", takes="switch"),
     same("--auto-unload-idle-seconds", "idle_timeout", "0.0", "0 is never", convert=to.idle_seconds),
     same("--lazy-load-model", "lazy_load", "off", takes="switch"),
@@ -173,11 +176,11 @@ KEYS = (
     same("models[].stream_interval", "stream_interval", "-"),
     needless("models[].gpu_memory_utilization", "-", "memory is shared out by the pool"),
     needless("models[].estimated_memory_gb", "-", "the footprint is computed from the files and measured"),
-    unsupported("models[].specprefill", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_threshold", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_keep_pct", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_backbone_pct", "-", NO_SPECPREFILL),
-    unsupported("models[].specprefill_draft_model", "-", NO_SPECPREFILL),
+    same("models[].specprefill", "specprefill", "-"),
+    same("models[].specprefill_threshold", "specprefill_threshold", "-"),
+    same("models[].specprefill_keep_pct", "specprefill_keep_pct", "-"),
+    same("models[].specprefill_backbone_pct", "specprefill_backbone_pct", "-"),
+    same("models[].specprefill_draft_model", "specprefill_draft_model", "-"),
     needless("models[].prefix_trie_cache", "-", TRIE),
     needless("models[].prefix_trie_cache_size", "-", TRIE),
     needless("models[].prefix_trie_cache_memory_mb", "-", TRIE),
@@ -206,9 +209,9 @@ OTHER = (
     ("vllm-mlx model inspect MODEL", "`pippin show MODEL`"),
     ("vllm-mlx model acquire MODEL", "`pippin pull MODEL`"),
     ("vllm-mlx model convert, model register, model qualify", "not replaced: keep vllm-mlx or mlx-lm"),
-    ("vllm-mlx bench, bench-serve", "`make bench` in the project; `pippin bench` on a machine"),
+    ("vllm-mlx bench, bench-serve", "`pippin bench`"),
     ("vllm-mlx bench-detok, bench-kv-cache", "not replaced: they measure its own parts"),
-    ("vllm-mlx-chat, vllm-mlx-text-chat", "not replaced: any chat interface for the OpenAI API"),
+    ("vllm-mlx-chat, vllm-mlx-text-chat", "the page at `/` in a browser, `pippin run` in a terminal"),
     ("~/.config/vllm-mlx/mcp.json", "name it: `--mcp-config ~/.config/vllm-mlx/mcp.json`"),
 )
 
@@ -268,6 +271,7 @@ SERVER: Final = Server(
         "embedding_overflow": "truncate",
         "max_upload_mb": 25.0,
         "max_speech_chars": 4096,
+        "speech_format": "wav",
         "allow_downloads": True,
         "served_only": True,
     },

@@ -206,6 +206,29 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 8
     prompt_lookup: Annotated[bool, Meta(description="Propose tokens by looking up the text so far.")] = False
 
+    # SpecPrefill
+    specprefill: Annotated[
+        bool,
+        Meta(
+            description="Compute only the tokens of long prompts that a small model finds important: a sooner first "
+            "token, and other answers."
+        ),
+    ] = False
+    specprefill_draft_model: Annotated[
+        str | None, Meta(description="Small model of the same vocabulary that scores prompts.")
+    ] = None
+    specprefill_threshold: Annotated[
+        Positive,
+        Meta(description="Least tokens of a prompt, beyond those in the prefix cache, that are scored."),
+    ] = 8192
+    specprefill_keep_pct: Annotated[
+        Annotated[float, Meta(gt=0, le=1)], Meta(description="Fraction of these tokens that is computed.")
+    ] = 0.3
+    specprefill_backbone_pct: Annotated[
+        Annotated[float, Meta(ge=0, le=1)],
+        Meta(description="Fraction of the kept chunks that is spread evenly over the prompt."),
+    ] = 0.0
+
     # Media
     min_pixels: Annotated[Positive | None, Meta(description="Smallest area of a picture, in pixels.")] = None
     max_pixels: Annotated[Positive | None, Meta(description="Largest area of a picture, in pixels.")] = None

@@ -6,6 +6,7 @@ from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, flag
 from pippin.config.options.model import ModelOptions
+from pippin.core.tasks import FileFormat
 
 ContentionPolicy = Literal["wait", "fail", "preempt", "wait_then_fail", "wait_then_preempt"]
 McpOffer = Literal["asked", "always"]
@@ -174,6 +175,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_speech_chars: Annotated[
         int, Meta(ge=1, description="Longest text to speak, in characters.", extra=HOT)
     ] = 32_768
+    speech_format: Annotated[
+        FileFormat,
+        Meta(description="Format of speech where a request names none.", extra=HOT),
+    ] = "mp3"
     max_choices: Annotated[int, Meta(ge=1, description="Most choices in a request.", extra=HOT)] = 16
     max_concurrent: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most requests at once.", extra=HOT)
@@ -231,3 +236,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mcp_offer: Annotated[
         McpOffer, Meta(description="Offer tools of MCP servers to chats that ask, or to all.", extra=HOT)
     ] = "asked"
+    mcp_endpoint: Annotated[
+        bool,
+        Meta(
+            description="Be an MCP server at /mcp: tools that ask the models, with the rights of whoever calls.",
+            extra=HOT,
+        ),
+    ] = True

@@ -24,7 +24,7 @@ from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
-from pippin.engines.language.kv_cache.slots import unmarked
+from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
@@ -34,6 +34,10 @@ from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
 from pippin.engines.language.prefix_cache.tree import BlockLayout, PrefixTree
 from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.specprefill.importance import DraftScorer
+from pippin.engines.language.specprefill.policy import SpecPrefill
+from pippin.engines.language.specprefill.positions import require_positions
+from pippin.engines.language.specprefill.selection import Share
 from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
@@ -63,7 +67,12 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     # Adapters that are not LoRA become part of mlx-lm's own layers.
     known = options.adapter_path is None or is_low_rank(options.adapter_path)
     model, _ = load_weights(
-        spec.info, plan, progress, trust_remote_code=trusted, kernel_threads=threads if known else None
+        spec.info,
+        plan,
+        progress,
+        trust_remote_code=trusted,
+        kernel_threads=threads if known else None,
+        whole_layers=not options.specprefill,  # which count positions by themselves
     )
     if isinstance(model, VisionModel):
         chosen = choose_way(model, preparer, spec.info.id)
@@ -74,15 +83,17 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
             model = chosen
     else:
         preparer.try_media(lambda _: False)
+    preparer.media_known = True
     engine = build_engine(
         model,
         preparer.tokenizer,
         options,
         plan,
         folder=Path(spec.info.path or ""),
-        kernel_threads=threads if known else None,
         progress=progress,
+        kernel_threads=threads,
     )
+    engine.renewed = preparer.renewed
     engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
@@ -119,13 +130,15 @@ def build_engine(
     plan: DevicePlan,
     *,
     folder: Path | None = None,
-    kernel_threads: int | None = None,
     progress: LoadProgress = lambda done, total, message: None,
+    kernel_threads: int | None = None,
 ) -> LanguageEngine:
-    """An engine around a loaded model. With `kernel_threads` the kernels for CPUs compute a draft head, too."""
+    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, and a
+    model that scores prompts."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
-    size = weight_bytes(model)
+    draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
+    size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
     shares = share_memory(plan, options, size)
     batching = _choose_batching(model, options, plan, adapters)
     prefixes = None
@@ -136,6 +149,7 @@ def build_engine(
     head = Head(model, batching.vocabulary, narrows=not batching.alone)
     asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
     speculation = _open_speculation(asked, model, head, batching, progress)
+    specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
@@ -143,6 +157,7 @@ def build_engine(
         head=head,
         adapters=adapters,
         vision=_open_vision(model, options, plan),
+        specprefill=specprefill,
         joins_prompts=batching.joint_prompts,
     )
     groups = CacheGroups(
@@ -151,7 +166,7 @@ def build_engine(
     engine = LanguageEngine(
         loaded,
         options=options,
-        limits=_limits(options, plan, batching, speculation, shares.sequences),
+        limits=_limits(options, plan, batching, speculation, specprefill, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
         batch=Batch(
             groups,
@@ -196,10 +211,16 @@ def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
 
 
 def _limits(
-    options: ModelOptions, plan: DevicePlan, batching: Batching, speculation: Speculation | None, memory: int
+    options: ModelOptions,
+    plan: DevicePlan,
+    batching: Batching,
+    speculation: Speculation | None,
+    specprefill: SpecPrefill | None,
+    memory: int,
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
+    scored = specprefill.scorer.prompt_bytes if specprefill is not None else lambda tokens: 0
     return StepLimits(
         max_sequences=1 if batching.alone else options.max_num_seqs,
         queue_size=options.queue_size,
@@ -207,12 +228,12 @@ def _limits(
         longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
-        prompt_bytes=partial(batching.layout.prompt_bytes, chunk=chunk),
+        prompt_bytes=lambda tokens: batching.layout.prompt_bytes(tokens, chunk) + scored(tokens),
         draft_bytes=speculation.proposer.sequence_bytes if speculation and speculation.always else None,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
-        aside_bytes=partial(batching.layout.aside_bytes, chunk=chunk),
+        aside_bytes=lambda tokens: batching.layout.aside_bytes(tokens, chunk) + scored(tokens),
     )
 
 
@@ -329,6 +350,9 @@ def _open_heads(
     head: Head,
     batching: Batching,
 ) -> Heads:
+    if asked.options.specprefill:
+        message = "A draft head needs the states of every prompt token, and specprefill leaves some out: take one of them."
+        raise ServerError("load_failed", message, "specprefill")
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
     if not (layout.trims and layout.batches):
@@ -341,14 +365,81 @@ def _open_heads(
 
 
 def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
-    info = ModelInfo(id=folder.name, kind="language", path=str(folder))
-    trusted = asked.options.trust_remote_code
-    draft, _ = load_weights(info, asked.plan, progress, trust_remote_code=trusted)
+    draft = _load_draft(folder, drafters.OPTION, asked.options, asked.plan, asked.tokenizer, progress)
     layout = CacheLayout.learn(draft, probe_prompt(draft, 2))
     if not layout.trims:
-        message = f"The draft model {info.id!r} has layers that cannot take tokens back: choose another."
-        raise ServerError("load_failed", message, drafters.OPTION)
-    if Tokenizer.load(folder).backend.get_vocab() != asked.tokenizer.backend.get_vocab():
-        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
-        raise ServerError("load_failed", message, drafters.OPTION)
+        message = f"The draft model {folder.name!r} has layers that cannot take tokens back: choose another."
+        raise ServerError("load_failed", message, "draft_model_path")
     return DraftModel(draft, asked.plan.prefill_chunk, layout)
+
+
+def _load_draft(
+    folder: Path,
+    option: str,
+    options: ModelOptions,
+    plan: DevicePlan,
+    tokenizer: Tokenizer,
+    progress: LoadProgress,
+    *,
+    kernel_threads: int | None = None,
+) -> nn.Module:
+    """The model that an option names, which reads the same tokens as the model it works for. With `kernel_threads` the
+    kernels compute single operations of it: whole layers do not show what they attend to."""
+    info = ModelInfo(id=folder.name, kind="language", path=str(folder))
+    draft, _ = load_weights(
+        info,
+        plan,
+        progress,
+        trust_remote_code=options.trust_remote_code,
+        kernel_threads=kernel_threads,
+        whole_layers=False,
+    )
+    if Tokenizer.load(folder).backend.get_vocab() != tokenizer.backend.get_vocab():
+        message = f"The draft model {info.id!r} has another vocabulary than the model: choose one of the same family."
+        raise ServerError("load_failed", message, option)
+    return draft
+
+
+def _open_scoring_draft(
+    model: nn.Module,
+    options: ModelOptions,
+    plan: DevicePlan,
+    tokenizer: Tokenizer,
+    progress: LoadProgress,
+    kernel_threads: int | None,
+) -> tuple[nn.Module, CacheLayout] | None:
+    """The model that scores prompts; None without `specprefill`."""
+    if not options.specprefill:
+        return None
+    if isinstance(model, VisionModel | WholeModel):
+        message = "specprefill cannot be used with this model: it takes media. Start without it."
+        raise ServerError("load_failed", message, "specprefill")
+    name = options.specprefill_draft_model or options.draft_model_path
+    if name is None:
+        message = (
+            "specprefill needs a small model that scores prompts: name one with specprefill_draft_model."
+        )
+        raise ServerError("load_failed", message, "specprefill_draft_model")
+    option = "specprefill_draft_model"
+    draft = _load_draft(
+        Path(name).expanduser(), option, options, plan, tokenizer, progress, kernel_threads=kernel_threads
+    )
+    return draft, CacheLayout.learn(draft, probe_prompt(draft, 2))
+
+
+def _open_specprefill(
+    model: nn.Module, batching: Batching, options: ModelOptions, draft: tuple[nn.Module, CacheLayout]
+) -> SpecPrefill:
+    """Raises `ServerError("load_failed")` where prompts cannot have gaps."""
+    require_positions(model, batching.layout, batching.vocabulary)
+    module, layout = draft
+    cost = min(weight_bytes(module) / max(weight_bytes(model), 1), 1.0)
+    share = Share(options.specprefill_keep_pct, options.specprefill_backbone_pct)
+    head = Head(module, batching.vocabulary)
+
+    def run(tokens: mx.array, cache: PromptCache) -> mx.array:
+        last = [tokens.shape[1] - 1]
+        with head.only(last):
+            return head.last(module(tokens, cache=cache), last)
+
+    return SpecPrefill(DraftScorer(run, layout, cost), share, options.specprefill_threshold)

@@ -1,17 +1,20 @@
 """Sequences in slots: what is computed in them, who moves, and whose arrays they lie in."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx_lm.models.cache import KVCache
 
 from pippin.config.options.model import ModelOptions
 from pippin.engines.cpu.in_place import writable_memory
 from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape
-from pippin.engines.language.kv_cache.layout import CacheLayout, probe_prompt
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
+from pippin.engines.language.kv_cache.solo_group import copied
 from tests.engines.language.bench import Bench
 from tests.engines.tiny_models import tiny_model
 
@@ -158,3 +161,28 @@ def test_what_is_computed_while_a_step_is_built_copies_no_slots(tmp_path: Path) 
     group.forward(mx.array([[5], [6]]))
     assert mx.get_peak_memory() - before < group.bytes / 4
     assert [slot.length for slot in slots] == [22, 23]
+
+
+@pytest.mark.parametrize("library", ["mlx_lm", "mlx_vlm"])
+def test_a_copy_of_a_cache_has_what_is_no_array_and_goes_on_by_itself(library: str) -> None:
+    made = importlib.import_module(f"{library}.models.cache").ChunkedKVCache(8)
+    tokens = mx.arange(5.0).reshape(1, 1, 5, 1)
+    made.update_and_fetch(tokens, tokens)
+    [found] = copied([made])
+    assert (found.chunk_size, found.offset, found.start_position) == (8, 5, 0)
+    found.update_and_fetch(tokens[:, :, :2], tokens[:, :, :2])
+    assert (found.offset, made.offset) == (7, 5)
+    assert made.keys[0, 0, :5, 0].tolist() == [0, 1, 2, 3, 4]
+    assert found.keys[0, 0, :7, 0].tolist() == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_a_layer_that_text_does_not_reach_takes_nothing_and_is_not_batched() -> None:
+    """Cross-attention writes into its cache once there is a picture."""
+
+    class Model:
+        layers = (None,)
+
+    layout = CacheLayout.learn(Model(), [KVCache()])  # type: ignore[arg-type]
+    assert not layout.batches
+    assert layout.prompt_bytes(100) == 0
+    assert arrays_of([KVCache()]) == []

@@ -97,6 +97,9 @@ class Family:
 
     config: Json = dataclasses.field(default_factory=dict)
     tokens: tuple[str, ...] = ()
+    ids: dict[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # of tokens whose ids the package spells as numbers
     mark: str | None = None  # the token that features replace, where it is not all of `image`
     image: str = "<image>"  # what the chat template writes for a picture; None for a model without a template
     template: str | None = TEMPLATE
@@ -138,6 +141,22 @@ QWEN_IDS: Json = {
     "video_token_index": "<|video_pad|>",
     "vision_start_token_id": "<|vision_start|>",
     "vision_end_token_id": "<|vision_end|>",
+}
+TOWER: Json = {
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+}
+MOLMO_IDS = {
+    "image_patch_id": "<im_patch>",
+    "image_start_token_id": "<im_start>",
+    "image_end_token_id": "<im_end>",
+    "image_col_id": "<im_col>",
+    "low_res_image_start_token_id": "<low_res_im_start>",
+    "image_low_res_id": "<im_low>",
+    "frame_start_token_id": "<frame_start>",
+    "frame_end_token_id": "<frame_end>",
 }
 
 FAMILIES: dict[str, Family] = {
@@ -238,6 +257,224 @@ FAMILIES: dict[str, Family] = {
         tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
         config={**QWEN_IDS, "text_config": {"full_attention_interval": 2}},
+    ),
+    "granite4_vision": Family(
+        config={
+            "image_grid_pinpoints": [[32, 64], [64, 32]],
+            "downsample_rate": "2/4",
+            "deepstack_layer_map": [[-1, 0]],
+            "spatial_target_layers": [1],
+            "text_config": {"shared_intermediate_size": 96},
+        },
+        preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
+        processor={"patch_size": 8, "downsample_rate": "2/4", "vision_feature_select_strategy": "full"},
+    ),
+    "inkling": Family(),
+    "kimi_k25": Family(
+        image="<|media_pad|>",
+        config={"media_placeholder_token_id": "<|media_pad|>"},
+        preprocessor={"media_proc_cfg": {"patch_size": 8, "merge_kernel_size": [2, 2]}},
+    ),
+    "mllama": Family(
+        image="<|image|>",
+        config={
+            "text_config": {"cross_attention_layers": [1]},
+            "vision_config": {
+                "intermediate_layers_indices": [0],
+                "num_global_layers": 1,
+                "vision_output_dim": 2 * WIDTH,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "MllamaImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "max_image_tiles": 4,
+            **HALVES,
+        },
+    ),
+    "llama4": Family(
+        image="<|image|>",
+        mark="<|patch|>",
+        tokens=(
+            *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+            "<|image|>",
+        ),
+        config={
+            "text_config": {
+                "model_type": "llama4_text",
+                "no_rope_layers": [1, 1],
+                "intermediate_size_mlp": 96,
+                "moe_layers": [],
+                "attention_chunk_size": 64,
+            },
+            "vision_config": {
+                "vision_feature_select_strategy": "default",
+                "pixel_shuffle_ratio": 0.5,
+                "intermediate_size": 4 * WIDTH,
+                "projector_input_dim": WIDTH,
+                "projector_output_dim": WIDTH,
+                "vision_output_dim": WIDTH,
+                "vision_feature_layer": -1,
+                "num_channels": 3,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "Llama4ImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "max_patches": 4,
+            **HALVES,
+        },
+        processor={"patch_size": 8, "pixel_shuffle_ratio": 0.5},
+    ),
+    "lfm2_vl": Family(
+        tokens=("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
+        config={
+            "text_config": {
+                "layer_types": ["conv", "full_attention"],
+                "block_dim": WIDTH,
+                "conv_dim": WIDTH,
+                "conv_dim_out": WIDTH,
+                "block_auto_adjust_ff_dim": False,
+            },
+            "tile_size": 32,
+            "max_num_patches": 64,
+            "vision_config": {"num_patches": 16},
+        },
+        preprocessor={
+            "image_processor_type": "Lfm2VlImageProcessor",
+            "tile_size": 32,
+            "encoder_patch_size": 8,
+            "max_image_tokens": 16,
+            "min_image_tokens": 4,
+            "do_image_splitting": False,
+            "downsample_factor": 2,
+            "max_num_patches": 64,
+        },
+    ),
+    "glm4v_moe": Family(
+        image="<|image|>",
+        tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        preprocessor=GLM,
+        config={
+            "text_config": {
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]},
+                "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.0,
+            },
+            "image_token_id": "<|image|>",
+            "video_token_id": "<|video|>",
+            "vision_config": {"in_channels": 3},
+        },
+    ),
+    "mage_vl": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        config={
+            **QWEN_IDS,
+            "vision_config": {"num_attention_heads": 2, "num_channels": 3, "image_size": 32},
+            "text_config": {"head_dim": 16},
+        },
+        preprocessor={
+            "image_processor_type": "Qwen2VLImageProcessor",
+            **QWEN_PIXELS,
+            "temporal_patch_size": 1,
+        },
+    ),
+    "minicpmo": Family(
+        tokens=("<unk>",),
+        config={
+            "query_num": 16,
+            "vision_config": {"image_size": 448, "patch_size": 14},
+            "audio_config": {"num_mel_bins": 80},
+        },
+    ),
+    "florence2": Family(
+        config={
+            "vision_config": {
+                "depths": [1, 1, 1, 1],
+                "dim_embed": [16, 32, 32, WIDTH],
+                "num_heads": [2, 2, 2, 2],
+                "num_groups": [2, 2, 2, 2],
+                "window_size": 2,
+                "patch_size": [7, 3, 3, 3],
+                "patch_stride": [4, 2, 2, 2],
+                "projection_dim": WIDTH,
+            }
+        },
+        preprocessor={
+            "image_processor_type": "CLIPImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "crop_size": {"height": 32, "width": 32},
+            "image_seq_length": 2,
+            **HALVES,
+        },
+    ),
+    "llava_bunny": Family(
+        config={
+            "auto_map": {},
+            "text_config": {"model_type": "qwen2"},
+            "vision_config": {"model_type": "siglip_vision_model", "image_size": 378, "patch_size": 14},
+        },
+        preprocessor={
+            "image_processor_type": "SiglipImageProcessor",
+            "size": {"height": 378, "width": 378},
+            **HALVES,
+        },
+    ),
+    "multi_modality": Family(
+        config={
+            "vision_config": {
+                "model_type": "vision",
+                "cls": "CLIPVisionTower",
+                "params": {},
+                "image_size": 384,
+                "patch_size": 16,
+            },
+            "projector_config": {
+                "model_type": "projector",
+                "cls": "MlpProjector",
+                "params": {
+                    "n_embed": WIDTH,
+                    "input_dim": WIDTH,
+                    "depth": 2,
+                    "projector_type": "mlp_gelu",
+                },
+            },
+            "text_config": {"model_type": "llama"},
+        },
+    ),
+    "step3p7": Family(
+        image="<im_patch>",
+        config={
+            "text_config": {
+                "num_attention_groups": 2,
+                "moe_layers_enum": [1],
+                "share_expert_dim": 32,
+                "moe_top_k": 2,
+                "moe_num_experts": 4,
+            },
+            "vision_config": {"image_size": 728, "patch_size": 14},
+        },
+    ),
+    "molmo2": Family(
+        image="<|image|>",
+        tokens=tuple(MOLMO_IDS.values()),
+        config={
+            **MOLMO_IDS,
+            "text_config": {"additional_vocab_size": 16},
+            "vision_config": {
+                "vit_config": {**TOWER, "hidden_size": WIDTH, "num_hidden_layers": 2},
+                "adapter_config": {
+                    **TOWER,
+                    "hidden_size": WIDTH,
+                    "text_hidden_size": WIDTH,
+                    "vit_layers": [-1, -2],
+                },
+            },
+        },
     ),
 }
 
@@ -353,13 +590,20 @@ def write_weights(package: Any, folder: Path, config: Json, seed: int) -> None:
     size = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     assert size < LARGEST, f"{size / 1e6:.0f} MB: a size in the configuration is not small"
     spread = [
-        (name, array if array.ndim < 2 else array + 0.08 * mx.random.normal(array.shape))
+        (name, _spread(name, array))
         for name, array in tree_flatten(model.parameters())
         if mx.issubdtype(array.dtype, mx.floating)
     ]
     model.update(tree_unflatten([(name, array.astype(mx.float32)) for name, array in spread]))
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+
+
+def _spread(name: str, array: mx.array) -> mx.array:
+    """Weights far enough from those that a class begins with. Gates that are closed at first would hide a picture."""
+    if array.ndim > 1:
+        return array + 0.08 * mx.random.normal(array.shape)
+    return array + 0.5 if name.endswith("gate") else array
 
 
 def write_tokenizer(folder: Path, made: Family, found: list[str]) -> dict[str, int]:

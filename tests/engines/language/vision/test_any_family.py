@@ -5,17 +5,29 @@ Those whose media can't be batched, or not tried one by one, run whole prompts, 
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.models import WorkerSpec
+from pippin.core.tasks import Generate
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.prompt.preparer import open_preparer
+from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.engines.language.vision.whole import WholeModel
 from tests.engines.language.vision.any_family import FAMILIES, write
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.language.vision.vision_bench import VisionBench
 
-BATCHED = {"glm4v", "glm_ocr", "indic_ocr", "llava_onevision", "qwen3_5_moe", "qwen3_vl_moe"}
-ALIKE = {"granite_vision"}  # its tiny random model says the same of both pictures, as mlx-vlm's does
+BATCHED = {
+    *("glm4v", "glm4v_moe", "glm_ocr", "indic_ocr", "lfm2_vl", "llama4", "llava_onevision", "mage_vl"),
+    *("qwen3_5_moe", "qwen3_vl_moe"),
+}
+ALIKE = {
+    "granite_vision",
+    "granite4_vision",
+}  # tiny random models that say the same of both pictures in mlx-vlm, too
 QUICK = ("paligemma",)
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 
@@ -67,3 +79,20 @@ def test_what_cannot_be_read_is_refused_by_its_field(whole: VisionBench) -> None
         whole.job("a", b"no picture", "What?")
     assert caught.value.report.param == "messages[0].content[0]"
     assert caught.value.report.kind == "invalid_request"
+
+
+@pytest.mark.parametrize(("family", "media"), [("llava_next", PromptMedia), ("paligemma", type(None))])
+def test_a_picture_that_came_before_the_model_was_known_is_prepared_again(
+    family: str, media: type, tmp_path: Path
+) -> None:
+    """While the weights are read, prompts are prepared for batches, or without media that batches do not take; the
+    trial then finds that the model computes prompts whole."""
+    bench = VisionBench(write(family, FAMILIES[family], tmp_path / family))
+    spec = WorkerSpec(info=bench.preparer.info, options=msgspec.to_builtins(bench.options))
+    asked = bench.job("late", SHOWN[0], "What?")
+    early = open_preparer(spec).prepare("early", Generate(asked.request))
+    assert isinstance(early, LanguageJob)
+    assert isinstance(early.media, media)
+    assert isinstance(asked.media, WholePrompt)
+    bench.engine.renewed = bench.preparer.renewed
+    assert bench.run(early)[0]["early"] == bench.run(asked)[0]["late"]

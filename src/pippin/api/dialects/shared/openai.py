@@ -53,7 +53,6 @@ ACCEPTED: Final = {
 """Bookkeeping, and hints that change nothing in an answer: each with the reason why it can't."""
 
 _DIFFUSION = "this option is for diffusion models, which Pippin does not run; leave it out."
-_SPECPREFILL = "prompts are always computed in full; leave it out."
 _SAMPLER = "leave it out, or use temperature, top_p, top_k, min_p, XTC or DRY."
 _BEAM = "beam search is not offered; use `n` or `best_of` to choose among answers."
 _DRAFT = "speculative decoding is set up by the operator."
@@ -94,9 +93,6 @@ REFUSED: Final = {
     "draft_model": _DRAFT,
     "num_draft_tokens": _DRAFT,
     "mllm_draft": _DRAFT,
-    "specprefill": _SPECPREFILL,
-    "specprefill_keep_pct": _SPECPREFILL,
-    "specprefill_backbone_pct": _SPECPREFILL,
     "max_denoising_steps": _DIFFUSION,
     "block_length": _DIFFUSION,
     "num_to_transfer": _DIFFUSION,

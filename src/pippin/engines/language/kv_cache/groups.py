@@ -39,6 +39,7 @@ class BatchShape:
     slack: int = 0  # tokens by which a sequence can be rewound
     prompts_in_slots: bool = False  # prompts are computed where their sequences will decode
     mark_constant: Callable[[mx.array], mx.array] = unmarked  # see `SlotTable`
+    offsets_shift: bool = False  # rotary positions come from the caches' offsets, not from `shift`
 
     def slot_bytes(self, capacity: int) -> int:
         return self.layout.slot_bytes(capacity, self.slack)
@@ -86,8 +87,8 @@ class BatchedGroup:
         count = tokens.shape[1]
         if (capacity := self._capacity_after(count)) > table.capacity:
             self._grow(len(table.lengths), capacity)
-        table.begin(count)
-        shifts = table.rotary_shifts()
+        table.begin(count, shifted=self._shape.offsets_shift)
+        shifts = None if self._shape.offsets_shift else table.rotary_shifts()
         given = {} if shifts is None else {"shift": shifts}
         if states is not None:
             given["states"] = states

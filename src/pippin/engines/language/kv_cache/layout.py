@@ -42,7 +42,12 @@ def regrouped(like: Iterable[Any], parts: Iterator[Any]) -> list[Any]:
 
 def arrays_of(caches: PromptCache) -> list[mx.array]:
     """What must be evaluated for a prompt's chunk to be computed."""
-    return [array for each in caches for array in _arrays(each.state)]
+    return [array for leaf in leaves(caches) if not is_unused(leaf) for array in _arrays(leaf.state)]
+
+
+def is_unused(leaf: Any) -> bool:
+    """Whether the model has written nothing there: layers of cross-attention have nothing where there is no picture."""
+    return getattr(leaf, "keys", leaf) is None
 
 
 def _arrays(value: Any) -> Iterator[mx.array]:
@@ -91,6 +96,8 @@ class UnknownKind(CacheKind):
 
     @classmethod
     def of(cls, cache: Any) -> Self:
+        if is_unused(cache):
+            return cls(0)
         keys, values = getattr(cache, "keys", None), getattr(cache, "values", None)
         if isinstance(keys, mx.array) and isinstance(values, mx.array) and keys.ndim == 4:
             return cls(0, (keys.nbytes + values.nbytes) // max(keys.shape[2], 1))
@@ -122,7 +129,10 @@ class CacheLayout:
     @classmethod
     def learn(cls, model: nn.Module, cache: PromptCache) -> Self:
         known = find_kinds()
-        return cls(model, [known.get(type(leaf), UnknownKind).of(leaf) for leaf in leaves(cache)])
+        found = [
+            UnknownKind if is_unused(leaf) else known.get(type(leaf), UnknownKind) for leaf in leaves(cache)
+        ]
+        return cls(model, [kind.of(leaf) for kind, leaf in zip(found, leaves(cache), strict=True)])
 
     def quantized(self, key_bits: int, value_bits: int, group_size: int) -> "CacheLayout":
         """As this one, with what can be in few bits."""

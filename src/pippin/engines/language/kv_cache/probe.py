@@ -70,7 +70,9 @@ def choose_batching(
         ) from error
     layout = CacheLayout.learn(model, prompts[0])
     slack = options.cache_block_tokens + options.num_draft_tokens
-    bare = BatchShape(layout=layout, slack=slack, mark_constant=mark_constant)
+    bare = BatchShape(
+        layout=layout, slack=slack, mark_constant=mark_constant, offsets_shift=options.specprefill
+    )
     plain = _plain(model, bare, prompts, alone, may_be_in_slots=not quantizes)
     if plain is None:
         if quantizes:

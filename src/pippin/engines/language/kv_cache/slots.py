@@ -196,6 +196,7 @@ class SlotTable:
         self.lengths: list[int] = []  # of each slot, before this step
         self.shifts: list[int] = []  # of each slot, by which rotary positions differ from indexes of tokens
         # Of this step; the offsets are one number where all sequences are equally long.
+        self.starts: int | mx.array = 0  # indexes of first tokens; offsets are rotary positions
         self.offset_before: int | mx.array = 0
         self.offset_after: int | mx.array = 0
         self.longest = 0
@@ -205,8 +206,8 @@ class SlotTable:
         # Indexes of each slot's next token, [slots, 1, 1, 1]; only where not level.
         self.next_indexes = mx.array([], dtype=mx.int32)
 
-    def begin(self, count: int) -> None:
-        """A step of `count` tokens for each sequence begins."""
+    def begin(self, count: int, *, shifted: bool = False) -> None:
+        """A step of `count` tokens for each sequence begins. `shifted`: offsets have the shifts in them."""
         self.step += 1
         self.count = count
         lengths = self.lengths[self.low : self.high]
@@ -218,10 +219,13 @@ class SlotTable:
             start = stop
         self.level = len(self.runs) == 1
         if self.level:
-            self.offset_before = lengths[0]
+            self.starts = lengths[0]
         else:
-            self.offset_before = self._mark_constant(mx.array(lengths, dtype=mx.int32))
+            self.starts = self._mark_constant(mx.array(lengths, dtype=mx.int32))
             self.next_indexes = mx.array(self.lengths, dtype=mx.int32).reshape(-1, 1, 1, 1)
+        self.offset_before = self.starts
+        if shifted and (shifts := self.rotary_shifts()) is not None:
+            self.offset_before = self._mark_constant(mx.array(lengths, dtype=mx.int32) + shifts[:, 0])
         self.offset_after = self.offset_before + count
 
     def advance(self, taken: Iterable[int]) -> None:
@@ -275,7 +279,7 @@ class SlotTable:
 
     def positions(self) -> mx.array:
         """Indexes of this step's tokens in their sequences, [computed slots, count] or [1, count]."""
-        starts = mx.array([self.offset_before]) if isinstance(self.offset_before, int) else self.offset_before
+        starts = mx.array([self.starts]) if isinstance(self.starts, int) else self.starts
         return starts[:, None] + mx.arange(self.count)
 
     def rotary_shifts(self) -> mx.array | None:

@@ -1,6 +1,7 @@
 """Sequences with the model's own caches, one after the other: for models with a cache that has no batched form."""
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import mlx.core as mx
@@ -125,14 +126,21 @@ class SoloGroup:
 
 def copied(cache: PromptCache) -> PromptCache:
     """A sequence's cache to go on with by itself. Arrays are shared until one side writes: MLX copies then."""
-    return regrouped(cache, (type(leaf).from_state(_listed(leaf.state)) for leaf in leaves(cache)))
+    return regrouped(cache, map(_copied, leaves(cache)))
 
 
-def _listed(state: Any) -> Any:
-    if isinstance(state, mx.array):
-        return state[:] if state.ndim else state
-    if isinstance(state, list):
-        return [_listed(item) for item in state]
-    if isinstance(state, tuple):
-        return tuple(_listed(item) for item in state)
-    return state
+def _copied(leaf: Any) -> Any:
+    # Not by `from_state`, which is not alike in all classes, and forgets in some what is not an array.
+    found = copy(leaf)
+    vars(found).update({name: _listed(value) for name, value in vars(leaf).items()})
+    return found
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, mx.array):
+        return value[:] if value.ndim else value
+    if isinstance(value, list):
+        return [_listed(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_listed(item) for item in value)
+    return _copied(value) if hasattr(value, "update_and_fetch") else value

@@ -35,11 +35,12 @@ def load_weights(
     trust_remote_code: bool,
     text_only: bool = False,
     kernel_threads: int | None = None,
+    whole_layers: bool = True,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
     With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
-    kernels for CPUs compute the model if they know it, with so many threads.
+    kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
@@ -61,6 +62,7 @@ def load_weights(
                 trust_remote_code=trust_remote_code,
                 text_only=True,
                 kernel_threads=kernel_threads,
+                whole_layers=whole_layers,
             )
         except ServerError:
             raise refusal from error
@@ -69,7 +71,10 @@ def load_weights(
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
         try:
-            model, on_kernels = _put_on_kernels(model, plan, progress, info, kernel_threads)
+            way = kernels.way_of(model)
+            if way.means == "fused layers" and not whole_layers:
+                way = kernels.Way("fused operations", "whole layers count positions by themselves")
+            model, on_kernels = _put_on_kernels(model, way, plan, progress, info, kernel_threads)
         except kernels.OtherAnswer as error:
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
@@ -82,12 +87,16 @@ def load_weights(
 
 
 def _put_on_kernels(
-    model: nn.Module, plan: DevicePlan, progress: LoadProgress, info: ModelInfo, threads: int
+    model: nn.Module,
+    way: kernels.Way,
+    plan: DevicePlan,
+    progress: LoadProgress,
+    info: ModelInfo,
+    threads: int,
 ) -> tuple[nn.Module, bool]:
     """The model as the kernels compute it, whole or in parts, its weights as they are stored; as it is and False where
     they cannot. Raises `kernels.OtherAnswer` where they say something else than mlx-lm's model: it cannot be used any
     more then."""
-    way = kernels.way_of(model)
     if way.means == "float32":
         log.info("%s runs in float32, without the kernels for CPUs: %s", info.id, way.reason)
         return model, False

@@ -32,7 +32,8 @@ from pippin.engines.language.vision.checkpoint import (
     read_config,
     takes_media,
 )
-from pippin.engines.language.vision.media import Medium, Modality, WholePrompt
+from pippin.engines.language.vision.media import Medium, Modality, PromptMedia, WholePrompt, modality_of
+from pippin.engines.language.vision.placeholders import media_parts, without_media
 from pippin.output import formats
 from pippin.output.reasoning_format import ReasoningFormat
 from pippin.output.tool_format import History, ToolFormat
@@ -92,6 +93,7 @@ class LanguagePreparer:
         ]
         self.tokenizer = tokenizer.with_markers("\0".join([*sources.values(), *markers]))
         self._media = media
+        self.media_known = False  # the weights are there, and which media the model takes was tried
         self._whole: WholeProcessor | None = None  # once the model is known to compute prompts whole
         if media is not None:
             media.use(self.tokenizer)
@@ -115,8 +117,20 @@ class LanguagePreparer:
             message = f"The text has {error.least} tokens or more; send at most {MOST_COUNTED} at a time."
             raise ServerError("too_large", message) from None
 
+    def renewed(self, job: LanguageJob) -> LanguageJob:
+        """The job, prepared anew if it came while the weights were read, and has no media, or media for batches though
+        the loaded model computes prompts whole. Seldom enough for the step thread to do it.
+
+        Raises `ServerError` for media that it turned out not to take.
+        """
+        for_batches = self._whole is not None and isinstance(job.media, PromptMedia)
+        return self._job(job.id, job.request) if job.early or for_batches else job
+
     def _prepared(self, id: str, task: Task) -> LanguageJob | tuple[Event, ...]:
         match task:
+            case Generate(request) if self._is_early(request):
+                blind = msgspec.structs.replace(request, messages=without_media(request.messages or ()))
+                return replace(self._job(id, blind), request=request, early=True)
             case Generate(request):
                 return self._job(id, request)
             case CountTokens(request):
@@ -182,11 +196,19 @@ class LanguagePreparer:
         self.info = self._described(self.info)
         return True
 
+    def _is_early(self, request: GenerationRequest) -> bool:
+        """Whether it holds media that the model does not take in batches, and may take otherwise once it is loaded."""
+        if self.media_known or self._media is None:
+            return False
+        asked = {modality_of(part) for _, part in media_parts(request.messages or ())}
+        return not asked <= self._media.modalities
+
     def _counted(self, request: GenerationRequest) -> RenderedPrompt:
         return self._renderer.prompt(request, self._offered(request), most=MOST_COUNTED)
 
     def _job(self, id: str, request: GenerationRequest) -> LanguageJob:
         check_numbers(request, self.tokenizer)
+        check_specprefill(request, offered=self.options.specprefill)
         offered = self._offered(request)
         asked = request.max_tokens
         window = min(self.context_window, request.context_limit or self.context_window)
@@ -368,6 +390,32 @@ def _cache_key(request: GenerationRequest) -> bytes:
 
 
 MOST_LOGPROBS = 100
+
+
+def check_specprefill(request: GenerationRequest, *, offered: bool) -> None:
+    """Refuse sparse prefill where the model was loaded without it, or where logprobs of the whole prompt are asked
+    for."""
+    asked = request.specprefill
+    named = {
+        "specprefill": asked.enabled,
+        "specprefill_keep_pct": asked.keep,
+        "specprefill_backbone_pct": asked.backbone,
+    }
+    found = next((name for name, value in named.items() if value not in (None, False)), None)
+    if found is not None and not offered:
+        raise ServerError(
+            "unsupported",
+            f"{found!r} is for models that were loaded with `specprefill`, and this one was not: leave it out, or "
+            "start the server with --specprefill and --specprefill-draft-model.",
+            found,
+        )
+    scores = request.prompt_logprobs is not None or (request.echo and request.logprobs is not None)
+    if asked.enabled and scores:
+        raise ServerError(
+            "unsupported",
+            "'specprefill' leaves tokens of the prompt out, and their logprobs are asked for: leave one of them out.",
+            "specprefill",
+        )
 
 
 def check_numbers(request: GenerationRequest, tokenizer: Tokenizer) -> None:

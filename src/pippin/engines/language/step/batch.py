@@ -36,16 +36,15 @@ class Batch:
         self.groups = groups
         self.overlaps = overlaps
         self.built = False  # the next pass is under way
-        self._heads = heads
+        self.heads = heads
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
         self._sampler = BatchSampler(model.tokenizer, sorts_slowly=sorts_slowly)
         self._drawn: Sampled | None = None
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
-        self._logits: list[
-            mx.array
-        ] = []  # [n, vocabulary] each: of the pass, then of sequences that joined since
+        # [n, vocabulary] each: of the pass, then of sequences that joined since.
+        self._logits: list[mx.array] = []
         self._logits_at: dict[Running, int] = {}  # index of each sequence in `_logits`, put together
 
     def join(self, running: Running, slot: Slot, cache: PromptCache, logits: mx.array) -> None:
@@ -92,7 +91,7 @@ class Batch:
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        states = [] if self._heads is None else self._heads.kept(dict.fromkeys(self.running, 1))
+        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, 1))
         mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
     def _pass(self, tokens: mx.array) -> list[mx.array]:
@@ -105,8 +104,8 @@ class Batch:
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
             results.append(group.forward(_pick(tokens, sources)))
-            if self._heads is not None:
-                self._heads.passed(group)
+            if self.heads is not None:
+                self.heads.passed(group)
             self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
             start += group.high - group.low
         return results
@@ -184,8 +183,8 @@ class Batch:
         chosen = [
             _agreed(proposed, [each[index] for each in sampled]) for index, proposed in enumerate(proposals)
         ]
-        if self._heads is not None:
-            self._heads.kept(dict(zip(self.running, map(len, chosen), strict=True)))
+        if self.heads is not None:
+            self.heads.kept(dict(zip(self.running, map(len, chosen), strict=True)))
         self._commit(chosen, width)
         return chosen
 

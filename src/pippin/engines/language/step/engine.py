@@ -30,8 +30,7 @@ DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 class LanguageEngine:
     """Continuous batching over one model. All on the thread that loaded the weights.
 
-    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences from one to the other
-    and tells of them, `prefixes` remembers.
+    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences, `prefixes` remembers.
     """
 
     def __init__(
@@ -53,8 +52,7 @@ class LanguageEngine:
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
-        heads = None if speculation is None else speculation.heads
-        self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, heads)
+        self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.heads)
         self.speculation = speculation
         self.lifecycle = Lifecycle(
             model,
@@ -69,9 +67,12 @@ class LanguageEngine:
         self._share = share
         self._speculates = False  # the next step is to look for proposals
         self.blas_threads: BlasThreads | None = None
+        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: (
+            job
+        )  # where it was prepared too early
 
     def submit(self, job: LanguageJob) -> None:
-        self.lifecycle.submit(job)
+        self.lifecycle.submit(self.renewed(job))
 
     def cancel(self, id: str) -> None:
         self.lifecycle.cancel(id)
@@ -162,10 +163,9 @@ class LanguageEngine:
     @property
     def _proposing(self) -> Speculation | None:
         """Nothing where there can be no proposals for any of the sequences: plain steps ask for none."""
-        found = self.speculation
-        if found is None or found.always:
-            return found
-        return found if any(each.sequence.request.job.prediction for each in self.batch.running) else None
+        found, running = self.speculation, self.batch.running
+        always = found is None or found.always
+        return found if always or any(each.sequence.request.job.prediction for each in running) else None
 
     def _fit(self) -> bool:
         """Whether the next pass fits in the memory, as far as it can be made to."""

@@ -25,7 +25,7 @@ from pippin.engines.language.step.sequences import (
 )
 from pippin.engines.language.step.speculation.verification import Speculation
 from pippin.engines.language.vision.encoder import MediaInputs, VisionEncoder
-from pippin.engines.language.vision.media import PromptMedia
+from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.engines.language.vision.whole import WholeEncoder, WholeInputs
 
 
@@ -100,9 +100,9 @@ class Lifecycle:
 
     def _open_media(self, job: LanguageJob) -> MediaInputs | WholeInputs | None:
         match self._model.vision, job.media:
-            case WholeEncoder() as whole, PromptMedia() | None as media:
-                return _open_whole(whole, job, media)
-            case WholeEncoder() as whole, media:
+            case WholeEncoder() as whole, None:
+                return _open_whole(whole, job)
+            case WholeEncoder() as whole, WholePrompt() as media:
                 return whole.open(job.prompt, media)
             case _, None:
                 return None
@@ -126,8 +126,8 @@ class Lifecycle:
         request = prompt.request
         if request.prefilled is None:
             begun = request.job.created if request.admitted is None else request.admitted
-            total, passed = len(request.job.prompt), time.monotonic() - begun
-            self._tell(request, [Progress(prompt.computed, total, request.cached_tokens, passed)])
+            done, total = request.selection.position(prompt.computed), len(request.job.prompt)
+            self._tell(request, [Progress(done, total, request.cached_tokens, time.monotonic() - begun)])
 
     def start(self, prompt: Prefilling) -> None:
         """The prompt is computed: its sequences join the batch."""
@@ -335,7 +335,7 @@ class Lifecycle:
         if self._prefixes is None:
             return
         sequence, slot = running.sequence, running.slot
-        length = min(slot.length, len(sequence.tokens))
+        length = sequence.request.selection.exact(min(slot.length, len(sequence.tokens)))
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job
@@ -373,11 +373,8 @@ class Lifecycle:
                 )
 
 
-def _open_whole(whole: WholeEncoder, job: LanguageJob, media: PromptMedia | None) -> WholeInputs:
+def _open_whole(whole: WholeEncoder, job: LanguageJob) -> WholeInputs:
     """A prompt of text, for a model that computes prompts whole. Raises `ServerError` for what is not possible then."""
-    if media is not None:  # prepared before the model was tried
-        message = "The model has just been loaded, and takes this request from now on: send it again."
-        raise ServerError("overloaded", message, "messages", retry_after=1.0)
     asked = job.request
     if asked.prompt_logprobs is not None or (asked.echo and asked.logprobs is not None):
         message = "This model computes prompts at once and gives no logprobs of their tokens: leave them out."

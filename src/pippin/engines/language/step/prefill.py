@@ -11,6 +11,10 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
+from pippin.engines.language.specprefill.importance import LOOK_AHEAD, Scoring
+from pippin.engines.language.specprefill.policy import SpecPrefill
+from pippin.engines.language.specprefill.positions import placed
+from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.heads import Heads
@@ -37,9 +41,10 @@ class Prefill:
         self._heads = heads
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
-        """The prompt to work on now, which has a cache with what is known of it; None where all must wait."""
+        """The prompt to work on now, which has a cache with what is known of it, or is scored first; None where all
+        must wait."""
         while (prompt := self._scheduler.next_prompt(besides)) is not None:
-            if prompt.cache is not None or self._begin(prompt):
+            if prompt.cache is not None or prompt.scoring is not None or self._begin(prompt):
                 return prompt
         return None
 
@@ -53,14 +58,17 @@ class Prefill:
             self._groups.leave([prompt.slot])
         if self._heads is not None:
             self._heads.prompt_dropped(prompt)
-        prompt.cache = prompt.logits = prompt.slot = None
+        prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
         """Add up to `most` tokens to this prompt, and to others that are best computed along with it, or compute
-        the features of the medium that comes first; gives how many tokens it was, or stands for, and the prompts.
+        the features of the medium that comes first, or have the draft model read on; gives how many tokens it was, or
+        stands for, and the prompts.
 
         `wait`: until the device is done.
         """
+        if prompt.scoring is not None:
+            return self._score(prompt, prompt.scoring, most), []
         media, count = prompt.request.media, self._count(prompt, most)
         if media is not None:
             medium = media.missing(prompt.computed, prompt.computed + count)
@@ -89,10 +97,47 @@ class Prefill:
         ):
             self._scheduler.pause(prompt)
             return False
+        if self._is_to_be_selected(prompt, self._model.specprefill):
+            return True
+        prompt.left_out = prompt.request.selection.left_out
         prompt.cache = self._new_cache(prompt)
         known = 0 if prefixes is None else self._restore(prompt, prompt.cache, prefixes)
         self._scheduler.begin(prompt, known, in_slot=prompt.slot is not None)
         return True
+
+    def _is_to_be_selected(self, prompt: Prefilling, specprefill: SpecPrefill | None) -> bool:
+        """Whether a draft model reads the prompt first, to say what is computed of it; it begins then."""
+        request = prompt.request
+        if specprefill is None or request.prefilled is not None or isinstance(request.selection, Selection):
+            return False
+        if _is_scored(prompt) or not specprefill.wanted(
+            request.job.request, prompt.length - self._known(prompt)
+        ):
+            return False
+        prompt.scoring = specprefill.scorer.open(prompt.waiting.tokens)
+        return True
+
+    def _known(self, prompt: Prefilling) -> int:
+        """Tokens that the prefix cache has of a prompt."""
+        if self._prefixes is None:
+            return 0
+        return self._prefixes.match(prompt.request.job.key, prompt.waiting.identity[:-1]).known
+
+    def _score(self, prompt: Prefilling, scoring: Scoring, most: int) -> int:
+        """Have the draft model read on, or say at the end what is computed of the prompt; gives how many of the model's
+        tokens took that long."""
+        specprefill = self._model.specprefill
+        assert specprefill is not None
+        scorer = specprefill.scorer
+        if scoring.remaining:
+            chunk = min(self._scheduler.limits.prefill_chunk, max(int(most / scorer.cost), 1))
+            return max(round(scorer.read(scoring, chunk) * scorer.cost), 1)
+        request, importance = prompt.request, scorer.importance(scoring)
+        request.selection = specprefill.choose(
+            request.job.id, request.job.request, importance, self._known(prompt)
+        )
+        prompt.scoring = None
+        return max(round(LOOK_AHEAD * scorer.cost), 1)
 
     def _waits_for_another(self, prompt: Prefilling, prefixes: PrefixCache) -> bool:
         """Whether a prompt under way will soon have computed more of this one than the prefix cache has."""
@@ -107,7 +152,9 @@ class Prefill:
                 or other.request.job.key != key
             ):
                 continue
-            shared = other.request.block_end(_shared(identity, other.waiting.identity), prefixes.block_tokens)
+            common = min(map(_exact_length, (prompt, other)))
+            common = min(common, _shared(identity, other.waiting.identity))
+            shared = other.request.block_end(common, prefixes.block_tokens)
             if shared > max(known, other.computed):
                 if prefixes.has_snapshots:
                     # The state of layers that cannot be cut is kept at the end of a chunk alone: one must end here.
@@ -127,7 +174,7 @@ class Prefill:
         """Copy what the prefix cache has of the prompt; gives how many tokens that is."""
         request = prompt.request
         # The last token is always computed: its logits are drawn from.
-        match = prefixes.match(request.job.key, prompt.waiting.identity[:-1])
+        match = prefixes.match(request.job.key, prompt.waiting.identity[:-1][: _exact_length(prompt)])
         if prefixes.has_snapshots:
             ends = {match.asked, match.in_tree, *(pin for pin in request.job.pins if pin <= match.asked)}
             prompt.chunk_ends |= {request.block_end(end, prefixes.block_tokens) for end in ends}
@@ -140,7 +187,8 @@ class Prefill:
         """Remember what is computed of a prompt, for others to start from."""
         if self._prefixes is None or prompt.cache is None:
             return
-        request, tokens = prompt.request, prompt.waiting.identity[: prompt.computed]
+        request = prompt.request
+        tokens = prompt.waiting.identity[: request.selection.exact(prompt.computed)]
         stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
         if request.prefilled is None:
             request.stored_tokens += stored
@@ -182,7 +230,8 @@ class Prefill:
 
     def _joins(self, prompt: Prefilling, count: int) -> bool:
         short = count <= self._scheduler.limits.prefill_chunk // 4
-        return self._model.joins_prompts and short and not _is_scored(prompt) and prompt.request.media is None
+        whole = prompt.request.media is None and not prompt.left_out
+        return self._model.joins_prompts and short and whole and not _is_scored(prompt)
 
     def _compute(self, prompts: Sequence[Prefilling], counts: Sequence[int], *, wait: bool) -> None:
         """Add the next `counts` tokens to the caches of these prompts in one pass, and note the logits of those that
@@ -219,6 +268,12 @@ class Prefill:
             joined: mx.array = self._model.module(mx.array(tokens), cache=layers)
             return joined
         [prompt], [cache] = prompts, caches
+        if isinstance(selection := prompt.request.selection, Selection):
+            start = prompt.computed + done
+            positions = [selection.position(index) for index in range(start, start + width)]
+            with placed(cache, positions) as layers:
+                sparse: mx.array = self._model.module(mx.array(tokens), cache=layers)
+            return sparse
         media = prompt.request.media
         given = {} if media is None else {"inputs": media.inputs(tuple(tokens[0]), prompt.computed + done)}
         logits: mx.array = self._model.module(mx.array(tokens), cache=cache, **given)
@@ -268,6 +323,11 @@ class Prefill:
 
 def _is_scored(prompt: Prefilling) -> bool:
     return prompt.request.scores_prompt and prompt.request.prefilled is None
+
+
+def _exact_length(prompt: Prefilling) -> int:
+    """Of a prompt's tokens, those that may come from the prefix cache."""
+    return prompt.request.selection.exact(prompt.length)
 
 
 def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:

@@ -36,9 +36,8 @@ class StepLimits:
     sequence_bytes: Callable[[int], int]  # of one sequence with capacity for so many tokens
     prompt_bytes: Callable[[int], int]  # of a prompt's own cache
     memory: int  # bytes for running sequences and prompts under way
-    longest_chunk: Callable[[int], int] | None = (
-        None  # tokens that may be computed behind so many, if not a full chunk
-    )
+    # Tokens that may be computed behind so many, if not a full chunk.
+    longest_chunk: Callable[[int], int] | None = None
     slack: int = 0  # capacity that a sequence has beyond its tokens
     prompts_in_slots: bool = False  # the prompt of one sequence is computed where that will lie
     aside_bytes: Callable[[int], int] = lambda tokens: 0  # of what such a prompt has beside its slot

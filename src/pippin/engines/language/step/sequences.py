@@ -22,6 +22,8 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
+from pippin.engines.language.specprefill.importance import Scoring
+from pippin.engines.language.specprefill.selection import WHOLE, Selection, WholePrompt
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
 from pippin.engines.language.vision.whole import WholeInputs
@@ -44,11 +46,12 @@ class Request:
     # Written by the prefill, until the prompt is computed for the first time.
     cached_tokens: int = 0  # of the prompt, that came from the prefix cache
     stored_tokens: int = 0  # of the prompt, that are new in the prefix cache
+    selection: Selection | WholePrompt = WHOLE  # what is computed of the prompt
 
     @property
     def shift(self) -> int:
         """By how much the rotary positions of its answers differ from their places."""
-        return 0 if self.media is None else self.media.shift
+        return self.selection.left_out if self.media is None else self.media.shift
 
     @property
     def scores_prompt(self) -> bool:
@@ -162,21 +165,21 @@ class Prefilling:
     # Written by the prefill.
     cache: PromptCache | None = None  # None until its first chunk is due
     slot: Slot | None = None  # in which `cache` lies
+    scoring: Scoring | None = None  # a draft model reads it, to say what is computed of it
+    left_out: int = 0  # tokens that are not computed
     asked_disk: bool = False
     disk_read: DiskRead | None = None  # under way
     chunk_ends: set[int] = field(default_factory=set)  # positions at which a chunk must end
     logits: mx.array | None = None  # [1, vocabulary], after its last token
-    scores: list[Token] = field(
-        default_factory=list
-    )  # the prompt's own tokens with logprobs, where asked for
+    scores: list[Token] = field(default_factory=list)  # the prompt's own tokens, where asked for
 
     @property
     def request(self) -> Request:
         return self.waiting.sequences[0].request
 
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return self.waiting.tokens
+    @cached_property
+    def tokens(self) -> tuple[int, ...]:  # that are computed: not to be read before that is known
+        return self.request.selection.of(self.waiting.tokens)
 
     @property
     def count(self) -> int:
@@ -184,7 +187,7 @@ class Prefilling:
 
     @property
     def length(self) -> int:
-        return self.waiting.length
+        return self.waiting.length - self.left_out
 
     @property
     def growth(self) -> int:
@@ -200,7 +203,7 @@ class Prefilling:
 
     @property
     def remaining(self) -> int:
-        return self.waiting.length - self.computed
+        return self.length - self.computed
 
 
 @dataclass(eq=False, kw_only=True)

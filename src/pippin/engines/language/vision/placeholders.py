@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from pippin.core.conversation import Audio, Image, Message, Part, Text, ToolResult, Video
 from pippin.core.errors import ServerError
 from pippin.engines.language.template.template import ChatTemplate, TemplateRefusal
@@ -72,6 +74,21 @@ def _of(parts: tuple[Part, ...], where: str) -> Iterator[tuple[str, MediaPart]]:
     for number, part in enumerate(parts):
         if isinstance(part, (Image, Audio, Video)):
             yield f"{where}.content[{number}]", part
+
+
+def without_media(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages with a blank for each medium."""
+
+    def blank(part: Part) -> Part:
+        match part:
+            case Image() | Audio() | Video():
+                return Text(" ")
+            case ToolResult(parts=parts):
+                return replace(part, parts=tuple(map(blank, parts)))
+            case _:
+                return part
+
+    return tuple(replace(message, parts=tuple(map(blank, message.parts))) for message in messages)
 
 
 def expand_placeholders(rendered: str, media: list[Medium], placeholders: dict[Modality, str]) -> str:

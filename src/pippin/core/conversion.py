@@ -1,0 +1,67 @@
+"""What is asked of the process that converts a checkpoint, and what it answers, one JSON object a line."""
+
+from typing import Final, Literal, get_args
+
+from msgspec import Struct
+
+Mode = Literal["affine", "mxfp4", "nvfp4", "mxfp8"]
+Recipe = Literal["2-6", "3-4", "3-6", "4-6"]
+Dtype = Literal["float16", "bfloat16", "float32"]
+
+BITS: Final = (2, 3, 4, 5, 6, 8)
+GROUP_SIZES: Final = (32, 64, 128)
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+RECIPES: Final[tuple[Recipe, ...]] = get_args(Recipe)
+DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
+
+DRAFT_HEADS: Final = "mtp.safetensors"
+"""The file of a converted model that holds its draft heads: arrays under the names that the checkpoint gave them, and
+in the file's metadata `bits`, `group_size` and `mode` of those that are quantised. Loaders of `model*.safetensors`
+do not see it."""
+
+
+class Quantization(Struct, frozen=True, kw_only=True):
+    """How matrices are packed. `recipe` gives some of them its higher number of bits (mlx-lm's mixed recipes)."""
+
+    bits: int
+    group_size: int  # weights that share a scale
+    mode: Mode = "affine"
+    recipe: Recipe | None = None
+
+    @property
+    def most_bits(self) -> int:
+        """The bits of a weight and its share of scale and offset, at most."""
+        bits = self.bits if self.recipe is None else int(self.recipe.rpartition("-")[2])
+        return bits + (-(-32 // self.group_size))
+
+
+class Conversion(Struct, frozen=True, kw_only=True):
+    """A checkpoint to convert. `target` must not be there; it appears whole or not at all."""
+
+    target: str
+    quantization: Quantization | None  # None: matrices are not packed
+    dtype: Dtype | None  # of what is not packed, and of scales; None: as the checkpoint says
+    measure: bool  # the perplexity, before and after
+
+
+class Step(Struct, frozen=True, tag="step"):
+    """So many bytes are written; a `total` of 0 where nothing is counted."""
+
+    done: int
+    total: int
+    what: str
+
+
+class Converted(Struct, frozen=True, kw_only=True, tag="converted"):
+    size: int  # bytes of the weights
+    bits_per_weight: float
+    draft_arrays: int  # kept of the draft heads
+    before: float | None = None  # perplexity
+    after: float | None = None
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    message: str
+
+
+Told = Step | Converted | Failed

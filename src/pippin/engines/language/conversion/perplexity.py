@@ -1,0 +1,92 @@
+"""The perplexity of a model on a small text, computed in less memory than the model takes."""
+
+import math
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map
+from mlx_lm.utils import load_model
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.engines.device import configure, decide, find_facts
+from pippin.engines.language.kv_cache.layout import new_prompt_cache
+from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.text.tokenizer import Tokenizer
+from pippin.engines.language.vision import checkpoint
+
+ROW: Final = 256
+"""Tokens that are predicted from those before them in the same row."""
+MOST_ROWS: Final = 2
+
+
+@cache
+def sample() -> str:
+    """The text: prose, code, data and mathematics."""
+    return resources.files(__package__).joinpath("sample.txt").read_text("utf-8")
+
+
+def perplexity(folder: Path) -> float | None:
+    """e to the mean of -log p(token), over the sample's first tokens; None for a model that cannot be asked like this.
+
+    Computed in the type that an engine would choose here. The weights of a layer are read when it is computed, and
+    freed when it was.
+    """
+    try:
+        rows = _rows(Tokenizer.load(folder))
+        model = _model(folder)
+        for layer in model.layers:
+            _use_once(layer)
+        mean = float(_surprise(model, rows)) / (rows.shape[0] * (rows.shape[1] - 1))
+    except (ServerError, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError):
+        return None
+    finally:
+        mx.clear_cache()
+    return math.exp(mean) if math.isfinite(mean) and mean < 700 else None
+
+
+def _rows(tokenizer: Tokenizer) -> mx.array:
+    """Tokens [rows, up to 257], each row with what the tokenizer puts before a text."""
+    text = tokenizer.encode(sample())
+    with_start = tokenizer.encode("a", add_special_tokens=True)
+    start = with_start[:1] if len(with_start) > 1 and with_start[0] != tokenizer.encode("a")[0] else []
+    length = ROW - len(start) + 1
+    rows = [start + text[at : at + length] for at in range(0, len(text) - length + 1, length)][:MOST_ROWS]
+    return mx.array(rows or [start + text])
+
+
+def _model(folder: Path) -> nn.Module:
+    """The model, its weights still to be read, in the type of this device."""
+    plan = decide(find_facts(), ModelOptions())
+    configure(plan)
+    load = checkpoint.load_model if checkpoint.is_vision(folder) else load_model
+    model, _ = load(folder, lazy=True)
+    cast_weights(model, plan)
+    return model
+
+
+def _surprise(model: nn.Module, rows: mx.array) -> mx.array:
+    """The sum of -log p of every token but the first of each row, to be evaluated."""
+    logits = model(rows[:, :-1], cache=new_prompt_cache(model)).astype(mx.float32)
+    chosen = mx.take_along_axis(logits, rows[:, 1:, None], axis=-1).squeeze(-1)
+    return (mx.logsumexp(logits, axis=-1) - chosen).sum()
+
+
+def _use_once(layer: nn.Module) -> None:
+    """Let a layer be computed as soon as it is called, and give its weights back then."""
+    kind = type(layer)
+
+    def call(self: nn.Module, *given: Any, **named: Any) -> Any:
+        out = kind.__call__(self, *given, **named)
+        # What a layer leaves in its cache refers to its weights until it is computed, too.
+        mx.eval(out, [each.state for each in (*given, *named.values()) if hasattr(each, "state")])
+        self.update(tree_map(lambda _: mx.array([]), self.parameters()))
+        mx.clear_cache()
+        return out
+
+    # Models keep their layers in lists, slices and properties of their own; the object stays the same in all of them.
+    layer.__class__ = type(kind.__name__, (kind,), {"__call__": call})

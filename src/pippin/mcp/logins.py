@@ -1,0 +1,53 @@
+"""What logins at MCP servers brought, kept in files of Pippin's folder that only its user may read."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from pippin.config import environment
+from pippin.config.mcp_file import McpServer
+from pippin.core.decoding import from_json
+
+FOLDER: Final = "mcp-logins"
+
+
+class Login(Struct, kw_only=True, omit_defaults=True):
+    """Values of the library's own structs, as JSON has them."""
+
+    tokens: dict[str, Any] | None = None
+    expires_at: float | None = None  # seconds since the epoch; None: not told
+    client: dict[str, Any] | None = None  # Pippin's registration there
+    metadata: dict[str, Any] | None = None  # of the authorization server
+    resource: dict[str, Any] | None = None  # what the server says of who authorises
+
+
+def login_file(server: McpServer) -> Path:
+    """Where the login at a server is kept. A name with another address is another server."""
+    mark = hashlib.blake2s(server.url.encode(), digest_size=4).hexdigest()
+    return environment.home() / FOLDER / f"{server.name}-{mark}.json"
+
+
+def read_login(path: Path) -> Login:
+    """An empty one where there is none, or none that can be read: a new login mends it."""
+    try:
+        return from_json(path.read_bytes(), Login)
+    except (OSError, msgspec.DecodeError):
+        return Login()
+
+
+def write_login(path: Path, login: Login) -> None:
+    """Whole or not at all. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, written = tempfile.mkstemp(dir=path.parent)  # which only its owner may read
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(login))
+        os.replace(written, path)
+    except BaseException:
+        Path(written).unlink(missing_ok=True)
+        raise

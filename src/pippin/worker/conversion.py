@@ -1,0 +1,52 @@
+"""Converts one checkpoint in a process of its own: `python -m pippin.worker.conversion`.
+
+Reads a line with the `WorkerSpec` of the checkpoint and a line with the `Conversion`, and writes what `Told` lists, a
+line each. As in every worker, no code of the model's own is run.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.conversion import Conversion, Failed, Told
+from pippin.core.decoding import convert, from_json
+from pippin.core.errors import ServerError
+from pippin.core.models import WorkerSpec
+from pippin.engines.cpu.blas import accelerate_blas
+from pippin.worker.foreign_code import forbid_foreign_code
+
+
+def main() -> int:
+    """The exit status: 0 converted, 1 refused for a reason that was written."""
+    spec = from_json(sys.stdin.buffer.readline(), WorkerSpec)
+    asked = from_json(sys.stdin.buffer.readline(), Conversion)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # libraries print what they do
+    forbid_foreign_code(spec)
+    # Ended from outside, it still removes what it wrote.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+    def tell(told: Told) -> None:
+        answers.write(msgspec.json.encode(told) + b"\n")
+        answers.flush()
+
+    try:
+        # The accelerated BLAS must be in the process before mlx, which the engine imports.
+        accelerate_blas(convert(spec.options, ModelOptions), spec.threads)
+        from pippin.engines.language.conversion import convert as conversion
+
+        tell(conversion.convert(Path(spec.info.path or ""), asked, tell))
+    except ServerError as error:
+        tell(Failed(error.report.message))
+        return 1
+    except KeyboardInterrupt:  # both were interrupted, and the parent says so
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

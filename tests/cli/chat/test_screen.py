@@ -1,0 +1,67 @@
+"""What a person sees of `pippin run`: the screen of a terminal, cell by cell."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.serving import Terminal, terminal
+from tests.screen import Screen
+
+__all__ = ["terminal"]
+
+TIDES = """The sea rises and falls **twice a day**, because the Moon pulls harder on the near side
+of the Earth than on the far one.
+
+| tide | when |
+|---|---|
+| spring | at new and full moon |
+| neap | at half moon |
+
+```python
+def next_high_water(last: datetime) -> datetime:
+    return last + timedelta(hours=12, minutes=25)
+```
+"""
+SCRIPT = {
+    "context_window": 65536,
+    "rules": [
+        {"when": {"user": "tides"}, "think": "Moon, Sun, and an example.", "say": TIDES},
+        {"when": {"user": "script"}, "say": "\x1b]0;renamed\x07\x1b[2Jplain <b>text</b>"},
+    ],
+}
+
+
+@pytest.fixture
+def screen(terminal: Terminal) -> Iterator[Screen]:
+    """`pippin run` with a server that it finds."""
+    (terminal.home / "demo.script.json").write_text(json.dumps(SCRIPT))
+    with terminal.serving("demo.script.json") as serving:
+        serving.wait_for(r"(\S+) is ready after")
+        opened = Screen([sys.executable, "-m", "pippin", "run"], terminal.environment, terminal.home)
+        opened.wait_for(r"demo: ask away(.*\n)+>>>")
+        yield opened
+        opened.close()
+
+
+def test_an_answer_is_drawn_as_markdown_and_stays(screen: Screen) -> None:
+    screen.type("Why are there tides?\r")
+    screen.wait_for(r"minutes=25\)(.*\n)+>>>")
+    shown = screen.settle()
+    assert "Moon, Sun, and an example." in shown
+    assert "twice a day" in shown
+    assert "**" not in shown
+    assert "|---" not in shown
+    assert re.search(r"spring +at new and full moon", shown)
+    assert "```" not in shown
+    assert shown.count("def next_high_water") == 1
+    drawn = screen.picture("terminal", "pippin run")
+    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_models_words_move_no_cursor(screen: Screen) -> None:
+    screen.type("script\r")
+    screen.wait_for("plain <b>text</b>")
+    assert "ask away" in screen.settle()

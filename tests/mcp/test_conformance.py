@@ -1,0 +1,124 @@
+"""The conformance suite of MCP: Pippin as a client, Pippin as a server, and the scenarios that it does not serve.
+
+The suite's newest release is an alpha, because the last stable one names a wrong issuer in a scenario of its own
+(`auth/2025-03-26-oauth-metadata-backcompat`), which RFC 8414 has clients refuse.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.agents.programs import node_folder
+from tests.api.live_server import live_server
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+]  # the first run fetches the suite; 44 scenarios of seconds each
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3")
+
+NOT_HERE: Final = {
+    "auth/enterprise-managed-authorization": "an assertion of a company's identity provider, which Pippin has none of",
+    "auth/dpop": "tokens that are bound to a key, which the library does not do",
+    "auth/dpop-nonce": "the same",
+    "auth/wif-jwt-bearer": "the identity of a workload in a cloud",
+}
+"""Extensions of the protocol, for clients."""
+
+OF_PIPPIN: Final = (
+    *("server-initialize", "server-session-lifecycle", "ping", "tools-list", "server-sse-polling"),
+    *("server-sse-multiple-streams", "dns-rebinding-protection", "http-header-validation"),
+)
+"""The scenarios that ask no server for tools, resources or prompts of their own making."""
+
+OF_THE_ENDPOINT: Final = (
+    *("tools-call-simple-text", "tools-call-audio", "tools-call-error", "tools-call-with-progress"),
+    "json-schema-2020-12",
+)
+"""Those that want tools of such names; what they would check in Pippin's own tools is the same code."""
+
+
+def suite(*words: str) -> str:
+    folder = node_folder("mcp-conformance", *PACKAGES) / "node_modules"
+    node = folder / "node" / "bin" / "node"
+    program = folder / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    done = subprocess.run(
+        [node, program, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def check(said: str) -> None:
+    passed = re.search(r"^Passed: (\d+)/(\d+), 0 failed, 0 warnings", said, re.MULTILINE)
+    assert passed, said
+    assert passed[1] == passed[2]
+
+
+def scenarios(kind: str) -> list[str]:
+    """All that the suite has for clients or servers."""
+    listed = suite("list").partition(f"{kind} scenarios")[2].partition("\n\n")[0]
+    return re.findall(r"^  - (\S+)", listed, re.MULTILINE)
+
+
+def test_pippin_as_a_client() -> None:
+    found = scenarios("Client")
+    assert set(NOT_HERE) <= set(found)
+    client = f"{sys.executable} {Path(__file__).with_name('conformance_client.py')}"
+    failed = {}
+    for name in (name for name in found if name not in NOT_HERE):
+        said = suite("client", "--command", client, "--scenario", name, "--timeout", "60000")
+        if "OVERALL: PASSED" not in said:
+            failed[name] = said
+    assert not failed, "\n".join(failed.values())
+    assert len(found) - len(NOT_HERE) >= 44
+
+
+@pytest.mark.parametrize("name", OF_PIPPIN)
+def test_pippin_as_a_server(name: str, tmp_path: Path) -> None:
+    with live_server(tmp_path, {}) as url:
+        said = suite("server", "--url", f"{url}/mcp", "--scenario", name)
+        assert ", 0 failed" in said, said
+
+
+@contextmanager
+def endpoint() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "-m", "tests.mcp.conformance_server", str(port)], cwd=ROOT)
+    url = f"http://127.0.0.1:{port}/mcp"
+    try:
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            try:
+                httpx.delete(url)  # which it refuses at once
+                break
+            except httpx.ConnectError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_the_endpoint_with_the_suites_own_tools() -> None:
+    with endpoint() as url:
+        for name in OF_THE_ENDPOINT:
+            check(suite("server", "--url", url, "--scenario", name))
