@@ -351,7 +351,7 @@ def _open_heads(
     batching: Batching,
 ) -> Heads:
     if asked.options.specprefill:
-        message = "A draft head needs the states of all prompt tokens, and specprefill leaves some out: take one of them."
+        message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
         raise ServerError("load_failed", message, "specprefill")
     drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
     layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
