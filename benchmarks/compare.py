@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import signal
-import socket
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.load import Result, run
-from benchmarks.peers import PEERS, Peer, serve
+from benchmarks.peers import PEERS, Peer, free_port, serve
 from benchmarks.scenarios import SCENARIOS
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,13 +35,6 @@ FIGURES = (
 )
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @dataclass(frozen=True)
 class Subject:
     """A running server under measure."""
@@ -56,10 +48,10 @@ class Subject:
         return asyncio.run(run(self.url, self.model, SCENARIOS[scenario], clients, self.pid, cell=cell))
 
 
-def start(peer: Peer, model: Path, same_blas: bool, stack: ExitStack) -> Subject:
+def start(peer: Peer, model: Path, same_blas: bool, threads: int | None, stack: ExitStack) -> Subject:
     """A started server that has answered one request. It is stopped with the stack."""
     port = free_port()
-    process = stack.enter_context(serve(peer, model, port, same_blas=same_blas))
+    process = stack.enter_context(serve(peer, model, port, same_blas=same_blas, threads=threads))
     subject = Subject(peer.name, f"http://127.0.0.1:{port}", peer.model_name.format(model=model), process.pid)
     subject.measure("short", 1, 0)
     return subject
@@ -110,7 +102,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True, help="folder that all servers read")
-    parser.add_argument("--gguf", type=Path, help="the same weights as a file, for llama_cpp")
+    parser.add_argument("--gguf", type=Path, help="the same weights as a file, for llama.cpp")
+    parser.add_argument("--llama-threads", type=int, help="of llama.cpp; as many as cores unless given")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=["pippin", "mlx_lm"])
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=["short"])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 8, 16, 32])
@@ -125,6 +118,7 @@ def main() -> None:
                 PEERS[name],
                 (options.gguf if PEERS[name].gguf else options.model).resolve(),
                 not options.as_shipped,
+                options.llama_threads,
                 stack,
             )
             for name in options.peers

@@ -1,20 +1,29 @@
 """Decoding and prompts on a CPU, without HTTP: the kernels, MLX in float32, and llama.cpp, in turns.
 
-python -m benchmarks.cpu_kernels FOLDER [--gguf FILE] [--ways kernels int8 float32] [--rounds 4] [--threads 2]
+python -m benchmarks.cpu_kernels FOLDER [--gguf FILES] [--ways kernels int8 float32] [--rounds 4] [--threads 2]
     [--cpu-time] [--streams 1 16] [--long 20] [--prompt 256]
 
-FOLDER is a model folder, FILE the same weights for llama.cpp (which needs xllamacpp). Each has a turn in each round.
+FOLDER is a model folder, FILES the same weights for llama.cpp, compiled for this CPU as `benchmarks.compare` does it.
+Each has a turn in each round.
 The speed of decoding is that of the steps by which a long answer is longer than a short one, each the quickest of its
 rounds.
 `--cpu-time` counts seconds of CPU: on a shared machine, with one thread, neighbours change that least.
 """
 
 import argparse
+import json
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from benchmarks.peers import PEERS, free_port, install, wait_until_up
 from pippin.config.options.model import ModelOptions
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.blas import accelerate_blas
@@ -34,10 +43,16 @@ Run = Callable[[int, int, int], object]
 """Told streams, tokens of each prompt, and tokens of each answer."""
 
 
+@dataclass(frozen=True)
+class Way:
+    run: Run
+    cpu: Callable[[], float]  # seconds of CPU so far
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gguf", type=Path)
+    parser.add_argument("--gguf", type=Path, nargs="*", default=[])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
@@ -49,22 +64,27 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens of the prompt that is timed")
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), given.threads)
-    ways: dict[str, Run] = {
-        way: on_mlx(given.folder, given.threads, options)
-        for way, options in WAYS.items()
-        if way in given.ways
-    }
-    if given.gguf is not None:
-        ways["llama.cpp"] = on_llama_cpp(given.gguf, given.threads)
-    clock = time.process_time if given.cpu_time else time.perf_counter
+    with ExitStack() as stack:
+        ways = {
+            way: Way(on_mlx(given.folder, given.threads, options), time.process_time)
+            for way, options in WAYS.items()
+            if way in given.ways
+        }
+        for file in given.gguf:
+            ways[file.stem[-16:]] = stack.enter_context(on_llama_cpp(file, given.threads, max(given.streams)))
+        measure(given, ways)
+
+
+def measure(given: argparse.Namespace, ways: dict[str, Way]) -> None:
     jobs = [(streams, BEFORE, steps) for streams in given.streams for steps in (SHORT, given.long)]
     jobs.append((1, given.prompt, 1))
     quickest: dict[tuple[str, tuple[int, int, int]], float] = {}
     for turn in range(given.rounds):
         for job in jobs:
-            for way, run in ways.items():
+            for way, how in ways.items():
+                clock = how.cpu if given.cpu_time else time.perf_counter
                 started = clock()
-                run(*job)
+                how.run(*job)
                 taken = clock() - started
                 quickest[way, job] = min(taken, quickest.get((way, job), taken))
         print(f"round {turn + 1} of {given.rounds}", flush=True)
@@ -109,20 +129,42 @@ def on_mlx(folder: Path, threads: int, options: ModelOptions) -> Run:
     return run
 
 
-def on_llama_cpp(file: Path, threads: int) -> Run:
-    import xllamacpp
+@contextmanager
+def on_llama_cpp(file: Path, threads: int, streams: int) -> Iterator[Way]:
+    peer, port = PEERS["llama_cpp_native"], free_port()
+    install(peer)
+    options = {
+        "model": file,
+        "port": port,
+        "threads": threads,
+        "parallel": streams,
+        "ctx-size": streams * 2048,
+    }
+    command = [str(peer.folder / "server" / "llama-server"), "--no-warmup", "--log-disable"]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until_up(port, process, 300)
+            yield Way(asking(f"http://127.0.0.1:{port}/completion"), cpu_of(process.pid))
+        finally:
+            process.terminate()
 
-    params = xllamacpp.CommonParams()
-    params.model.path = str(file)
-    params.n_parallel = max(STREAMS)
-    params.n_ctx = params.n_parallel * 2048
-    params.port = 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    server = xllamacpp.Server(params)
 
+def cpu_of(pid: int) -> Callable[[], float]:
+    def seconds() -> float:
+        used = psutil.Process(pid).cpu_times()
+        return float(used.user + used.system)
+
+    return seconds
+
+
+def asking(address: str) -> Run:
     def ask(stream: int, before: int, steps: int) -> None:
         given = {"temperature": 0, "ignore_eos": True, "cache_prompt": False}
-        server.handle_completions({"prompt": words(stream, before), "n_predict": steps, **given})
+        body = json.dumps({"prompt": words(stream, before), "n_predict": steps, **given}).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            answer.read()
 
     def run(streams: int, before: int, steps: int) -> None:
         asked = [threading.Thread(target=ask, args=(stream, before, steps)) for stream in range(streams)]

@@ -4,6 +4,8 @@
 
 writes the folder DESTINATION/NAME. Names: qwen3-30b-a3b (a mixture of 64 experts in place of 128, so that it fits in
 float32 as well), gemma3-4b (a layer with a window and one without), qwen3-next (hybrid).
+llama-1b and llama-7b are whole. `--gguf FILE` writes a llama of the same weights for llama.cpp too, in its Q4_0 and
+without a vocabulary.
 """
 
 import argparse
@@ -31,7 +33,24 @@ EXPERTS: dict[str, Any] = {
     "mlp_only_layers": [],
     "norm_topk_prob": True,
 }
+LLAMA: dict[str, Any] = {**COMMON, "model_type": "llama", "tie_word_embeddings": False}
 MODELS: dict[str, dict[str, Any]] = {
+    "llama-1b": {
+        **LLAMA,
+        "num_hidden_layers": 16,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "llama-7b": {
+        **LLAMA,
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
     "qwen3-30b-a3b": {
         **COMMON,
         **EXPERTS,
@@ -87,8 +106,11 @@ def main() -> None:
     )
     parser.add_argument("name", choices=sorted(MODELS))
     parser.add_argument("destination", type=Path)
+    parser.add_argument("--gguf", type=Path)
     given = parser.parse_args()
     write(MODELS[given.name], given.destination / given.name)
+    if given.gguf is not None:
+        write_gguf(MODELS[given.name], given.destination / given.name, given.gguf)
 
 
 def write(config: dict[str, Any], folder: Path) -> None:
@@ -104,6 +126,64 @@ def write(config: dict[str, Any], folder: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     config = {**config, "quantization": {"group_size": 64, "bits": 4}}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def gguf_name(path: str) -> str:
+    if not path.startswith("model.layers."):
+        return f"{GGUF_NAMES[path]}.weight"
+    _, _, layer, rest = path.split(".", 3)
+    return f"blk.{layer}.{GGUF_NAMES[rest]}.weight"
+
+
+def write_gguf(config: dict[str, Any], folder: Path, file: Path) -> None:
+    """Rotary rows stay in the order that they have: random ones are as good in any."""
+    import gguf  # of the package of that name, which nothing else here needs
+    import numpy as np
+
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    for name in sorted(weights):
+        path, kind = name.rsplit(".", 1)
+        if kind != "weight":
+            continue
+        if f"{path}.scales" not in weights:
+            writer.add_tensor(gguf_name(path), np.array(weights[name].astype(mx.float32)))
+            continue
+        parts = (weights[f"{path}.{part}"] for part in ("weight", "scales", "biases"))
+        dense = np.array(mx.dequantize(*parts, 64, 4).astype(mx.float32))
+        packed = gguf.quants.quantize(dense, gguf.GGMLQuantizationType.Q4_0)
+        writer.add_tensor(gguf_name(path), packed, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 if __name__ == "__main__":

@@ -3,15 +3,19 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks import llama_cpp_native
+from benchmarks.llama_cpp_server import SLOTS
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "bench"
@@ -23,10 +27,11 @@ class Peer:
 
     name: str
     packages: tuple[tuple[str, ...], ...]  # one pip call each
-    command: tuple[str, ...]  # {python} {bin} {model} {port} are filled in
+    command: tuple[str, ...]  # {python} {bin} {folder} {model} {port} {threads} are filled in
     model_name: str = "{model}"
     blas: bool = True
     gguf: bool = False  # reads a GGUF file instead of a folder
+    build: Callable[[Path, Path], None] | None = None  # into its folder, with its Python
 
     @property
     def folder(self) -> Path:
@@ -97,9 +102,21 @@ PEERS = {
         Peer(
             "llama_cpp",
             (("xllamacpp",),),
-            ("{python}", str(ROOT / "benchmarks" / "llama_cpp_server.py"), "{model}", "{port}"),
+            ("{python}", str(ROOT / "benchmarks" / "llama_cpp_server.py"), "{model}", "{port}", "{threads}"),
             blas=False,
             gguf=True,
+        ),
+        Peer(
+            "llama_cpp_native",
+            (("cmake",),),
+            (
+                "{folder}/server/llama-server",
+                *("--model", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
+                *("--threads", "{threads}", "--parallel", str(SLOTS), "--ctx-size", str(SLOTS * 2048)),
+            ),
+            blas=False,
+            gguf=True,
+            build=llama_cpp_native.build,
         ),
     )
 }
@@ -111,8 +128,10 @@ def install(peer: Peer) -> None:
     if not peer.packages or done.exists():
         return
     venv.create(peer.folder, with_pip=True, clear=True)
-    for packages in (*peer.packages, ("cmeel-openblas",)):
+    for packages in (*peer.packages, *((("cmeel-openblas",),) if peer.blas else ())):
         subprocess.run([peer.python, "-m", "pip", "install", "-q", *packages], check=True)
+    if peer.build is not None:
+        peer.build(peer.folder, peer.python)
     done.touch()
 
 
@@ -142,6 +161,13 @@ def mkl_libraries() -> list[Path]:
     return [*lib.glob("libiomp5.so"), *lib.glob("libmkl_rt.so.*")]
 
 
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def wait_until_up(port: int, process: subprocess.Popen[bytes], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -158,8 +184,11 @@ def wait_until_up(port: int, process: subprocess.Popen[bytes], seconds: float) -
 
 
 @contextlib.contextmanager
-def serve(peer: Peer, model: Path, port: int, *, same_blas: bool = True) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the peer on loopback while the block lasts; its log goes to the cache folder."""
+def serve(
+    peer: Peer, model: Path, port: int, *, same_blas: bool = True, threads: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the peer on loopback while the block lasts; its log goes to the cache folder. `threads` of llama.cpp, as many
+    as cores otherwise."""
     install(peer)
     environment = dict(os.environ, HF_HUB_OFFLINE="1", PYTHONUNBUFFERED="1")
     if peer.packages and peer.blas and same_blas:
@@ -169,8 +198,10 @@ def serve(peer: Peer, model: Path, port: int, *, same_blas: bool = True) -> Iter
     words = {
         "python": str(peer.python),
         "bin": str(peer.python.parent),
+        "folder": str(peer.folder),
         "model": str(model),
         "port": str(port),
+        "threads": str(threads or os.cpu_count()),
     }
     command = [part.format(**words) for part in peer.command]
     CACHE.mkdir(parents=True, exist_ok=True)

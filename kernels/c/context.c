@@ -39,6 +39,40 @@ static const pk_isa *find_isa(const char *name)
     return isa;
 }
 
+static const pk_int8 *nth_int8(int index)
+{
+    const pk_int8 *known[] = {pk_int8_avx512_vnni(), pk_int8_avx2_vnni(), pk_int8_avx2(), pk_int8_baseline()};
+    for (size_t place = 0; place < sizeof known / sizeof *known; place++)
+        if (known[place] != NULL && index-- == 0)
+            return known[place];
+    return NULL;
+}
+
+const char *pk_int8_set(int index)
+{
+    const pk_int8 *set = nth_int8(index);
+    return set == NULL ? NULL : set->name;
+}
+
+static const pk_int8 *find_int8(const char *name)
+{
+    const pk_int8 *set = nth_int8(0);
+    for (int index = 0; name != NULL && set != NULL && strcmp(set->name, name) != 0;)
+        set = nth_int8(++index);
+    return set;
+}
+
+/* The quickest exact products for registers of the width that an instruction set has. */
+static const pk_int8 *exact_of(const pk_isa *isa)
+{
+    const pk_int8 *set = NULL;
+    if (isa == pk_isa_avx512())
+        set = pk_int8_avx512_vnni();
+    else if (isa == pk_isa_avx2())
+        set = pk_int8_avx2_vnni() != NULL ? pk_int8_avx2_vnni() : pk_int8_avx2();
+    return set == NULL ? NULL : set->exact;
+}
+
 static float *allocate(int64_t count)
 {
     return aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64);
@@ -68,6 +102,7 @@ pk_context *pk_open(int threads, const char *instruction_set)
     if (context == NULL)
         return NULL;
     context->isa = isa;
+    context->exact = exact_of(isa);
     context->pool = pk_pool_open(threads);
     if (context->pool != NULL)
         context->scratch = allocate((int64_t)pk_pool_threads(context->pool) * PK_SCRATCH);
@@ -91,28 +126,20 @@ void pk_close(pk_context *context)
 
 const char *pk_used(const pk_context *context) { return context->isa->name; }
 
-static const pk_int8 *nth_int8(int index)
-{
-    const pk_int8 *known[] = {pk_int8_avx512_vnni(), pk_int8_avx2_vnni(), pk_int8_avx2(), pk_int8_baseline()};
-    for (size_t place = 0; place < sizeof known / sizeof *known; place++)
-        if (known[place] != NULL && index-- == 0)
-            return known[place];
-    return NULL;
-}
-
-const char *pk_int8_set(int index)
-{
-    const pk_int8 *set = nth_int8(index);
-    return set == NULL ? NULL : set->name;
-}
-
 int pk_round_activations(pk_context *context, const char *int8_set)
 {
-    const pk_int8 *set = nth_int8(0);
-    for (int index = 0; int8_set != NULL && set != NULL && strcmp(set->name, int8_set) != 0;)
-        set = nth_int8(++index);
+    const pk_int8 *set = find_int8(int8_set);
     if (set == NULL)
         return pk_refuse("This machine cannot multiply int8 in that way.");
     context->int8 = set;
+    return PK_OK;
+}
+
+int pk_whole_numbers(pk_context *context, const char *int8_set)
+{
+    const pk_int8 *set = int8_set == NULL ? NULL : find_int8(int8_set);
+    if (int8_set != NULL && (set == NULL || set->exact == NULL))
+        return pk_refuse("This machine has no exact products in that way.");
+    context->exact = set == NULL ? NULL : set->exact;
     return PK_OK;
 }

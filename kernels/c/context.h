@@ -8,7 +8,8 @@
 struct pk_context {
     pk_pool *pool;
     const pk_isa *isa;
-    const pk_int8 *int8; /* or NULL, where vectors stay float32 */
+    const pk_int8 *int8;  /* or NULL, where vectors are not rounded */
+    const pk_int8 *exact; /* products of few vectors, as exact as those in float32; or NULL */
     float *scratch;   /* PK_SCRATCH floats for each thread */
     float *panels;    /* vectors of the product under way, and sums of their groups */
     int64_t panels_size;
@@ -43,8 +44,8 @@ int pk_multiply(pk_context *context, const pk_products *products, const float *x
 /* Whether two matrices take the same panels: other formats would need other sums of groups, and other bytes. */
 int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_matrix *other);
 
-/* How vectors are rounded for products with this matrix; NULL where they stay float32. */
-const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix);
+/* The whole numbers that vectors become for products of so many with this matrix; NULL where they stay float32. */
+const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, int64_t tokens);
 
 /* Several tokens of one sequence, whose attention is one piece of work for each head of keys. */
 typedef struct pk_piece {

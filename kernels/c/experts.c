@@ -222,7 +222,10 @@ static void multiply(mixture *mixture)
 {
     pk_pool *pool = mixture->context->pool;
     float *panels = mixture->panels;
-    mixture->int8 = pk_int8_for(mixture->context, mixture->first);
+    int64_t most = 0;
+    for (int64_t index = 0; index < mixture->group_count; index++)
+        most = mixture->groups[index].count > most ? mixture->groups[index].count : most;
+    mixture->int8 = pk_int8_for(mixture->context, mixture->first, most);
     for (int64_t index = 0; index < mixture->group_count; index++) {
         group *group = &mixture->groups[index];
         group->width = mixture->int8 != NULL ? mixture->int8->width(group->count) : mixture->context->isa->width(group->count);

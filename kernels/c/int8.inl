@@ -1,9 +1,12 @@
-/* Products with vectors of int8: dots of 4 columns at a time, exact in integers, and one multiplication for each group.
- * A file of an instruction set defines LANES, WIDEST and PRODUCTS, includes this, and puts INT8_FUNCTIONS into its
- * `pk_int8`. PRODUCTS is PK_VNNI, PK_MADD or PK_PLAIN.
+/* Products with vectors of whole numbers: dots of 4 columns at a time, exact in integers, and one multiplication for each
+ * group. A file of an instruction set defines LANES, WIDEST and PRODUCTS, includes this, and puts INT8_FUNCTIONS into its
+ * `pk_int8`, EXACT_FUNCTIONS into another. PRODUCTS is PK_VNNI, PK_MADD or PK_PLAIN.
  *
- * A panel holds, for each of its vectors side by side: dwords of 4 bytes [columns / 4, width]; the factors of groups
- * [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32 columns, or
+ * A vector's number is one byte, or DIGITS of them, the highest first, to the base 256: 23 bits of the largest number of
+ * its 32 columns, whose product is as exact as a sum of float32 numbers, in a third of the instructions.
+ *
+ * A panel holds, for each of its vectors side by side: dwords of 4 bytes [columns / 4, width * digits]; the factors of
+ * groups [ceil(columns / 32), width]; and, by which biases are multiplied, the sums [ceil(columns / 16), width] of 32 columns, or
  * of 16 in NVFP4, with their factor. Which columns share a dword depends on how the weights are packed: those that one
  * shift and one mask bring into the four bytes of a word. */
 #define PK_PLAIN 0
@@ -95,10 +98,17 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
 
 /* Panels */
 
-static int64_t panel_size(int64_t columns, int width)
+enum { DIGITS = 3 };
+
+/* The largest number of a vector: a byte, or what DIGITS of them hold and `quantise` can round to. */
+static int32_t largest_number(int digits) { return digits == 1 ? 127 : 63 * 65536 + 127 * 256 + 127; }
+
+INLINE int64_t size_of_panel(int64_t columns, int width, int digits)
 {
-    return (columns / 4 + (columns + 31) / 32 + (columns + 15) / 16) * width;
+    return (columns / 4 * digits + (columns + 31) / 32 + (columns + 15) / 16) * width;
 }
+
+static int64_t panel_size(int64_t columns, int width) { return size_of_panel(columns, width, 1); }
 
 INLINE int run_of(int format) { return format == PK_NVFP4 ? 16 : PK_QUANTISED; }
 
@@ -107,16 +117,18 @@ typedef struct panel {
     float *factors, *sums;
 } panel;
 
-static panel panel_at(const float *memory, int64_t columns, int width)
+static panel panel_at(const float *memory, int64_t columns, int width, int digits)
 {
-    float *dwords = (float *)memory, *factors = dwords + columns / 4 * width;
+    float *dwords = (float *)memory, *factors = dwords + columns / 4 * width * digits;
     return (panel){(uint32_t *)dwords, factors, factors + (columns + 31) / 32 * width};
 }
 
-/* Numbers from -127 to 127 of 16 or 32 columns, and their factor. What is not finite gives a factor that is not. */
-static float quantise(const float *x, int count, int32_t *numbers)
+/* Whole numbers of 16 or 32 columns, none larger than `most_number`, and their factor. What is not finite gives a factor
+ * that is not. */
+static float quantise(const float *x, int count, int32_t most_number, int32_t *numbers)
 {
-    const float rounding = 0x1.8p23f; /* leaves the nearest integer in the lowest bits */
+    const float rounding = 0x1.8p23f; /* leaves the nearest integer in the lowest bits, up to 2^22 */
+    const float end = (float)most_number;
     F most = {0}, wrong = {0};
     for (int index = 0; index < count; index += LANES) {
         const F v = load(x + index);
@@ -126,55 +138,77 @@ static float quantise(const float *x, int count, int32_t *numbers)
     const float largest = largest_of(most);
     const int finite = sum_of(wrong) == 0.0f;
     memset(numbers, 0, PK_QUANTISED * sizeof *numbers);
-    if (!finite || largest <= FLT_MIN * 127.0f)
+    if (!finite || largest <= FLT_MIN * end)
         return finite ? 0.0f : NAN;
     for (int index = 0; index < count; index += LANES) {
-        const F shifted = load(x + index) * (127.0f / largest) + rounding;
+        const F shifted = load(x + index) * (end / largest) + rounding;
         const U found = (U)shifted - 0x4b400000;
         memcpy(numbers + index, &found, sizeof found);
     }
-    return largest / 127.0f;
+    return largest / end;
+}
+
+/* Take the lowest digit of each number away. */
+static void split(int32_t *numbers, int8_t *digit)
+{
+    for (int index = 0; index < PK_QUANTISED; index++) {
+        digit[index] = (int8_t)(uint8_t)numbers[index];
+        numbers[index] = (numbers[index] - digit[index]) >> 8;
+    }
 }
 
 /* `order` tells which column each byte of a group is. */
-static void pack_vector(const pk_matrix *matrix, const float *x, int width, const uint8_t *order, panel at)
+INLINE void pack_vector(const pk_matrix *matrix, const float *x, int width, const int digits, const uint8_t *order,
+                        panel at)
 {
     const int run = run_of(matrix->format);
     for (int64_t column = 0; column < matrix->columns; column += PK_QUANTISED) {
         const int64_t left = matrix->columns - column;
         const int count = left < PK_QUANTISED ? (int)left : PK_QUANTISED;
         int32_t numbers[PK_QUANTISED];
-        uint32_t dwords[PK_QUANTISED / 4];
-        uint8_t bytes[PK_QUANTISED] = {0};
-        const float factor = quantise(x + column, count, numbers);
+        const float factor = quantise(x + column, count, largest_number(digits), numbers);
         at.factors[column / PK_QUANTISED * width] = factor;
-        for (int index = 0; index < count; index++)
-            bytes[index] = (uint8_t)numbers[order[index]];
-        memcpy(dwords, bytes, sizeof dwords);
-        for (int place = 0; place < count / 4; place++)
-            at.dwords[(column / 4 + place) * width] = dwords[place];
         for (int start = 0; start < count; start += run) {
             int32_t total = 0;
             for (int index = 0; index < run; index++)
                 total += numbers[start + index];
             at.sums[(column + start) / run * width] = (float)total * factor;
         }
+        int32_t ordered[PK_QUANTISED];
+        for (int index = 0; index < PK_QUANTISED; index++)
+            ordered[index] = numbers[order[index]];
+        for (int digit = digits - 1; digit >= 0; digit--) {
+            uint32_t dwords[PK_QUANTISED / 4];
+            int8_t bytes[PK_QUANTISED];
+            split(ordered, bytes);
+            memcpy(dwords, bytes, sizeof dwords);
+            for (int place = 0; place < count / 4; place++)
+                at.dwords[(column / 4 + place) * width * digits + digit] = dwords[place];
+        }
     }
 }
 
-static void pack(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+INLINE void pack_all(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, const int digits,
+                     float *memory)
 {
-    memset(memory, 0, (size_t)panel_size(matrix->columns, width) * sizeof *memory);
-    const panel first = panel_at(memory, matrix->columns, width);
+    memset(memory, 0, (size_t)size_of_panel(matrix->columns, width, digits) * sizeof *memory);
+    const panel first = panel_at(memory, matrix->columns, width, digits);
     uint8_t order[PK_QUANTISED];
     for (int index = 0; index < PK_QUANTISED; index++)
         order[index] = (uint8_t)column_of(matrix->bits, index / 4, index % 4);
     for (int64_t token = 0; token < tokens; token++)
-        pack_vector(matrix, vectors[token], width, order,
-                    (panel){first.dwords + token, first.factors + token, first.sums + token});
+        pack_vector(matrix, vectors[token], width, digits, order,
+                    (panel){first.dwords + token * digits, first.factors + token, first.sums + token});
+}
+
+static void pack(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+{
+    pack_all(matrix, vectors, tokens, width, 1, memory);
 }
 
 /* Products */
+
+enum { MOST_BYTES = WIDEST > 4 * DIGITS ? WIDEST : 4 * DIGITS };
 
 INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F *scale, F *bias)
 {
@@ -187,14 +221,16 @@ INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F 
     *bias = *scale * -12.0f;
 }
 
-INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits, const int width)
+INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits, const int width,
+                     const int digits)
 {
     const pk_matrix *matrix = tile->matrix;
     const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, columns = matrix->columns;
     const int run = run_of(format);
     const int64_t runs = columns / run, runs_a_group = matrix->group / run, groups = runs / runs_a_group;
     const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
-    const panel x = panel_at(tile->panels + which * panel_size(columns, width), columns, width);
+    const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
+    const int bytes = width * digits; /* for each column */
     const uint32_t *dwords = x.dwords;
     F sums[WIDEST], scale = {0}, bias = {0};
 #pragma GCC unroll 16
@@ -207,21 +243,24 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int 
         for (int word = 0; word < bits * run / 32; word++)
             held[word] = load_words(words + word * PK_BLOCK);
         held[bits * run / 32] = held[0];
-        __builtin_prefetch(words + 64 * PK_BLOCK);
+fetch_ahead(words, bits * run / 32 * PK_BLOCK * 4);
         words += bits * run / 32 * PK_BLOCK;
-        I dots[WIDEST] = {{0}};
+        I dots[MOST_BYTES] = {{0}};
 #pragma GCC unroll 8
         for (int index = 0; index < run / 4; index++) {
             const U weights = quad(held, format, bits, index);
 #pragma GCC unroll 16
-            for (int token = 0; token < width; token++)
-                dots[token] = add_products(dots[token], weights, dwords[index * width + token], bits);
+            for (int byte = 0; byte < bytes; byte++)
+                dots[byte] = add_products(dots[byte], weights, dwords[index * bytes + byte], bits);
         }
-        dwords += run / 4 * width;
+        dwords += run / 4 * bytes;
         const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
 #pragma GCC unroll 16
         for (int token = 0; token < width; token++) {
-            sums[token] += __builtin_convertvector(dots[token], F) * (scale * factors[token]);
+            F dot = __builtin_convertvector(dots[token * digits], F);
+            for (int digit = 1; digit < digits; digit++)
+                dot = dot * 256.0f + __builtin_convertvector(dots[token * digits + digit], F);
+            sums[token] += dot * (scale * factors[token]);
             sums[token] += bias * totals[token];
         }
     }
@@ -230,31 +269,42 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int 
         finish(tile, which * width + token, row, sums[token]);
 }
 
-#define PRODUCT(FORMAT, BITS, WIDTH)                                                                                   \
-    static void products_##FORMAT##_##BITS##_##WIDTH(const pk_tile *tile, int64_t panel, int64_t row)                  \
+#define PRODUCT(FORMAT, BITS, WIDTH, DIGITS)                                                                           \
+    static void products_##FORMAT##_##BITS##_##WIDTH##_##DIGITS(const pk_tile *tile, int64_t panel, int64_t row)       \
     {                                                                                                                  \
-        products(tile, panel, row, FORMAT, BITS, WIDTH);                                                               \
+        products(tile, panel, row, FORMAT, BITS, WIDTH, DIGITS);                                                       \
     }
-#define PRODUCTS_OF(WIDTH)                                                                                             \
-    PRODUCT(PK_AFFINE, 2, WIDTH)                                                                                       \
-    PRODUCT(PK_AFFINE, 3, WIDTH)                                                                                       \
-    PRODUCT(PK_AFFINE, 4, WIDTH)                                                                                       \
-    PRODUCT(PK_AFFINE, 5, WIDTH)                                                                                       \
-    PRODUCT(PK_AFFINE, 6, WIDTH)                                                                                       \
-    PRODUCT(PK_AFFINE, 8, WIDTH)                                                                                       \
-    PRODUCT(PK_MXFP4, 4, WIDTH)                                                                                        \
-    PRODUCT(PK_NVFP4, 4, WIDTH)                                                                                        \
-    static const kernel kernels_##WIDTH[] = {[2] = products_PK_AFFINE_2_##WIDTH, [3] = products_PK_AFFINE_3_##WIDTH,   \
-                                             [4] = products_PK_AFFINE_4_##WIDTH, [5] = products_PK_AFFINE_5_##WIDTH,   \
-                                             [6] = products_PK_AFFINE_6_##WIDTH, [8] = products_PK_AFFINE_8_##WIDTH,   \
-                                             [9] = products_PK_MXFP4_4_##WIDTH,  [10] = products_PK_NVFP4_4_##WIDTH};
+#define AFFINES(WIDTH, DIGITS)                                                                                         \
+    PRODUCT(PK_AFFINE, 2, WIDTH, DIGITS)                                                                               \
+    PRODUCT(PK_AFFINE, 3, WIDTH, DIGITS)                                                                               \
+    PRODUCT(PK_AFFINE, 4, WIDTH, DIGITS)                                                                               \
+    PRODUCT(PK_AFFINE, 5, WIDTH, DIGITS)                                                                               \
+    PRODUCT(PK_AFFINE, 6, WIDTH, DIGITS)                                                                               \
+    PRODUCT(PK_AFFINE, 8, WIDTH, DIGITS)
+#define NAMES_OF_AFFINES(WIDTH, DIGITS)                                                                                \
+    [2] = products_PK_AFFINE_2_##WIDTH##_##DIGITS, [3] = products_PK_AFFINE_3_##WIDTH##_##DIGITS,                      \
+    [4] = products_PK_AFFINE_4_##WIDTH##_##DIGITS, [5] = products_PK_AFFINE_5_##WIDTH##_##DIGITS,                      \
+    [6] = products_PK_AFFINE_6_##WIDTH##_##DIGITS, [8] = products_PK_AFFINE_8_##WIDTH##_##DIGITS
+#define ROUNDED(WIDTH)                                                                                                 \
+    AFFINES(WIDTH, 1)                                                                                                  \
+    PRODUCT(PK_MXFP4, 4, WIDTH, 1)                                                                                     \
+    PRODUCT(PK_NVFP4, 4, WIDTH, 1)                                                                                     \
+    static const kernel rounded_##WIDTH[] = {NAMES_OF_AFFINES(WIDTH, 1), [9] = products_PK_MXFP4_4_##WIDTH##_1,        \
+                                             [10] = products_PK_NVFP4_4_##WIDTH##_1};
+#define EXACT(WIDTH)                                                                                                   \
+    AFFINES(WIDTH, 3)                                                                                                  \
+    static const kernel exact_##WIDTH[] = {NAMES_OF_AFFINES(WIDTH, 3)};
 
 typedef void (*kernel)(const pk_tile *tile, int64_t panel, int64_t row);
 
-PRODUCTS_OF(1)
-PRODUCTS_OF(4)
+ROUNDED(1)
+ROUNDED(4)
 #if WIDEST >= 8
-PRODUCTS_OF(8)
+ROUNDED(8)
+#endif
+#if PRODUCTS != PK_PLAIN
+EXACT(1)
+EXACT(4)
 #endif
 
 static int width_for(int64_t tokens)
@@ -262,14 +312,9 @@ static int width_for(int64_t tokens)
     return tokens == 1 ? 1 : tokens <= 4 || WIDEST == 4 ? 4 : 8;
 }
 
-static void multiply(const pk_tile *tile, int64_t first, int64_t last)
+static void multiply_by(const kernel *kernels, const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
-    const kernel *kernels = tile->width == 1 ? kernels_1 : kernels_4;
-#if WIDEST >= 8
-    if (tile->width == 8)
-        kernels = kernels_8;
-#endif
     const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
     for (int64_t row = first; row < last; row += PK_BLOCK)
         for (int64_t panel = 0; panel * tile->width < tile->tokens; panel++)
@@ -277,4 +322,37 @@ static void multiply(const pk_tile *tile, int64_t first, int64_t last)
                 chosen(tile, panel, row + lane);
 }
 
-#define INT8_FUNCTIONS .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
+static void multiply(const pk_tile *tile, int64_t first, int64_t last)
+{
+#if WIDEST >= 8
+    if (tile->width == 8) {
+        multiply_by(rounded_8, tile, first, last);
+        return;
+    }
+#endif
+    multiply_by(tile->width == 1 ? rounded_1 : rounded_4, tile, first, last);
+}
+
+#define INT8_FUNCTIONS                                                                                                 \
+    .most_tokens = INT64_MAX, .width = width_for, .panel_size = panel_size, .pack = pack, .multiply = multiply
+
+#if PRODUCTS != PK_PLAIN
+static int64_t exact_panel_size(int64_t columns, int width) { return size_of_panel(columns, width, DIGITS); }
+
+static void pack_exact(const pk_matrix *matrix, const float *const *vectors, int64_t tokens, int width, float *memory)
+{
+    pack_all(matrix, vectors, tokens, width, DIGITS, memory);
+}
+
+static int exact_width_for(int64_t tokens) { return tokens == 1 ? 1 : 4; }
+
+static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
+{
+    multiply_by(tile->width == 1 ? exact_1 : exact_4, tile, first, last);
+}
+
+/* More vectors are multiplied in less time in float32, whose weights are made once for all of them. */
+#define EXACT_FUNCTIONS                                                                                                \
+    .most_tokens = 4, .width = exact_width_for, .panel_size = exact_panel_size, .pack = pack_exact,                    \
+    .multiply = multiply_exactly
+#endif

@@ -10,7 +10,8 @@
 
 const pk_int8 *pk_int8_avx2_vnni(void)
 {
-    static const pk_int8 set = {.name = "avx2-vnni", INT8_FUNCTIONS};
+    static const pk_int8 exact = {.name = "avx2-vnni", EXACT_FUNCTIONS};
+    static const pk_int8 set = {.name = "avx2-vnni", .exact = &exact, INT8_FUNCTIONS};
     unsigned a = 0, b, c, d;
     int has_vnni = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 4);
     return pk_isa_avx2() != NULL && has_vnni ? &set : NULL;

@@ -8,7 +8,8 @@
 
 const pk_int8 *pk_int8_avx512_vnni(void)
 {
-    static const pk_int8 set = {.name = "avx512-vnni", INT8_FUNCTIONS};
+    static const pk_int8 exact = {.name = "avx512-vnni", EXACT_FUNCTIONS};
+    static const pk_int8 set = {.name = "avx512-vnni", .exact = &exact, INT8_FUNCTIONS};
     __builtin_cpu_init();
     return pk_isa_avx512() != NULL && __builtin_cpu_supports("avx512vnni") ? &set : NULL;
 }

@@ -63,12 +63,14 @@ typedef struct pk_isa {
     void (*attend)(const pk_attend *attend, float *scratch);
 } pk_isa;
 
-/* Products with vectors of int8, each group of PK_QUANTISED columns with a factor of its own. Its panels lie as
+/* Products with vectors of whole numbers, each group of PK_QUANTISED columns with a factor of its own. Its panels lie as
  * `int8.inl` says. */
 enum { PK_QUANTISED = 32, PK_MOST_WIDTH = 16 /* of any panel */ };
 
 typedef struct pk_int8 {
     const char *name;
+    const struct pk_int8 *exact; /* the same with vectors of 23 bits, or NULL */
+    int64_t most_tokens;         /* that it is worth while for */
     int (*width)(int64_t tokens);
     int64_t (*panel_size)(int64_t columns, int width); /* in floats */
     /* `tokens` vectors, at most `width`, for matrices that are stored as `matrix` is. */

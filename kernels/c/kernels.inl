@@ -89,7 +89,7 @@ INLINE void single_packed(const pk_tile *tile, int64_t row, const int bits)
             U held[9];
             for (int word = 0; word < bits; word++)
                 held[word] = load_words(words + word * PK_BLOCK);
-            __builtin_prefetch(words + 64 * PK_BLOCK);
+            fetch_ahead(words, bits * PK_BLOCK * 4);
             held[bits] = held[0];
 #pragma GCC unroll 32
             for (int index = 0; index < 32; index++)
@@ -120,6 +120,7 @@ INLINE void floats4(const pk_tile *tile, int64_t panel, int64_t row, const int f
     for (int64_t place = 0; place < groups; place++, at += PK_BLOCK) {
         const F scale = load_scale(format, matrix->scales, at);
         F parts[CHAINS] = {{0}};
+        fetch_ahead(words, group / 8 * PK_BLOCK * 4);
         for (int word = 0; word < group / 8; word++, words += PK_BLOCK, x += 8 * width) {
             const U held = load_words(words);
 #pragma GCC unroll 8
@@ -162,6 +163,7 @@ INLINE void packed(const pk_tile *tile, int64_t panel, int64_t row, const int bi
             U held[9];
             for (int word = 0; word < bits; word++)
                 held[word] = load_words(words + word * PK_BLOCK);
+            fetch_ahead(words, bits * PK_BLOCK * 4);
             held[bits] = held[0];
 #pragma GCC unroll 32
             for (int index = 0; index < 32; index++) {
@@ -397,20 +399,30 @@ static void multiply_unpacked(const pk_tile *tile, int64_t panel, int64_t row, c
             finish(tile, panel * WIDE + token, row + part * LANES, sums[token][part]);
 }
 
-static void multiply_many(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
+/* Vectors whose part of PK_DEPTH columns stays near while all rows are multiplied with it: 512 KiB. */
+enum { NEAR = 256 / WIDE };
+
+static void multiply_near(const pk_tile *tile, int64_t first, int64_t last, int64_t panel_first, int64_t from,
+                          float *scratch)
 {
     const pk_matrix *matrix = tile->matrix;
     const int64_t rows = (matrix->rows + PK_BLOCK - 1) / PK_BLOCK * PK_BLOCK;
-    for (int64_t row = first; row < last; row += ROWS)
-        for (int64_t from = 0; from < matrix->columns; from += PK_DEPTH) {
-            int64_t to = from + PK_DEPTH < matrix->columns ? from + PK_DEPTH : matrix->columns;
-            for (int part = 0; part < REGISTERS; part++)
-                if (row + part * LANES < rows)
-                    unpack(matrix, row + part * LANES, from, to, scratch + part * LANES);
-            for (int64_t panel = 0; panel * WIDE < tile->tokens; panel++)
-                multiply_unpacked(tile, panel, row, scratch, tile->panels + (panel * matrix->columns + from) * WIDE,
-                                  to - from, from > 0);
-        }
+    const int64_t to = from + PK_DEPTH < matrix->columns ? from + PK_DEPTH : matrix->columns;
+    for (int64_t row = first; row < last; row += ROWS) {
+        for (int part = 0; part < REGISTERS; part++)
+            if (row + part * LANES < rows)
+                unpack(matrix, row + part * LANES, from, to, scratch + part * LANES);
+        for (int64_t panel = panel_first; panel < panel_first + NEAR && panel * WIDE < tile->tokens; panel++)
+            multiply_unpacked(tile, panel, row, scratch, tile->panels + (panel * matrix->columns + from) * WIDE,
+                              to - from, from > 0);
+    }
+}
+
+static void multiply_many(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
+{
+    for (int64_t panel = 0; panel * WIDE < tile->tokens; panel += NEAR)
+        for (int64_t from = 0; from < tile->matrix->columns; from += PK_DEPTH)
+            multiply_near(tile, first, last, panel, from, scratch);
 }
 
 static void multiply(const pk_tile *tile, int64_t first, int64_t last, float *scratch)
@@ -658,17 +670,74 @@ static void transpose(const float *keys, int count, int dim, float *out)
             out[index * PK_KEYS + key] = key < count ? keys[(int64_t)key * dim + index] : 0.0f;
 }
 
-/* Scores of one query for PK_KEYS keys that lie side by side. */
-static void score_many(const float *query, const float *transposed, int dim, float *scores)
+/* Queries whose scores, and then whose sums of values, are added up side by side, so that keys and values are read once for
+ * all of them: as many as there are registers for. */
+enum { TOGETHER = LANES == 16 ? 4 : 1, PARTS = PK_KEYS / LANES };
+
+typedef struct query {
+    const float *numbers;
+    float *out;
+    int first, last; /* keys that it sees */
+    progress *state;
+    float factor; /* by what earlier sums are to be multiplied */
+} query;
+
+/* Scores [count, PK_KEYS] of `count` queries for keys that lie side by side. */
+INLINE void score_queries(const query *queries, const int count, const float *transposed, int dim, float *scores)
 {
-    enum { PARTS = PK_KEYS / LANES };
-    F sums[PARTS] = {{0}};
-    for (int index = 0; index < dim; index++)
+    F sums[TOGETHER][PARTS];
+#pragma GCC unroll 4
+    for (int place = 0; place < count; place++)
 #pragma GCC unroll 16
         for (int part = 0; part < PARTS; part++)
-            sums[part] += load(transposed + index * PK_KEYS + part * LANES) * query[index];
-    for (int part = 0; part < PARTS; part++)
-        store(scores + part * LANES, sums[part]);
+            sums[place][part] = (F){0};
+    for (int index = 0; index < dim; index++, transposed += PK_KEYS)
+#pragma GCC unroll 16
+        for (int part = 0; part < PARTS; part++) {
+            const F keys = load(transposed + part * LANES);
+#pragma GCC unroll 4
+            for (int place = 0; place < count; place++)
+                sums[place][part] += keys * queries[place].numbers[index];
+        }
+#pragma GCC unroll 4
+    for (int place = 0; place < count; place++)
+#pragma GCC unroll 16
+        for (int part = 0; part < PARTS; part++)
+            store(scores + place * PK_KEYS + part * LANES, sums[place][part]);
+}
+
+/* As `add_values`, for TOGETHER queries, whose scores are zero where they see nothing; dim is whole registers. */
+static void add_values_together(const query *queries, const float *scores, const float *values, int count, int dim)
+{
+    int index = 0;
+    for (; index + 4 * LANES <= dim; index += 4 * LANES) {
+        F sums[TOGETHER][4];
+#pragma GCC unroll 4
+        for (int place = 0; place < TOGETHER; place++)
+#pragma GCC unroll 4
+            for (int part = 0; part < 4; part++)
+                sums[place][part] = load(queries[place].out + index + part * LANES) * queries[place].factor;
+        for (int key = 0; key < count; key++)
+#pragma GCC unroll 4
+            for (int part = 0; part < 4; part++) {
+                const F held = load(values + (int64_t)key * dim + index + part * LANES);
+#pragma GCC unroll 4
+                for (int place = 0; place < TOGETHER; place++)
+                    sums[place][part] += held * scores[place * PK_KEYS + key];
+            }
+#pragma GCC unroll 4
+        for (int place = 0; place < TOGETHER; place++)
+#pragma GCC unroll 4
+            for (int part = 0; part < 4; part++)
+                store(queries[place].out + index + part * LANES, sums[place][part]);
+    }
+    for (; index < dim; index += LANES)
+        for (int place = 0; place < TOGETHER; place++) {
+            F sum = load(queries[place].out + index) * queries[place].factor;
+            for (int key = 0; key < count; key++)
+                sum += load(values + (int64_t)key * dim + index) * scores[place * PK_KEYS + key];
+            store(queries[place].out + index, sum);
+        }
 }
 
 /* The 8 numbers of 4 bits of a word as bytes, the lowest first. */
@@ -729,34 +798,78 @@ INLINE void find_positions(const pk_attend *a, int64_t at, int count, float *mem
     *values = unpacked;
 }
 
+/* Scores of one query, from the keys as they lie, become exponentials. */
+static void weigh(const pk_attend *a, query *query, const float *keys, float *scores)
+{
+    for (int key = query->first; key < query->last; key++)
+        scores[key] = dot(query->numbers, keys + (int64_t)key * a->dim, a->dim);
+    for (int key = 0; key < query->first; key++)
+        scores[key] = -INFINITY;
+    query->factor = soften(scores, query->last, a, query->state);
+}
+
+/* The same of `count` queries, from keys that lie side by side, and their sums of values. */
+static void weigh_together(const pk_attend *a, query *queries, const int count, const float *transposed,
+                           const float *values, float *scores)
+{
+    int most = 0;
+    if (count == TOGETHER)
+        score_queries(queries, TOGETHER, transposed, a->dim, scores);
+    for (int place = 0; place < count; place++) {
+        query *query = &queries[place];
+        float *own = scores + place * PK_KEYS;
+        if (count < TOGETHER)
+            score_queries(query, 1, transposed, a->dim, own);
+        for (int key = 0; key < query->first; key++)
+            own[key] = -INFINITY;
+        query->factor = soften(own, query->last, a, query->state);
+        for (int key = query->last; key < PK_KEYS; key++)
+            own[key] = 0.0f;
+        most = query->last > most ? query->last : most;
+    }
+    if (count == TOGETHER && TOGETHER > 1 && a->dim % LANES == 0) {
+        add_values_together(queries, scores, values, most, a->dim);
+        return;
+    }
+    for (int place = 0; place < count; place++)
+        add_values(queries[place].out, queries[place].factor, scores + place * PK_KEYS, values, queries[place].last,
+                   a->dim);
+}
+
 static void attend_piece(const pk_attend *a, int64_t position, int count, progress *states, float *scratch)
 {
     const float *keys, *values;
-    float *scores = scratch, *transposed = scratch + PK_KEYS;
+    float *scores = scratch, *transposed = scratch + TOGETHER * PK_KEYS;
     find_positions(a, (position + a->kv->shift) % a->kv->capacity, count, transposed + PK_KEYS * a->dim, &keys,
                    &values);
-    const int64_t queries = (a->last - a->first) * a->group;
-    const int many = queries >= 12;
+    const int many = (a->last - a->first) * a->group >= 12;
+    query waiting[TOGETHER];
+    int held = 0;
     if (many)
         transpose(keys, count, a->dim, transposed);
     for (int64_t token = a->first; token < a->last; token++) {
         int64_t from = sees_from(a, token) - position, to = sees_to(a, token) - position;
         if (from >= count || to <= 0)
             continue;
-        int first = from > 0 ? (int)from : 0, last = to < count ? (int)to : count;
         for (int head = 0; head < a->group; head++) {
-            const float *query = a->queries + token * a->token_stride + (int64_t)head * a->dim;
-            if (many)
-                score_many(query, transposed, a->dim, scores);
-            else
-                for (int key = first; key < last; key++)
-                    scores[key] = dot(query, keys + (int64_t)key * a->dim, a->dim);
-            for (int key = 0; key < first; key++)
-                scores[key] = -INFINITY;
-            float factor = soften(scores, last, a, &states[(token - a->first) * a->group + head]);
-            add_values(a->out + token * a->token_stride + (int64_t)head * a->dim, factor, scores, values, last, a->dim);
+            const int64_t at = token * a->token_stride + (int64_t)head * a->dim;
+            waiting[held++] = (query){.numbers = a->queries + at,
+                                      .out = a->out + at,
+                                      .first = from > 0 ? (int)from : 0,
+                                      .last = to < count ? (int)to : count,
+                                      .state = &states[(token - a->first) * a->group + head]};
+            if (!many) {
+                weigh(a, waiting, keys, scores);
+                add_values(waiting->out, waiting->factor, scores, values, waiting->last, a->dim);
+                held = 0;
+            } else if (held == TOGETHER) {
+                weigh_together(a, waiting, held, transposed, values, scores);
+                held = 0;
+            }
         }
     }
+    if (held > 0)
+        weigh_together(a, waiting, held, transposed, values, scores);
 }
 
 static void attend(const pk_attend *a, float *scratch)

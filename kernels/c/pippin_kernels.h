@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define PK_ABI 4
+#define PK_ABI 5
 #define PK_BLOCK 16
 
 #if defined(__GNUC__)
@@ -149,6 +149,11 @@ PK_API const char *pk_int8_set(int index);
 /* From here on, vectors that packed weights are multiplied with are rounded to int8, each 32 columns with a factor of
  * their own; `int8_set` NULL takes the best. Dense weights, norms, attention and sums stay in float32. */
 PK_API int pk_round_activations(pk_context *context, const char *int8_set);
+
+/* Products of packed weights with a few vectors are computed in whole numbers where the instruction set has those: each 32
+ * columns of a vector become numbers of 23 bits with a factor, so that the result is as exact as sums of float32 are.
+ * From here on by this one of the ways of int8, or, with NULL, in float32. */
+PK_API int pk_whole_numbers(pk_context *context, const char *int8_set);
 
 PK_API int pk_check(const pk_matrix *matrix);
 

@@ -179,12 +179,16 @@ int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_ma
 {
     if (one->group != other->group || is_affine(one) != is_affine(other))
         return 0;
-    return context->int8 == NULL || (one->bits == other->bits && one->format == other->format);
+    return (context->int8 == NULL && context->exact == NULL) || (one->bits == other->bits && one->format == other->format);
 }
 
-const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix)
+const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, int64_t tokens)
 {
-    return matrix->format == PK_DENSE ? NULL : context->int8;
+    if (matrix->format == PK_DENSE || context->int8 != NULL)
+        return matrix->format == PK_DENSE ? NULL : context->int8;
+    /* As bytes the numbers of fp4 have an offset, which float32 does not hold for the largest of their scales. */
+    const int exact = context->exact != NULL && is_affine(matrix) && tokens <= context->exact->most_tokens;
+    return exact ? context->exact : NULL;
 }
 
 static int are_alike(const pk_context *context, const pk_products *products)
@@ -220,7 +224,7 @@ int pk_multiply(pk_context *context, const pk_products *products, const float *x
 {
     if (!are_alike(context, products))
         return multiply_apart(context, products, x, stride, tokens);
-    const pk_int8 *int8 = pk_int8_for(context, products->matrices[0]);
+    const pk_int8 *int8 = pk_int8_for(context, products->matrices[0], tokens);
     product_job job = {.context = context,
                        .products = products,
                        .int8 = int8,

@@ -8,7 +8,7 @@ from pippin_kernels.binding import Kernels, Step, instruction_sets, int8_sets, w
 from pippin_kernels.decoder import PROJECTIONS, Addition, Decoder, Layer, Network, Projection, Rope, Shape
 from pippin_kernels.encoder import Encoder, EncoderLayer
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import KV, AnyKV, PackedKV
+from pippin_kernels.kv import KV, AnyKV, PackedKV, Places
 from pippin_kernels.matrix import Experts, Matrix, Stack
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Matrix",
     "Network",
     "PackedKV",
+    "Places",
     "Projection",
     "Rope",
     "Shape",

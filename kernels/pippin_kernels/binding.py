@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pippin_kernels.errors import KernelError
-from pippin_kernels.kv import AnyKV, describe
+from pippin_kernels.kv import AnyKV, Places
 from pippin_kernels.matrix import Array, Experts, Matrix, address
 from pippin_kernels.structures import (
     ABI,
@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_instruction_set": (c.c_char_p, I32),
     "pk_int8_set": (c.c_char_p, I32),
     "pk_round_activations": (I32, P, c.c_char_p),
+    "pk_whole_numbers": (I32, P, c.c_char_p),
     "pk_open": (P, I32, c.c_char_p),
     "pk_close": (None, P),
     "pk_used": (c.c_char_p, P),
@@ -130,6 +131,12 @@ class Kernels:
             self.library.pk_round_activations(self.context, None if int8_set is None else int8_set.encode())
         )
 
+    def whole_numbers(self, int8_set: str | None) -> None:
+        """Compute products of packed weights with a few vectors by this one of the `int8_sets` from here on, in numbers
+        of 23 bits, which is as exact as float32 and quicker; with None, in float32. Where the instruction set has such
+        products, they are what it begins with. Raises `KernelError`."""
+        check(self.library.pk_whole_numbers(self.context, None if int8_set is None else int8_set.encode()))
+
     def close(self) -> None:
         """End the threads. Doing so twice is doing so once."""
         if self._context is not None:
@@ -224,7 +231,7 @@ class Kernels:
         sinks = None if sinks is None else contiguous(sinks)
         if sinks is not None and sinks.shape != (heads,):
             raise KernelError("There is a sink for each head.")
-        step = Step(starts=starts, counts=[count] * slots, kv=[[kv]])
+        step = Step(starts=starts, counts=[count] * slots, places=Places([[kv]]))
         out = np.empty_like(queries)
         shape = heads, kv.heads[0], dim, window, address(sinks), scale, softcap
         check(
@@ -234,15 +241,15 @@ class Kernels:
 
 
 class Step:
-    """What a step adds to which sequences: `counts[i]` tokens to the `starts[i]` that sequence i has. `kv` has an entry
-    for each layer, which lists where the sequences lie, `adapters` one for each sequence: 0 for none."""
+    """What a step adds to which sequences: `counts[i]` tokens to the `starts[i]` that sequence i has, and that lie in
+    `places`. `adapters` has an entry for each sequence: 0 for none. The arrays of `places` are to be held meanwhile."""
 
     def __init__(
         self,
         *,
         starts: Sequence[int] | Array,
         counts: Sequence[int],
-        kv: Sequence[Sequence[AnyKV]],
+        places: Places,
         adapters: Sequence[int] | None = None,
     ) -> None:
         """Raises `KernelError` for parts that do not fit each other."""
@@ -251,11 +258,9 @@ class Step:
         self.adapters = None if adapters is None else np.array(adapters, np.int32)
         sequences = len(self.starts)
         alike = self.adapters is None or self.adapters.shape == self.starts.shape
-        whole = all(sum(part.sequences for part in layer) == sequences for layer in kv)
-        if self.counts.shape != (sequences,) or not whole or not alike:
+        if self.counts.shape != (sequences,) or places.sequences != sequences or not alike:
             raise KernelError("A step takes a start, a count, and keys and values for each sequence.")
-        self.held = kv  # whose memory the table names
-        self.table = describe([part for layer in kv for part in layer])
+        self.places = places
 
     @property
     def tokens(self) -> int:
@@ -263,7 +268,7 @@ class Step:
 
     def structure(self) -> CStep:
         """As the library sees it; good as long as the step is held."""
-        parts = self.starts, self.counts, self.adapters, self.table
+        parts = self.starts, self.counts, self.adapters, self.places.table
         return CStep(*(address(part) for part in parts), len(self.starts))
 
 

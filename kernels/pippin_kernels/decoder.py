@@ -197,7 +197,7 @@ class Decoder:
 
     def _check_step(self, step: Step, layers: int) -> None:
         heads = self.shape.kv_heads, self.shape.head_dim
-        if len(step.held) != layers or any(part.heads != heads for layer in step.held for part in layer):
+        if step.places.layers != layers or step.places.heads != heads:
             raise KernelError("Keys and values do not have the layers and heads of the decoder.")
 
     def _open(self) -> int:

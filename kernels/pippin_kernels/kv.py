@@ -104,9 +104,26 @@ def _layout(arrays: Sequence[Array], rest: tuple[int, ...]) -> Layout:
     return (*first, *missing, *rest), (*(array.strides[0] for array in arrays), *missing, *(0,) * len(rest))
 
 
-def describe(parts: Sequence[AnyKV]) -> NDArray[np.int64]:
-    """The library's description of each sequence of all parts, [sequences, fields]; good as long as the arrays are
-    held. Raises `KernelError`."""
+class Places:
+    """Where sequences lie in each layer, as the library is told of it: `table` [layers, sequences, fields].
+
+    The arrays are not held, so that it can be kept from one step to the next while their owner may do with them what
+    it likes. It is good as long as they lie where they were."""
+
+    def __init__(self, layers: Sequence[Sequence[AnyKV]]) -> None:
+        """Each layer lists parts, which have the same number of sequences in all. Raises `KernelError`."""
+        self.layers = len(layers)
+        sequences = {sum(part.sequences for part in layer) for layer in layers}
+        heads = {part.heads for layer in layers for part in layer}
+        if len(sequences) != 1 or len(heads) != 1:
+            raise KernelError("Layers have keys and values of as many sequences and heads.")
+        (self.sequences,) = sequences
+        (self.heads,) = heads
+        self.table = _describe([part for layer in layers for part in layer])
+
+
+def _describe(parts: Sequence[AnyKV]) -> NDArray[np.int64]:
+    """The library's description of each sequence of all parts, [sequences, fields]. Raises `KernelError`."""
     first, growth = np.array([part.layout() for part in parts], np.int64).swapaxes(0, 1)
     counts = [part.sequences for part in parts]
     places = np.concatenate([np.arange(count) for count in counts])

@@ -68,6 +68,17 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 32,
         "partial_rotary_factor": 0.5,
     },
+    "qwen3_5": {
+        **HEADS,
+        **COMMON,
+        "num_hidden_layers": 2,
+        "full_attention_interval": 2,
+        "linear_num_value_heads": 6,
+        "linear_num_key_heads": 6,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+    },
     "mamba2": {
         **COMMON,
         "num_heads": 4,

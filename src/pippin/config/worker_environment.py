@@ -1,11 +1,16 @@
 """The environment that worker processes are started with."""
 
+import json
 import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pippin
+from pippin.core.models import RankSpec
 
 # A worker runs model code and needs no secret of the operator's: what is not listed here does not reach it.
 PASSED: Final = frozenset(
@@ -57,6 +62,22 @@ def worker_environment() -> dict[str, str]:
     environment["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would advise to install PyTorch
     environment.setdefault("GLIBC_TUNABLES", HUGE_PAGES)
     return environment
+
+
+@contextmanager
+def rank_environment(rank: RankSpec) -> Iterator[None]:
+    """Have MLX find the other ranks, in this process: within this, `mx.distributed.init` reads what it needs.
+
+    `jaccl` needs a list of the machine's devices too (`MLX_IBV_DEVICES`), which the operator sets.
+    """
+    host, _, port = rank.coordinator.rpartition(":")
+    found = {"MLX_RANK": str(rank.rank), "MLX_WORLD_SIZE": str(rank.size)}
+    found |= {"MLX_JACCL_COORDINATOR": rank.coordinator, "NCCL_HOST_IP": host, "NCCL_PORT": port}
+    with tempfile.TemporaryDirectory(prefix="pippin-rank-") as folder:
+        hosts = Path(folder) / "hosts.json"
+        hosts.write_text(json.dumps([[each] for each in rank.hosts]))
+        os.environ.update(found, MLX_HOSTFILE=str(hosts))
+        yield
 
 
 def _passes(name: str, value: str) -> bool:

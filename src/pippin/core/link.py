@@ -17,6 +17,8 @@ from pippin.core.tasks import Task
 STEP_FAILED: Final = 70
 """Exit status of a worker whose engine raised in a step."""
 LOAD_FAILED: Final = 71
+GROUP_LOST: Final = 72
+"""Exit status of a rank that has lost another rank of its group."""
 
 
 class LoadWeights(Struct, frozen=True, tag=True, omit_defaults=True):

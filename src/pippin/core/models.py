@@ -43,6 +43,23 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     remote: bool = False  # runs on other servers, whose defaults hold
 
 
+Split = Literal["tensor", "pipeline"]
+RankBackend = Literal["ring", "jaccl", "nccl"]
+
+
+class RankSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The place of a worker among the ranks of a group, which compute one model together."""
+
+    rank: int  # 0 leads: it takes the requests, schedules, and tells the others what each step is
+    size: int  # ranks of the group
+    split: Split = "tensor"
+    backend: RankBackend = "ring"  # of `mx.distributed`
+    control: str = ""  # HOST:PORT at which rank 0 listens to the others
+    coordinator: str = ""  # HOST:PORT at which the backends `jaccl` and `nccl` meet
+    hosts: tuple[str, ...] = ()  # HOST:PORT of each rank, at which the backend `ring` listens
+    secret: str = ""  # by which the ranks of a group know each other
+
+
 class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that a worker process is told at its start. `options` is a `ModelOptions` as builtins."""
 
@@ -53,6 +70,19 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected_bytes: int = 0  # the estimate of its footprint
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
+    rank: RankSpec | None = None  # None computes the model alone
+    machine: str | None = None  # another one, on which the worker is; None is this one
+    command: str | None = None  # that starts it there
+
+    @property
+    def title(self) -> str:
+        """What the process is called in the log and in errors."""
+        places = []
+        if self.rank is not None:
+            places.append(f"rank {self.rank.rank} of {self.rank.size}")
+        if self.machine is not None:
+            places.append(f"on {self.machine}")
+        return f"{self.info.id!r} ({', '.join(places)})" if places else repr(self.info.id)
 
 
 class RequestStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):

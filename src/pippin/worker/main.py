@@ -19,16 +19,19 @@ import msgspec
 import psutil
 
 from pippin.config.options.model import ModelOptions
+from pippin.config.worker_environment import rank_environment
 from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.link import LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
+from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
 from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
+from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.logs import configure_logging
 from pippin.worker.loop import LinkLost, Preparation, StepLoop, WorkerLink, read_orders
+from pippin.worker.ranks import NotMet, meet
 
 log = logging.getLogger(__name__)
 
@@ -38,21 +41,27 @@ KILLED_FIRST: Final = 500  # of 1000
 SWITCH: Final = 0.001
 """Seconds that the step loop waits for a thread that reads a long text in Python, each time that it needs the
 interpreter: five times less than Python's own, for several times in each step."""
+AFTER_A_LOSS: Final = 0.5  # seconds
 PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
 def main() -> None:
-    """Run a worker: `python -m pippin.worker FD PARENT_PID`."""
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    end_with_parent(parent)
+    """Run a worker: `python -m pippin.worker FD PARENT_PID`, or `- PATH` for the input and output of a program that
+    brings a rank here from another machine, where the model's folder is PATH."""
+    if sys.argv[1] == "-":
+        connection, path = over_pipes(), sys.argv[2]
+    else:
+        end_with_parent(int(sys.argv[2]))
+        connection, path = socket.socket(fileno=int(sys.argv[1])), None
     offer_to_the_killer()
-    connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     link = WorkerLink(connection)
     try:
         spec = link.receive_spec()
     except LinkLost:
         return
+    if path is not None:
+        spec = msgspec.structs.replace(spec, info=msgspec.structs.replace(spec.info, path=path))
     configure_logging(spec)
     faulthandler.enable()  # a crash in a library says where it was
     forbid_foreign_code(spec)
@@ -78,6 +87,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         if admission is None:
             return 0
         spec = msgspec.structs.replace(spec, memory_bytes=admission.memory_bytes)
+        if spec.rank is not None:
+            return run_rank(spec, kind, preparer, loop, link, started)
         engine: Engine = kind.open_engine(spec, preparer, _progress(link))
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
@@ -94,6 +105,38 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         _report_failure(link, failure)
         return LOAD_FAILED
     return serve(loop, engine, link)
+
+
+def run_rank(
+    spec: WorkerSpec, kind: ModuleType, preparer: Preparer, loop: StepLoop, link: WorkerLink, started: float
+) -> int:
+    """As `run`, for a rank of a group, from its weights on: rank 0 serves, and the others follow it."""
+    assert spec.rank is not None
+    if not hasattr(kind, "open_rank"):
+        message = f"{spec.info.id!r} is no language model: it runs in one process. Start it without ranks."
+        raise ServerError("load_failed", message, "ranks")
+    try:
+        group = meet(spec.rank, rank_lost)
+    except NotMet as error:
+        raise ServerError("load_failed", str(error), "ranks") from error
+    with rank_environment(spec.rank):
+        found = kind.open_rank(spec, preparer, _progress(link), group)
+    link.send(Stage("weights", preparer.info, time.monotonic() - started, resident_bytes()))
+    if spec.rank.rank == 0:
+        return serve(loop, found, link)
+    try:
+        found.run()
+    except Exception:
+        log.exception("This rank failed in a step; it ends.")
+        return STEP_FAILED
+    return 0
+
+
+def rank_lost(sentence: str) -> None:
+    """End this rank, whatever its threads wait for; not at once, so that who watches all sees who went first."""
+    log.error("%s This rank ends.", sentence)
+    time.sleep(AFTER_A_LOSS)
+    end_now(GROUP_LOST)
 
 
 def import_kind(spec: WorkerSpec) -> ModuleType:

@@ -193,6 +193,27 @@ def test_products_with_int8_are_those_with_the_rounded_vectors(
     assert (np.abs(found - expected) <= allowed).all()
 
 
+@pytest.mark.parametrize("int8", [name for name in pk.int8_sets() if name != "baseline"])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_products_in_whole_numbers_are_as_exact_as_sums_in_float32(int8: str, bits: int, tokens: int) -> None:
+    weights = mx.array(normal(40, 640, seed=bits))
+    parts = mx.quantize(weights, 64, bits)
+    exact = np.array(mx.dequantize(*parts, 64, bits), np.float64)
+    matrix = pk.Matrix.packed(*map(stored, parts), bits=bits, group=64)
+    x = normal(tokens, 640, seed=tokens)
+    x[:, 5::97] *= 1000  # as some numbers in the middle of a model are
+    whole, floating = pk.Kernels(2), pk.Kernels(2)
+    whole.whole_numbers(int8)
+    floating.whole_numbers(None)
+    found, other = whole.product(matrix, x), floating.product(matrix, x)
+    expected = x.astype(np.float64) @ exact.T
+    allowed = 5e-7 * (np.abs(x).astype(np.float64) @ (np.abs(exact) + np.abs(exact).max(1, keepdims=True)).T)
+    assert (np.abs(found - expected) <= allowed).all()
+    assert (np.abs(other - expected) <= allowed).all()
+    assert (found != other).any()  # or one of them was not asked
+
+
 @int8_sets
 def test_int8_of_extreme_vectors_is_defined(int8: str) -> None:
     matrix, rounding = packed(), pk.Kernels(1)
@@ -202,6 +223,16 @@ def test_int8_of_extreme_vectors_is_defined(int8: str) -> None:
     found = rounding.product(matrix, x)
     assert np.isnan(found[1]).all()
     assert np.abs(found[[0, 2]]).max() < 1e-30
+
+
+@instruction_sets
+def test_vectors_that_are_not_finite_give_nothing_finite_for_themselves_alone(name: str) -> None:
+    matrix = packed()
+    x = normal(3, 64)
+    x[1, 3] = np.inf
+    for tokens in (x, x[1:2]):
+        finite = np.isfinite(kernels(name).product(matrix, tokens)).all(1)
+        assert (finite == np.isfinite(tokens).all(1)).all()
 
 
 def test_int8_of_dense_weights_stays_exact() -> None:

@@ -208,3 +208,28 @@ def test_an_unknown_name_is_refused_with_those_that_the_peers_have() -> None:
                 await service.start(asked("hello"), model="nope", id="r")
 
     asyncio.run(play())
+
+
+def test_a_fault_of_our_own_ends_the_request_and_blames_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_peers: list[str] = []
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        asked_peers.append(request.url.host)
+        return httpx.Response(200, content=ANSWER)
+
+    def chunk(self: object, data: bytes) -> Iterator[object]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pippin.runtime.peers.peers.AnswerReader.chunk", chunk)
+
+    async def play() -> None:
+        first, second = made_up(reply, "one"), made_up(reply, "two")
+        async with front(first, second) as service:
+            with pytest.raises(ServerError) as raised:
+                await asyncio.wait_for(answer(service, "hello", "r"), 10)
+            assert raised.value.report.kind == "internal"
+            assert len(asked_peers) == 1
+            assert first.up
+            assert second.up
+
+    asyncio.run(play())

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from pippin.config.options.model import ModelOptions
 from pippin.core.conversation import Message, Text
 from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import Generate
-from pippin.runtime.replicas.processes import Replicas
+from pippin.runtime.replicas import processes
+from pippin.runtime.replicas.processes import Replicas, members
 from pippin.service import Service
 from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
 
@@ -62,6 +65,104 @@ def test_a_killed_replica_costs_no_whole_answer_and_comes_back(tmp_path: Path) -
             assert [process.seat.running for process in group._processes] == [0, 0]
 
     asyncio.run(play())
+
+
+FAKE_SSH = """#!/bin/sh
+# Does as ssh does: the words after the machine's name become one line for a shell there.
+echo "$1" >> {folder}/reached
+shift
+exec sh -c "exec $*"
+"""
+
+
+def test_a_replica_on_another_machine_serves_and_comes_back(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(FAKE_SSH.format(folder=tmp_path))
+    info = scripted("m", write_script(tmp_path, {"when": {"user": "."}, "say": "one two three", "gap": 0.05}))
+    options = ModelOptions(
+        replica_machines=("127.0.0.1", "127.0.0.2"),
+        machine_command=f"sh {ssh} {{machine}} {sys.executable} -m pippin worker {{model}} {{path}}",
+    )
+    catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
+
+    async def play() -> None:
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            await service.pool.load("m")
+            group = replicas_of(service)
+            here, far = group._processes
+            assert (here.is_here, far.is_here) == (True, False)
+            assert group.footprint == here.worker.footprint
+            texts = [asyncio.create_task(answer(service, f"question {n}", f"r{n}")) for n in range(8)]
+            await until(lambda: far.seat.running == 4)
+            first = far.worker
+            os.kill(first.pid or 0, signal.SIGKILL)
+            assert set(await asyncio.gather(*texts)) == {"one two three"}
+            await until(lambda: far.worker is not first and far.loaded)
+            assert (tmp_path / "reached").read_text() == "127.0.0.2\n" * 2
+
+    asyncio.run(play())
+
+
+def test_more_replicas_are_started_under_load_and_end_when_they_have_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "EASY_LOOKS", 5)
+    monkeypatch.setattr(processes, "LOOK_EVERY", 0.05)
+    info = scripted(
+        "m",
+        write_script(
+            tmp_path,
+            {"when": {"user": "long"}, "say": "one two three four five six seven eight", "gap": 0.4},
+            {"when": {"user": "."}, "say": "yes"},
+        ),
+    )
+    options = ModelOptions(max_replicas=2, max_num_seqs=2)
+    catalog = StaticCatalog(info, options={"m": options}, sizes={"m": 50 << 20})
+
+    async def play() -> None:
+        async with scripted_service(*catalog.models(), catalog=catalog) as service:
+            state = await service.pool.load("m")
+            group = replicas_of(service)
+            assert len(group._processes) == 1
+            assert state.footprint == 2 * group._processes[0].worker.footprint  # room for both is kept
+            first = [asyncio.create_task(answer(service, "long", f"a{n}")) for n in range(4)]
+            await until(lambda: len(group._processes) == 2 and group._processes[1].loaded)
+            second = [asyncio.create_task(answer(service, "long", f"b{n}")) for n in range(2)]
+            await until(lambda: group._processes[1].seat.running > 0)
+            added = group._processes[1].worker
+            said = await asyncio.gather(*first, *second)
+            assert set(said) == {"one two three four five six seven eight"}
+            await until(lambda: len(group._processes) == 1)
+            assert added.died.done()
+            assert await answer(service, "short", "c") == "yes"
+            assert replicas_of(service) is group
+
+    asyncio.run(play())
+
+
+def test_the_number_of_replicas_follows_the_load_slowly() -> None:
+    scale = processes.Scale(least=1, most=3, each=4)
+    assert [scale.look(1, 4) for _ in range(3)] == [None, None, "more"]
+    assert [scale.look(2, 5) for _ in range(10)] == [None] * 10  # neither busy nor easy
+    assert [scale.look(3, 12) for _ in range(10)] == [None] * 10  # there are no more
+    idle = [scale.look(2, 0) for _ in range(60)]
+    assert idle == [None] * 59 + ["fewer"]
+    assert [scale.look(1, 0) for _ in range(200)] == [None] * 200
+    assert [scale.look(2, 7 if look % 2 else 3) for look in range(50)] == [None] * 50
+
+
+@pytest.mark.parametrize(
+    "options", [{"replicas": 3, "max_replicas": 2}, {"max_replicas": 2, "replica_machines": ["127.0.0.2"]}]
+)
+def test_a_largest_number_that_cannot_be_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ServerError, match="max_replicas is for replicas on this machine"):
+        members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
+
+
+def test_a_number_of_replicas_that_is_not_that_of_machines_is_refused() -> None:
+    options = {"replicas": 3, "replica_machines": ["127.0.0.1", "127.0.0.2"]}
+    with pytest.raises(ServerError, match="leave out --replicas"):
+        members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
 
 
 def test_an_answer_that_has_begun_ends_with_a_sentence(tmp_path: Path) -> None:

@@ -52,3 +52,12 @@ def test_a_worker_that_took_more_than_it_may_is_told_with_both_figures() -> None
         "it took 5.0 GiB of memory, more than the 4.0 GiB that it may take at most, and was ended" in message
     )
     assert "for lack of memory" not in message
+
+
+def test_a_worker_on_another_machine_that_was_not_reached_is_told_as_such() -> None:
+    death = Death(status=255, fault=None, doing="read its tokenizer", starved=False, far=True)
+    report = death_report("'m' (on 10.0.0.2)", death, BIRTH, 0)
+    assert report.kind == "load_failed"
+    assert report.message.startswith("The model 'm' (on 10.0.0.2) could not be loaded")
+    assert "was not reached (it left with status 255)" in report.message
+    assert "MiB" not in report.message

@@ -36,6 +36,7 @@ SECTIONS: dict[str, str] = {
     "min_pixels": "Images in prompts",
     "embedding_max_length": "Other kinds of model",
     "pinned": "Life in the pool",
+    "ranks": "One model over several processes or machines",
 }
 """Titles of the groups, by the option that opens each."""
 

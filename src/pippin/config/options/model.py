@@ -1,11 +1,12 @@
 """The options of one model: what its worker is told, and how the pool keeps it."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 from pippin.config.options.marks import HOT, default_of, flag
 from pippin.core import parameters as p
+from pippin.core.models import RankBackend, Split
 from pippin.core.requests import OverflowPolicy, Sampling
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -270,9 +271,82 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "A request goes to the one that has computed most of its prompt.",
         ),
     ] = 1
+    max_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        Meta(
+            description="Most replicas on this machine: more than `replicas` are started while all are busy, and ended "
+            "once fewer have enough to do. Memory is set aside for all of them.",
+        ),
+    ] = None
+    replica_machines: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Where the replicas run, one address for each, in place of a number: 127.0.0.1 is this "
+            "machine; on others `machine_command` starts them."
+        ),
+    ] = ()
+    machine_command: Annotated[
+        str,
+        Meta(
+            description="What starts a worker on another machine. Its input and output are the worker's; {machine}, "
+            "{model} and {path} stand for the address, the model's name and its folder here."
+        ),
+    ] = "ssh -T -o BatchMode=yes {machine} pippin worker {model} {path}"
     load_timeout: Annotated[float, Meta(gt=0, description="Seconds that loading may take.", extra=HOT)] = (
         1800.0
     )
+
+    # Ranks
+    ranks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Processes that hold a part of the model each and compute it together, for a model that is "
+            "too large for one (docs/scaling.md).",
+        ),
+    ] = 1
+    machines: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Where the ranks run, one address for each: first this machine's own, at which the others "
+            "reach it, then those of others, where `machine_command` starts them."
+        ),
+    ] = ()
+    split: Annotated[
+        Split,
+        Meta(
+            description="What a rank holds: `tensor` is a part of every layer, `pipeline` some of the layers, whole."
+        ),
+    ] = "tensor"
+    rank_backend: Annotated[
+        RankBackend,
+        Meta(description="How MLX's ranks talk: `ring` over TCP. `jaccl` and `nccl` were never tried here."),
+    ] = "ring"
+
+
+LOOPBACK: Final = ("127.0.0.1", "localhost")
+
+
+def machines_of(options: ModelOptions) -> tuple[str, ...]:
+    """The address of each rank's machine; one alone where the model is not split."""
+    return options.machines or LOOPBACK[:1] * options.ranks
+
+
+def ranks_here(options: ModelOptions) -> int:
+    """How many of the ranks run on this machine."""
+    first, *others = machines_of(options)
+    return 1 + sum(each == first or each in LOOPBACK for each in others)
+
+
+def replicas_of(options: ModelOptions) -> tuple[str, ...]:
+    """The address of each replica's machine."""
+    return options.replica_machines or LOOPBACK[:1] * options.replicas
+
+
+def replicas_here(options: ModelOptions) -> int:
+    """How many of the replicas run on this machine at most."""
+    return max(sum(each in LOOPBACK for each in replicas_of(options)), options.max_replicas or 0)
 
 
 def cache_bits(options: ModelOptions) -> tuple[int | None, int | None]:

@@ -1,6 +1,7 @@
 """A model whose steps the kernels compute: called as mlx-lm's models are, on the caches that those are called on."""
 
 from collections.abc import Sequence
+from ctypes import addressof, c_char
 from typing import Any
 
 import mlx.core as mx
@@ -8,7 +9,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from numpy.typing import NDArray
-from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Projection, Step
+from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.engines.cpu.description import Sample, describe
 from pippin.engines.cpu.kernels import OtherAnswer
@@ -51,6 +52,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self._logits = found.architecture.logits
         self._linears = found.linears
         self._adapters: Adapters | None = None
+        self._kept = KeptPlaces()
         kernels = Kernels(threads)
         shape = found.shape
         self._decoder = Decoder(kernels, shape)
@@ -115,11 +117,10 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         shape = tokens.shape[0], tokens.shape[1]
         layers = [open_in_place(cache, self._token, shape) for cache in caches]
         counts = [part.count for part in layers[0] for _ in part.starts]
-        # Views of the buffers last for this step only: MLX copies what it should change while others look at it.
         step = Step(
             starts=[start for part in layers[0] for start in part.starts],
             counts=counts,
-            kv=[[_view(part) for part in layer] for layer in layers],
+            places=self._kept.of(layers),
             adapters=self._chosen(len(counts)),
         )
         real = None if min(counts) == shape[1] else np.arange(shape[1]) < np.array(counts)[:, None]
@@ -140,7 +141,7 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     def _compare(self, sample: Sample) -> None:
         cache = KVCache()
         layer = open_in_place(cache, self._token, (1, len(sample.states)))
-        step = Step(starts=[0], counts=[len(sample.states)], kv=[[_view(part) for part in layer]])
+        step = Step(starts=[0], counts=[len(sample.states)], places=_places([layer]))
         found = self._decoder.run_layer(sample.layer, sample.states, step)
         difference = float(np.abs(found - sample.expected).max() / np.abs(sample.expected).max())
         if not difference < TOLERANCE:
@@ -148,6 +149,36 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
                 f"layer {sample.layer} computed by the kernels is {difference:.1g} of its largest number away from "
                 "what the installed mlx-lm gives"
             )
+
+
+class KeptPlaces:
+    """Where a step's sequences lie, told to the kernels anew only where that is not what it was in the step before."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, ...]] = []
+        self._places: Places | None = None
+
+    def of(self, layers: Sequence[Sequence[InPlace]]) -> Places:
+        """Raises `KernelError`."""
+        known = [_identity(part) for layer in layers for part in layer]
+        if self._places is None or known != self._known:
+            self._places = _places(layers)
+            self._known = known
+        return self._places
+
+
+def _identity(part: InPlace) -> tuple[Any, ...]:
+    """What `_view` depends on."""
+    return [_memory(array) for array in part.arrays], part.low, len(part.starts), part.shift, part.form
+
+
+def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
+    """What an array of MLX lies in: the same object lies elsewhere after some assignments to a part of it."""
+    return addressof(c_char.from_buffer(array)), array.shape
+
+
+def _places(layers: Sequence[Sequence[InPlace]]) -> Places:
+    return Places([[_view(part) for part in layer] for layer in layers])
 
 
 def _padded(
@@ -162,7 +193,8 @@ def _padded(
 
 
 def _view(part: InPlace) -> AnyKV:
-    """The memory of the sequences that a step computes."""
+    """The memory of the sequences that a step computes. Nothing may hold it afterwards: MLX copies what it should
+    change while others look at it."""
     slots = slice(part.low, part.low + len(part.starts))
     arrays = [np.asarray(array)[slots] for array in part.arrays]
     if part.form is None:

@@ -1,6 +1,7 @@
 """The engine of language models. Begin with `step/engine.py`: one step of the engine on one screen.
 
 - `step/`: the engine itself: scheduling, the life of a sequence, prefill, batches, decoding and speculation.
+- `ranks/`: the engine of a model that several processes compute together.
 - `kv_cache/`: the KV caches of all running sequences, as the batches of the model need them.
 - `prefix_cache/`: the KV caches of prompts that requests have in common, in memory and on disk.
 - `sampling/`: penalties, filters and the draw of the next tokens.
@@ -26,6 +27,9 @@ from pippin.engines.base import LoadProgress
 
 if TYPE_CHECKING:
     from pippin.engines.language.prompt.preparer import LanguagePreparer
+    from pippin.engines.language.ranks.follower import Follower
+    from pippin.engines.language.ranks.leader import LeadingEngine
+    from pippin.engines.language.ranks.messages import RankLink
     from pippin.engines.language.step.engine import LanguageEngine
 
 
@@ -39,3 +43,12 @@ def open_engine(spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadPr
     from pippin.engines.language import loading
 
     return loading.open_engine(spec, preparer, progress)
+
+
+def open_rank(
+    spec: WorkerSpec, preparer: "LanguagePreparer", progress: LoadProgress, link: "RankLink"
+) -> "LeadingEngine | Follower":
+    """As `open_engine`, of a model that several ranks compute together: an engine for rank 0, and what follows it."""
+    from pippin.engines.language.ranks import opening
+
+    return opening.open_rank(spec, preparer, progress, link)

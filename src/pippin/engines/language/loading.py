@@ -46,6 +46,7 @@ from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.text.tokenizer import Tokenizer
 from pippin.engines.language.vision.encoder import VisionEncoder
 from pippin.engines.language.vision.model import VisionModel
@@ -132,9 +133,10 @@ def build_engine(
     folder: Path | None = None,
     progress: LoadProgress = lambda done, total, message: None,
     kernel_threads: int | None = None,
+    steering: Steering = ALONE,
 ) -> LanguageEngine:
     """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, and a
-    model that scores prompts."""
+    model that scores prompts. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
@@ -147,8 +149,10 @@ def build_engine(
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     head = Head(model, batching.vocabulary, narrows=not batching.alone)
-    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
-    speculation = _open_speculation(asked, model, head, batching, progress)
+    speculation = None
+    if steering is ALONE:
+        asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+        speculation = _open_speculation(asked, model, head, batching, progress)
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
@@ -171,12 +175,13 @@ def build_engine(
         batch=Batch(
             groups,
             loaded,
-            sorts_slowly=plan.sorts_slowly,
+            steering.sampler(tokenizer, plan.sorts_slowly),
             overlaps=plan.overlaps,
             heads=None if speculation is None else speculation.heads,
         ),
         prefixes=prefixes,
         speculation=speculation,
+        steering=steering,
     )
     engine.counters.weight_bytes = size
     return engine

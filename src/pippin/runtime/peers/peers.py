@@ -39,6 +39,7 @@ CONNECT_WITHIN: Final = 5.0
 FAILED_CHECKS: Final = 2  # in a row; a connection that is refused counts at once
 LARGEST_ERROR: Final = 64 << 10  # bytes
 LARGEST_LIST: Final = 4 << 20
+FAULT: Final = "The answer could not be passed on because of a fault in the server; its log has more."
 GONE: Final = "The server that computed this answer went away. Please send the request again."
 
 
@@ -106,7 +107,7 @@ class Peer:
         )
         answering = asyncio.create_task(self._answer(request, reader, mailbox), name=f"peer {id}")
         self._running[id] = answering
-        answering.add_done_callback(partial(self._ended, id))
+        answering.add_done_callback(partial(self._ended, id, mailbox))
 
     def cancel(self, id: str) -> None:
         """Hang up, by which the other server learns that nobody reads any more."""
@@ -120,9 +121,13 @@ class Peer:
         await asyncio.gather(*running, return_exceptions=True)
         await self._client.aclose()
 
-    def _ended(self, id: str, task: "asyncio.Task[None]") -> None:
+    def _ended(self, id: str, mailbox: Mailbox, task: "asyncio.Task[None]") -> None:
         if self._running.get(id) is task:
             del self._running[id]
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            # A fault of this server: another peer's answer would meet it too.
+            log.error("An answer of the peer %s can't be passed on.", self.address, exc_info=fault)
+            mailbox.fail(ErrorReport(kind="internal", message=FAULT))
 
     async def _answer(self, request: httpx.Request, reader: AnswerReader, mailbox: Mailbox) -> None:
         try:
@@ -137,9 +142,6 @@ class Peer:
             mailbox.fail(ErrorReport(kind=LOST, message=GONE))
         except (BrokenReply, ServerErrorInStream) as error:
             log.warning("The peer %s broke off an answer: %s.", self.address, error)
-            mailbox.fail(ErrorReport(kind=LOST, message=GONE))
-        except Exception:
-            log.exception("An answer of the peer %s can't be passed on.", self.address)
             mailbox.fail(ErrorReport(kind=LOST, message=GONE))
 
     async def _read(self, reply: httpx.Response, reader: AnswerReader, mailbox: Mailbox) -> None:

@@ -10,6 +10,7 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.runtime.peers.peers import Peer, PeerLauncher, Peers
 from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.ranks.group import RankLauncher
 from pippin.runtime.replicas.processes import ReplicaLauncher
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher
@@ -90,5 +91,5 @@ class SourceWithPeers:
 def open_peers(options: ServerOptions, local: ModelSource) -> tuple[Peers, ModelSource, Launcher]:
     """The peers that the options name, not looked at yet; with the models that there are then, and who starts them."""
     peers = Peers([Peer(address, options.peer_api_key) for address in options.peers])
-    launcher = PeerLauncher(peers, ReplicaLauncher(WorkerProcess.launch))
+    launcher = PeerLauncher(peers, ReplicaLauncher(RankLauncher(WorkerProcess.launch)))
     return peers, SourceWithPeers(local, peers, options), launcher

@@ -18,6 +18,7 @@ from pippin.core.models import EngineStats, ModelInfo, ModelKind, ModelState
 from pippin.runtime.pool.residency import CALLED_OFF, Residency
 from pippin.runtime.pool.source import Estimate, ModelSource
 from pippin.runtime.pool.state import Changes, Clock, Slot, SystemClock
+from pippin.runtime.ranks.group import RankLauncher
 from pippin.runtime.replicas.processes import ReplicaLauncher
 from pippin.runtime.workers.supervisor import WorkerProcess
 from pippin.runtime.workers.worker import Launcher, Worker
@@ -62,7 +63,7 @@ class Pool:
         catalog: ModelSource,
         estimate: Estimate,
         memory: int,
-        launcher: Launcher = ReplicaLauncher(WorkerProcess.launch),  # noqa: B008 (it is a frozen value)
+        launcher: Launcher = ReplicaLauncher(RankLauncher(WorkerProcess.launch)),  # noqa: B008 (it is a frozen value)
         clock: Clock | None = None,
     ) -> None:
         """`memory`: bytes that all models together may take."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pippin.config.options.model import machines_of, ranks_here, replicas_here
 from pippin.config.options.server import ServerOptions
 from pippin.config.worker_environment import blas_threads
 from pippin.core.errors import ErrorKind, ErrorReport, ServerError
@@ -279,7 +280,9 @@ class Residency:
 
     async def _load(self, slot: Slot) -> None:
         each = 0 if slot.info.remote else self._estimate(slot.info, slot.options)
-        slot.footprint = each * slot.options.replicas
+        options = slot.options
+        ranks = len(machines_of(options))
+        slot.footprint = each * replicas_here(options) * ranks_here(options) // ranks
         await self._admission.admit(slot)
         slot.stage = "starting"
         self._share_memory()

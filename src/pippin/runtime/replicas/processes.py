@@ -1,4 +1,4 @@
-"""Replicas of one model on this machine: as many worker processes, which the pool leases as if they were one.
+"""Replicas of one model, here or on other machines: worker processes, which the pool leases as if they were one.
 
 A replica that dies is started again while the others go on; the pool hears of a death only when none is left that takes
 requests.
@@ -7,21 +7,30 @@ requests.
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from pippin.config.options.model import ModelOptions, replicas_here, replicas_of
+from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 1.0  # seconds before a replica that failed to start is tried again; doubled each time
 LONGEST_PAUSE: Final = 120.0
+LOOK_EVERY: Final = 1.0  # seconds between looks at how busy the replicas are
+DRAIN_LOOK: Final = 0.1
+BUSY: Final = 0.75  # of what all replicas run at once
+EASY: Final = 0.5
+BUSY_LOOKS: Final = 3  # in a row
+EASY_LOOKS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -31,16 +40,58 @@ class ReplicaLauncher:
     launch: Launcher
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
-        count = spec.options.get("replicas", 1)
-        return await self.launch(spec) if count == 1 else await Replicas.start(spec, count, self.launch)
+        options = spec.options
+        several = options.get("replica_machines") or options.get("max_replicas")
+        alone = options.get("replicas", 1) == 1 and not several
+        return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
+
+
+@dataclass(eq=False)
+class Scale:
+    """How many replicas there are to be, from how many requests they have.
+
+    A replica is full with as many requests as it runs at once (`max_num_seqs`). More are wanted while the replicas are
+    fuller than `BUSY` for some looks in a row, fewer while one less would be emptier than `EASY` for many: starting one
+    takes seconds to minutes, and its caches are lost when it ends.
+    """
+
+    least: int
+    most: int
+    each: int  # requests that one runs at once
+    busy_looks: int = 0
+    easy_looks: int = 0
+
+    @classmethod
+    def of(cls, options: ModelOptions) -> "Scale | None":
+        """None where the number of replicas is fixed. Raises `ServerError("load_failed")`."""
+        most = options.max_replicas
+        if most is None or most == options.replicas:
+            return None
+        return cls(options.replicas, most, options.max_num_seqs)
+
+    def look(self, count: int, running: int) -> Literal["more", "fewer"] | None:
+        """What `count` replicas with so many requests ask for."""
+        self.busy_looks = self.busy_looks + 1 if running > BUSY * count * self.each else 0
+        fewer = count - 1
+        self.easy_looks = self.easy_looks + 1 if running <= EASY * fewer * self.each else 0
+        if count < self.most and self.busy_looks >= BUSY_LOOKS:
+            self.busy_looks = 0
+            return "more"
+        if count > self.least and self.easy_looks >= EASY_LOOKS:
+            self.easy_looks = 0
+            return "fewer"
+        return None
 
 
 @dataclass(eq=False)
 class Process:
     """One replica, through all its restarts. What it has seen goes with the process that saw it."""
 
+    spec: WorkerSpec
     worker: Worker
     seat: Seat = field(init=False)
+    leaving: bool = False  # it takes no more requests, and ends when it has none
+    keeping: "asyncio.Task[None] | None" = None
 
     def __post_init__(self) -> None:
         self.seat = Seat(self.worker)
@@ -48,6 +99,10 @@ class Process:
     def replace(self, worker: Worker) -> None:
         self.worker = worker
         self.seat = Seat(worker)
+
+    @property
+    def is_here(self) -> bool:
+        return self.spec.command is None
 
     @property
     def prepared(self) -> bool:
@@ -61,36 +116,36 @@ class Process:
 class Replicas:
     """Several worker processes of one model, as one `Worker`."""
 
-    def __init__(self, spec: WorkerSpec, launch: Launcher, workers: list[Worker]) -> None:
+    def __init__(self, specs: list[WorkerSpec], launch: Launcher, workers: list[Worker]) -> None:
         loop = asyncio.get_running_loop()
-        self._spec = spec
+        self._info = specs[0].info
         self._launch = launch
-        self._processes = [Process(worker) for worker in workers]
-        self._spread = Spread(spec.info.id, self._seats)
+        self._processes = [Process(spec, worker) for spec, worker in zip(specs, workers, strict=True)]
+        self._spread = Spread(self._info.id, self._seats)
         self._memory: int | None = None  # of each
         self._ending: asyncio.Task[None] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
         self.weights_ready: asyncio.Future[None] = loop.create_future()
         self.died: asyncio.Future[ErrorReport] = loop.create_future()
         self._tasks = [asyncio.create_task(self._begin())]
-        self._tasks += [asyncio.create_task(self._keep(process)) for process in self._processes]
+        for process in self._processes:
+            process.keeping = asyncio.create_task(self._keep(process))
+        self._scale: Scale | None = Scale.of(convert(specs[0].options, ModelOptions))
+        if self._scale is not None:
+            self._tasks.append(asyncio.create_task(self._follow_load(self._scale)))
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, count: int, launch: Launcher) -> "Replicas":
-        """Start `count` workers, which share the memory and threads of `spec`."""
-        each = msgspec.structs.replace(
-            spec,
-            expected_bytes=spec.expected_bytes // count,
-            threads=None if spec.threads is None else max(1, spec.threads // count),
-        )
+    async def start(cls, spec: WorkerSpec, launch: Launcher) -> "Replicas":
+        """Start all replicas; those on this machine share the memory and threads of `spec`."""
+        specs = members(spec)
         workers: list[Worker] = []
         try:
-            for _ in range(count):
+            for each in specs:
                 workers.append(await launch(each))  # noqa: PERF401 (those that were started are ended below)
         except BaseException:
             await asyncio.gather(*(worker.stop(0.0) for worker in workers))
             raise
-        return cls(each, launch, workers)
+        return cls(specs, launch, workers)
 
     @property
     def pid(self) -> int | None:
@@ -98,13 +153,14 @@ class Replicas:
 
     @property
     def info(self) -> ModelInfo:
-        return next((each.worker.info for each in self._processes if each.prepared), self._spec.info)
+        return next((each.worker.info for each in self._processes if each.prepared), self._info)
 
     @property
     def footprint(self) -> int:
+        """Of those on this machine."""
         # A replica that is being started again will take what the others do.
-        sizes = [process.worker.footprint for process in self._processes]
-        return max(sizes) * len(sizes)
+        sizes = [process.worker.footprint for process in self._processes if process.is_here]
+        return max(sizes, default=0) * self._most_here
 
     @property
     def progress(self) -> tuple[int, int, str] | None:
@@ -112,9 +168,10 @@ class Replicas:
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
+        """`memory_bytes` is this machine's; replicas elsewhere take what is free there."""
         self._memory = self._share(memory_bytes)
         for process in self._processes:
-            process.worker.load_weights(self._memory)
+            process.worker.load_weights(self._memory if process.is_here else None)
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
         assert mailbox is None, "replicas are not nested"
@@ -134,10 +191,12 @@ class Replicas:
     def reconfigure(self, options: dict[str, object]) -> None:
         if isinstance(share := options.get("memory_bytes"), int):
             self._memory = self._share(share)
-            options = {**options, "memory_bytes": self._memory}
-        self._spec = msgspec.structs.replace(self._spec, options={**self._spec.options, **options})
         for process in self._processes:
-            process.worker.reconfigure(options)
+            own = {name: value for name, value in options.items() if name != "memory_bytes"}
+            if process.is_here and "memory_bytes" in options:
+                own["memory_bytes"] = self._memory
+            process.spec = msgspec.structs.replace(process.spec, options={**process.spec.options, **own})
+            process.worker.reconfigure(own)
 
     async def stats(self) -> EngineStats:
         return EngineStats.total(
@@ -152,11 +211,18 @@ class Replicas:
 
     def _seats(self) -> list[Seat]:
         """Those whose weights are there; while none has any, those that can at least prepare a request."""
-        loaded = [process.seat for process in self._processes if process.loaded]
-        return loaded or [process.seat for process in self._processes if process.prepared]
+        staying = [process for process in self._processes if not process.leaving]
+        loaded = [process.seat for process in staying if process.loaded]
+        return loaded or [process.seat for process in staying if process.prepared]
 
     def _share(self, memory_bytes: int | None) -> int | None:
-        return None if memory_bytes is None else memory_bytes // len(self._processes)
+        return None if memory_bytes is None else memory_bytes // max(1, self._most_here)
+
+    @property
+    def _most_here(self) -> int:
+        """Replicas on this machine that there can be."""
+        here = sum(process.is_here for process in self._processes)
+        return here if self._scale is None else max(here, self._scale.most)
 
     async def _begin(self) -> None:
         """Pass on the stages of the first load, which all must reach."""
@@ -171,6 +237,56 @@ class Replicas:
         except ServerError as error:
             self._fail_load(error)
 
+    async def _follow_load(self, scale: "Scale") -> None:
+        """Start a replica while all are busy, and end one while fewer would do; one at a time."""
+        await asyncio.wait([self.weights_ready])
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            staying = [process for process in self._processes if not process.leaving]
+            running = sum(process.seat.running for process in staying)
+            settled = all(process.loaded for process in self._processes)
+            match scale.look(len(staying), running) if settled else None:
+                case "more":
+                    await self._add()
+                case "fewer":
+                    await self._remove(min(staying[1:], key=lambda process: process.seat.running))
+                case None:
+                    pass
+
+    async def _add(self) -> None:
+        """Start one more replica, which takes requests when it is loaded. One that does not start is not tried again
+        before the load says so once more."""
+        spec = self._processes[0].spec
+        log.info("All replicas of %s are busy: one more is started.", self._info.id)
+        try:
+            worker = await self._launch(spec)
+        except OSError as error:
+            log.error("A replica of %s did not start: %s", self._info.id, error)
+            return
+        process = Process(spec, worker)
+        self._processes.append(process)
+        try:
+            await asyncio.shield(worker.prompt_ready)
+            worker.load_weights(self._memory)
+            await asyncio.shield(worker.weights_ready)
+        except ServerError as error:
+            log.error("A replica of %s did not start: %s", self._info.id, error)
+            self._processes.remove(process)
+            await worker.stop(0.0)
+            return
+        process.keeping = asyncio.create_task(self._keep(process))
+
+    async def _remove(self, process: Process) -> None:
+        """Let a replica finish what it has, and end it."""
+        log.info("A replica of %s has little to do: it is ended.", self._info.id)
+        process.leaving = True
+        while process.seat.running and not process.worker.died.done():  # noqa: ASYNC110 (seats tell nobody)
+            await asyncio.sleep(DRAIN_LOOK)
+        if process.keeping is not None:
+            process.keeping.cancel()
+        await process.worker.stop(0.0)
+        self._processes.remove(process)
+
     async def _keep(self, process: Process) -> None:
         """Start the replica again whenever it has died, until the last one dies or all are stopped."""
         while True:
@@ -184,25 +300,25 @@ class Replicas:
                 return
             if not _succeeded(self.weights_ready):
                 return
-            log.warning("A replica of %s is started again.", self._spec.info.id)
+            log.warning("A replica of %s is started again.", self._info.id)
             await self._restart(process)
 
     async def _restart(self, process: Process) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
-                worker = await self._launch(self._spec)
+                worker = await self._launch(process.spec)
             except OSError as error:
-                log.error("A replica of %s did not start: %s", self._spec.info.id, error)
+                log.error("A replica of %s did not start: %s", self._info.id, error)
                 await asyncio.sleep(LONGEST_PAUSE)
                 continue
             process.replace(worker)
             try:
                 await asyncio.shield(worker.prompt_ready)
-                worker.load_weights(self._memory)
+                worker.load_weights(self._memory if process.is_here else None)
                 await asyncio.shield(worker.weights_ready)
             except ServerError as error:
-                log.error("A replica of %s did not start: %s", self._spec.info.id, error)
+                log.error("A replica of %s did not start: %s", self._info.id, error)
                 await worker.stop(0.0)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -220,13 +336,31 @@ class Replicas:
         if deadline is None:
             self._fail_load(ServerError.of(report))
             self.fail_all(report)
-        for task in self._tasks:
+        tasks = [*self._tasks, *(process.keeping for process in self._processes if process.keeping)]
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait(tasks)
         await asyncio.gather(*(process.worker.stop(deadline or 0.0) for process in self._processes))
         self._fail_load(ServerError.of(report))
         self.fail_all(report)
         self.died.set_result(report)
+
+
+def members(spec: WorkerSpec) -> list[WorkerSpec]:
+    """What each replica is told. Raises `ServerError("load_failed")`."""
+    options = convert(spec.options, ModelOptions)
+    machines = replicas_of(options)
+    most = options.max_replicas
+    if most is not None and (options.replica_machines or most < options.replicas):
+        message = "max_replicas is for replicas on this machine, and no less than replicas."
+        raise ServerError("load_failed", message, "max_replicas")
+    if options.replica_machines and options.replicas not in (1, len(machines)):
+        message = (
+            f"{options.replicas} replicas and {len(machines)} machines were asked for: leave out --replicas."
+        )
+        raise ServerError("load_failed", message, "replicas")
+    shared = shared_out(spec, replicas_here(options))
+    return [shared if is_here(each) else elsewhere(spec, each, options) for each in machines]
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

@@ -8,7 +8,7 @@ import psutil
 from msgspec import Struct
 
 from pippin.core.errors import ErrorReport
-from pippin.core.link import STEP_FAILED
+from pippin.core.link import GROUP_LOST, STEP_FAILED
 
 GIB: Final = 1 << 30
 MENDS: Final = "unload other models, or take a smaller quantisation"
@@ -39,6 +39,7 @@ class Death(Struct, frozen=True, kw_only=True):
     fault: Exception | None  # what was wrong with the frames that it sent
     doing: str | None  # of the load; None where that was done
     starved: bool  # the system ended a process for lack of memory in the worker's time
+    far: bool = False  # it was on another machine, and what ended here is the command that reached it
     excess: Excess | None = None  # what it took where it was ended for taking more than it may
 
 
@@ -49,22 +50,27 @@ def died(
     fault: Exception | None,
     doing: str | None,
     excess: Excess | None,
+    far: bool = False,
 ) -> Death:
     starved = _starved() > at_start.starved
-    return Death(status=status, fault=fault, doing=doing, starved=starved, excess=excess)
+    return Death(status=status, fault=fault, doing=doing, starved=starved, excess=excess, far=far)
 
 
 def death_report(model: str, death: Death, at_start: MemoryAtStart, need: int) -> ErrorReport:
-    """What to tell clients; `need` is the bytes that the model was expected to take."""
+    """What to tell clients; `model` is what its spec is called, `need` the bytes that it was expected to take."""
     killed = death.status == -signal.SIGKILL and death.fault is None and death.excess is None
     if death.doing is None:
         why = " for lack of memory" if killed and death.starved else ""
-        message = (
-            f"The process of model {model!r} died: {_how(death)}{why}. The next request starts it again."
-        )
+        message = f"The process of model {model} died: {_how(death)}{why}. The next request starts it again."
         return ErrorReport(kind="worker_died", message=message)
+    if death.far:
+        message = (
+            f"The model {model} could not be loaded: its process there ended while it {death.doing}, or was not "
+            f"reached ({_how(death)}). The server's log has the last words of the command that starts it."
+        )
+        return ErrorReport(kind="load_failed", message=message)
     words = [
-        f"The model {model!r} could not be loaded: its process died while it {death.doing} ({_how(death)}).",
+        f"The model {model} could not be loaded: its process died while it {death.doing} ({_how(death)}).",
         f"It needs about {_size(need)}, and {_size(at_start.free)} were free when it started.",
     ]
     if killed and death.starved:
@@ -88,6 +94,8 @@ def _how(death: Death) -> str:
         return f"it was ended by signal {-death.status}, {_name(-death.status)}"
     if death.status == STEP_FAILED:
         return "its engine failed in a step, and the server's log has more"
+    if death.status == GROUP_LOST:
+        return "it lost another rank of its group, and the server's log has more"
     return f"it left with status {death.status}"
 
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -125,6 +126,7 @@ class WorkerProcess:
     def __init__(self, spec: WorkerSpec, process: Process) -> None:
         loop = asyncio.get_running_loop()
         self.info = spec.info
+        self._title, self._far = spec.title, spec.command is not None
         self.footprint = 0
         self.progress: tuple[int, int, str] | None = None
         self.prompt_ready: asyncio.Future[None] = loop.create_future()
@@ -154,15 +156,7 @@ class WorkerProcess:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
         ours.setblocking(False)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pippin.worker", str(theirs.fileno()), str(os.getpid())),
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                env=worker_environment(),
-                start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
-            )
+            process = await _spawned(spec, theirs)
         except BaseException:
             ours.close()
             raise
@@ -257,6 +251,11 @@ class WorkerProcess:
                 return
             self._signal(number)
         await asyncio.shield(self.died)
+
+    def kill(self) -> None:
+        """End the worker at once, whatever it does."""
+        self._stopping = True
+        self._signal(signal.SIGKILL)
 
     def _send(self, order: Order) -> None:
         if self._link is not None:
@@ -353,8 +352,8 @@ class WorkerProcess:
         return f"loaded its weights ({done * 100 // total} %)" if total else "loaded its weights"
 
     async def _watch_process(self) -> None:
-        output = self._process.stdout
-        assert output is not None  # asked for with PIPE
+        output = self._process.stdout or self._process.stderr
+        assert output is not None  # one of them was asked for with PIPE
         reading = asyncio.create_task(forward_log(output, self.info.id))
         watching = asyncio.create_task(self._watch_memory())
         status = await self._process.wait()
@@ -363,9 +362,14 @@ class WorkerProcess:
         await asyncio.wait(last_words, timeout=LAST_WORDS)  # a grandchild may hold the ends open
         reading.cancel()
         death = died(
-            status, self._memory_at_start, fault=self._fault, doing=self._doing(), excess=self._excess
+            status,
+            self._memory_at_start,
+            fault=self._fault,
+            doing=self._doing(),
+            excess=self._excess,
+            far=self._far,
         )
-        report = death_report(self.info.id, death, self._memory_at_start, self._need)
+        report = death_report(self._title, death, self._memory_at_start, self._need)
         if not self._stopping:
             log.error("%s", report.message)
         if self._link is not None:
@@ -374,6 +378,27 @@ class WorkerProcess:
         self.fail_all(report)
         self._answer_stats()
         self.died.set_result(report)
+
+
+async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
+    """The worker's process, or the program that reaches it on another machine, which `link` is given to."""
+    if spec.command is not None:
+        return await asyncio.create_subprocess_exec(
+            *shlex.split(spec.command),
+            stdin=link.fileno(),
+            stdout=link.fileno(),
+            stderr=PIPE,
+            start_new_session=True,
+        )
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        pass_fds=(link.fileno(),),
+        env=worker_environment(),
+        start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
+    )
 
 
 def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:

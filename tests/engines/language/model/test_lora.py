@@ -13,6 +13,7 @@ from mlx_lm.utils import load_adapters, load_model
 
 from pippin.config.options.model import ModelOptions
 from pippin.core.errors import ServerError
+from pippin.engines.language.model.lora import is_low_rank
 from tests.engines.language.bench import Bench, run_all
 from tests.engines.tiny_models import tiny_model
 
@@ -223,3 +224,26 @@ def test_a_folder_of_adapters_offers_those_that_fit(base: Path, tmp_path: Path) 
     assert bench.engine.lifecycle._model.adapters.names == ("fits",)
     with pytest.raises(ServerError, match="adapter_dir"):
         Bench(base, ModelOptions(adapter_dir=str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("config", "plain"),
+    [
+        ({}, True),
+        ({"fine_tune_type": "lora"}, True),
+        ({"fine_tune_type": "dora"}, False),
+        ({"fine_tune_type": "full"}, False),
+        ({"use_dora": True}, False),
+    ],
+)
+def test_what_is_not_plain_lora_is_told_from_it_before_the_model_is_loaded(
+    config: dict[str, Any], plain: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert is_low_rank(str(tmp_path)) is plain
+
+
+def test_an_adapter_that_cannot_be_read_is_left_to_be_refused_where_it_is_read(tmp_path: Path) -> None:
+    assert is_low_rank(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{")
+    assert is_low_rank(str(tmp_path))

@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,38 +37,19 @@ def load_weights(
     text_only: bool = False,
     kernel_threads: int | None = None,
     whole_layers: bool = True,
+    split: Callable[[nn.Module], None] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with every array evaluated, and its configuration. Raises `ServerError("load_failed")`.
 
     With `text_only` a model that takes media is loaded by mlx-lm, without its encoders. With `kernel_threads` the
     kernels for CPUs compute the model if they know it, with so many threads: whole layers, or single operations alone.
+    `split` takes away what is another rank's, before anything of it is read.
     """
     folder = Path(info.path or "")
     _refuse_foreign_code(info, folder, trust_remote_code)
     _refuse_unreadable(info, folder)
-    vision = not text_only and checkpoint.is_vision(folder)
-    load = checkpoint.load_model if vision else load_model
-    try:
-        model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
-        if not vision:
-            raise refusal from error
-        # mlx-lm converts such models without the weights of their encoders.
-        try:
-            found = load_weights(
-                info,
-                plan,
-                progress,
-                trust_remote_code=trust_remote_code,
-                text_only=True,
-                kernel_threads=kernel_threads,
-                whole_layers=whole_layers,
-            )
-        except ServerError:
-            raise refusal from error
-        log.warning("%s is served for text only: %s", info.id, refusal.report.message)
-        return found
+    load = partial(_read, info, folder, trust_remote_code=trust_remote_code)
+    model, config = load(text_only=text_only)
     on_kernels = False
     if plan.kernels and kernel_threads is not None and not isinstance(model, VisionModel):
         try:
@@ -78,12 +60,37 @@ def load_weights(
         except kernels.OtherAnswer as error:
             # Its weights were taken.
             log.warning("%s runs in float32, without the kernels for CPUs: %s", info.id, error)
-            model, config = load(folder, lazy=True, strict=True, trust_remote_code=trust_remote_code)
+            model, config = load(text_only=text_only)
     if plan.rounds_activations and not on_kernels:
         log.warning("%s: --cpu-activations int8 changes nothing without the kernels", info.id)
     cast_weights(model, plan)
+    if split is not None:
+        split(model)
     _evaluate(model, plan, progress, info)
     return model, config
+
+
+def _read(
+    info: ModelInfo, folder: Path, *, trust_remote_code: bool, text_only: bool
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, no array of it evaluated yet, and its configuration. Raises `ServerError("load_failed")`."""
+    vision = not text_only and checkpoint.is_vision(folder)
+    load = checkpoint.load_model if vision else load_model
+    try:
+        found: tuple[nn.Module, dict[str, Any]] = load(
+            folder, lazy=True, strict=True, trust_remote_code=trust_remote_code
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        refusal = ServerError("load_failed", _explain(info, error, "mlx-vlm" if vision else "mlx-lm"))
+        if not vision:
+            raise refusal from error
+        # mlx-lm converts such models without the weights of their encoders.
+        try:
+            found = _read(info, folder, trust_remote_code=trust_remote_code, text_only=True)
+        except ServerError:
+            raise refusal from error
+        log.warning("%s is served for text only: %s", info.id, refusal.report.message)
+    return found
 
 
 def _put_on_kernels(

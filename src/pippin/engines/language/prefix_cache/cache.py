@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pippin.core.models import CacheStats
+from pippin.engines.language.kv_cache.kinds.base import CacheKind
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, DiskRead, DiskTier
 from pippin.engines.language.prefix_cache.tree import (
@@ -16,8 +17,6 @@ from pippin.engines.language.prefix_cache.tree import (
     Node,
     PrefixTree,
     Snapshot,
-    bytes_of,
-    snapshot_arrays,
 )
 
 
@@ -52,6 +51,10 @@ class PrefixCache:
         self._misses = 0
         self._hit_tokens = 0
         self._lookup_tokens = 0
+
+    def reckon_as(self, kinds: Sequence[CacheKind]) -> None:
+        """Count bytes as if these were the kinds of the caches: see `CacheLayout.reckon_as`."""
+        self._layout.reckoned = tuple(kinds)
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
         """What is known of a prompt. `key` keeps adapters and tenants apart."""
@@ -96,7 +99,8 @@ class PrefixCache:
         known, stop = len(path) * size, len(tokens) // size * size
         for number, block in enumerate(self._layout.cut(cache, known, stop, size)):
             start = known + number * size
-            if self.tree.add(path, key, tuple(tokens[start : start + size]), block, bytes_of(block)) is None:
+            added = tuple(tokens[start : start + size])
+            if self.tree.add(path, key, added, block, self._layout.block_bytes(block, size)) is None:
                 break
             if self._disk is not None:
                 self._disk.keep(path[-1])
@@ -165,6 +169,6 @@ class PrefixCache:
         return path[-1] if path and len(path) * self.block_tokens == len(tokens) else None
 
     def _keep_snapshot(self, node: Node, snapshot: Snapshot) -> None:
-        size = bytes_of(snapshot_arrays(snapshot))
+        size = self._layout.snapshot_bytes(snapshot, node.depth * self.block_tokens)
         if self.tree.set_snapshot(node, snapshot, size) and self._disk is not None:
             self._disk.keep(node)

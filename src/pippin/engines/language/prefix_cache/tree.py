@@ -258,9 +258,21 @@ class BlockLayout:
                 stacks.setdefault((kind, shape), _Stack(kind, [])).members.append((layer, number))
         self._stacks = list(stacks.values())
         self._host_copy = host_copy if all(stack.kind.host_fills for stack in self._stacks) else None
+        self.reckoned: tuple[CacheKind, ...] | None = None  # the whole model's, where ranks have parts of it
         self.has_blocks = bool(self._stacks)
         self.has_state = any(not kind.looks_back for kind in self._kinds)
         self.has_snapshots = any(kind.snapshots for kind in self._kinds)
+
+    def block_bytes(self, block: Block, tokens: int) -> int:
+        if self.reckoned is None:
+            return bytes_of(block)
+        return tokens * sum(array.token_bytes for kind in self.reckoned for array in kind.token_arrays)
+
+    def snapshot_bytes(self, snapshot: Snapshot, tokens: int) -> int:
+        """Of a snapshot that was made after so many tokens."""
+        if self.reckoned is None:
+            return bytes_of(snapshot_arrays(snapshot))
+        return sum(kind.slot_bytes(tokens, 0) for kind in self.reckoned if kind.snapshots)
 
     def cut(self, cache: PromptCache, start: int, stop: int, size: int) -> list[Block]:
         """Copies of positions `start` to `stop`, both multiples of `size`, on their way on the device."""

@@ -158,7 +158,7 @@ class BatchSampler:
     A temperature of None is greedy, as is 0; everything else that is None is off.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, sorts_slowly: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, sorts_slowly: bool = False) -> None:
         """`sorts_slowly`: the device had better look at the best tokens alone, though the host must wait for it."""
         self._tokenizer = tokenizer
         self._sorts_slowly = sorts_slowly

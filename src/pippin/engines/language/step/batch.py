@@ -26,8 +26,8 @@ class Batch:
         self,
         groups: CacheGroups,
         model: LoadedModel,
+        sampler: BatchSampler,
         *,
-        sorts_slowly: bool = False,
         overlaps: bool = True,
         heads: Heads | None = None,
     ) -> None:
@@ -40,7 +40,7 @@ class Batch:
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
-        self._sampler = BatchSampler(model.tokenizer, sorts_slowly=sorts_slowly)
+        self._sampler = sampler
         self._drawn: Sampled | None = None
         self._unread: list[Running] = []  # for whom the last draw was, until it is read
         # [n, vocabulary] each: of the pass, then of sequences that joined since.

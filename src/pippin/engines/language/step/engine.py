@@ -23,6 +23,7 @@ from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler, StepLimits
 from pippin.engines.language.step.speculation.verification import Judged, Speculation
 from pippin.engines.language.step.statistics import engine_stats
+from pippin.engines.language.step.steering import ALONE, Steering
 
 DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 
@@ -43,6 +44,7 @@ class LanguageEngine:
         batch: Batch,
         prefixes: PrefixCache | None = None,
         speculation: Speculation | None = None,
+        steering: Steering = ALONE,
     ) -> None:
         """`share`: of so many bytes for the model, those for sequences and for the prefix cache."""
         self.model = model.module
@@ -54,17 +56,11 @@ class LanguageEngine:
         self.prefixes = prefixes
         self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.heads)
         self.speculation = speculation
-        self.lifecycle = Lifecycle(
-            model,
-            self.scheduler,
-            self.prefill,
-            batch,
-            prefixes,
-            speculation,
-            stream_interval=options.stream_interval,
-        )
+        parts = model, self.scheduler, self.prefill, batch, prefixes, speculation
+        self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
         self._options = options
-        self._share = share
+        self.share = share
+        self._steering = steering
         self._speculates = False  # the next step is to look for proposals
         self.blas_threads: BlasThreads | None = None
         self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: (
@@ -86,7 +82,7 @@ class LanguageEngine:
 
         The order lets the device work while the host does.
         """
-        started = time.monotonic()
+        started = self._steering.now()
         if self.blas_threads is not None:
             self.blas_threads.look()
         self.counters.steps += 1
@@ -129,7 +125,7 @@ class LanguageEngine:
         self.scheduler.resume()
         # Before the budget: what a chunk costs depends on how much of its prompt is known, which this looks up.
         prompt = self.prefill.next()
-        budget = self.scheduler.chunk() if prompt is not None else 0
+        budget = self._steering.budget(self.scheduler.chunk()) if prompt is not None else 0
         spent = 0
         while spent < budget and prompt is not None:
             count, computed = self.prefill.compute(prompt, budget - spent, wait=wait)
@@ -220,14 +216,16 @@ class LanguageEngine:
     def reconfigure(self, options: dict[str, Any]) -> None:
         merged = changed(self._options, options)
         if merged.memory_bytes is not None and "memory_bytes" in options:
-            shares = self._share(merged.memory_bytes)  # the pool's, which also counts what others take
-            self.lifecycle.resize(shares.sequences)
-            if self.prefixes is not None:
-                self.prefixes.tree.resize(shares.prefixes)
+            self.resize(self.share(merged.memory_bytes))  # the pool's, which also counts what others take
         self._options = merged
         self.lifecycle.stream_interval = merged.stream_interval
         self.scheduler.limits.target_gap = merged.target_gap_ms / 1e3
         self.scheduler.limits.queue_size = merged.queue_size
+
+    def resize(self, shares: MemoryShares) -> None:
+        self.lifecycle.resize(shares.sequences)
+        if self.prefixes is not None:
+            self.prefixes.tree.resize(shares.prefixes)
 
     def close(self) -> None:
         for request in self.lifecycle.live:

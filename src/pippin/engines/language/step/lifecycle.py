@@ -12,7 +12,6 @@ from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.sampling.sampler import SampledToken
 from pippin.engines.language.step.batch import Batch
-from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.step.prefill import Prefill
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import (
@@ -24,6 +23,7 @@ from pippin.engines.language.step.sequences import (
     identity_of,
 )
 from pippin.engines.language.step.speculation.verification import Speculation
+from pippin.engines.language.step.steering import ALONE, Steering
 from pippin.engines.language.vision.encoder import MediaInputs, VisionEncoder
 from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.engines.language.vision.whole import WholeEncoder, WholeInputs
@@ -42,12 +42,14 @@ class Lifecycle:
         speculation: Speculation | None,
         *,
         stream_interval: int,
+        steering: Steering = ALONE,
     ) -> None:
         """`stream_interval`: tokens that are told at once."""
         self.stream_interval = stream_interval
         self.events: list[Emission] = []
         self.completion_tokens = 0  # generated since the load
         self.preemptions = 0  # since the load
+        self._steering = steering
         self._model = model
         self._scheduler = scheduler
         self._prefill = prefill
@@ -83,7 +85,7 @@ class Lifecycle:
         adapter = adapters.default if named is None else adapters.index(named)
         request = Request(job=job, adapter=adapter, media=self._open_media(job))
         for choice in range(job.request.n):
-            decoder = SequenceDecoder(job, choice, self._model.tokenizer)
+            decoder = self._steering.decoder(job, choice, self._model.tokenizer)
             sequence = Sequence(request=request, choice=choice, decoder=decoder, tokens=list(job.prompt))
             request.sequences.append(sequence)
         self._arrivals += 1

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import mlx.core as mx
+from msgspec import Struct
 
 from pippin.engines.language.kv_cache.slots import Slot, SlotTable
 
@@ -42,8 +43,7 @@ class TokenArray:
         return mx.zeros((slots, self.heads, capacity, self.size), dtype=self.dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class InPlace:
+class InPlace(Struct, frozen=True, kw_only=True, gc=False):
     """Where kernels write `count` tokens of each of some sequences in one layer, and read what each has.
 
     `arrays` are keys and values [slots, heads, capacity, size], or six of them where they are quantised (`form`: bits

@@ -1,0 +1,173 @@
+"""The other ranks: an engine that takes the steps of rank 0, draws nothing and says nothing."""
+
+from collections import deque
+from typing import TypeVar
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Event, FinishReason, TopToken
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.ranks.leader import Build, state_of
+from pippin.engines.language.ranks.messages import (
+    Adjust,
+    Budget,
+    Clear,
+    Close,
+    Drop,
+    RankLink,
+    Resize,
+    Step,
+    Take,
+    Tokens,
+    Told,
+    Verdict,
+    decode_told,
+)
+from pippin.engines.language.sampling.sampler import BatchSampler, Sampled
+from pippin.engines.language.step.decoder import SequenceDecoder
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.steering import Steering
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+class Astray(Exception):
+    """This rank does something else than rank 0: what it computes would be another model's."""
+
+
+class Hearing:
+    """The messages of rank 0, in their order."""
+
+    def __init__(self, link: RankLink) -> None:
+        self._link = link
+        self._heard: deque[Told] = deque()
+
+    def next(self) -> Told:
+        """Wait for the next message."""
+        while not self._heard:
+            for payload in self._link.hear():
+                self._heard.extend(decode_told(payload))
+        return self._heard.popleft()
+
+    def expect(self, kind: type[T]) -> T:
+        """The next message, which can only be of this kind. Raises `Astray`."""
+        message = self.next()
+        if not isinstance(message, kind):
+            raise Astray(f"rank 0 said {type(message).__name__} where this rank needs {kind.__name__}")
+        return message
+
+
+class HeardDecoder(SequenceDecoder):
+    """Knows of a choice whether it goes on."""
+
+    def __init__(self, hearing: Hearing, job: LanguageJob) -> None:
+        # Not the whole decoder: it would read text, which rank 0 alone does.
+        self._hearing = hearing
+        self.finished: FinishReason | None = "length" if job.max_tokens == 0 else None
+        self.stop_sequence = None
+        self.completion_tokens = self.reasoning_tokens = 0
+
+    def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
+        self.completion_tokens += 1
+        match self._hearing.expect(Verdict).outcome:
+            case "failed":
+                raise ServerError("internal", "Rank 0 has failed the request.")
+            case "finished":
+                self.finished = "stop"
+            case "goes on":
+                pass
+        return []
+
+    def close(self, reason: FinishReason) -> list[Event]:
+        return []
+
+    @property
+    def needs_mask(self) -> bool:
+        return False
+
+
+class HeardSampler(BatchSampler):
+    """Gives what rank 0 has drawn."""
+
+    def __init__(self, hearing: Hearing, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self._hearing = hearing
+
+    def sample(
+        self,
+        logits: mx.array,
+        masks: NDArray[np.int32] | None = None,
+        masked_rows: list[int] | None = None,
+    ) -> Sampled:
+        tokens = self._hearing.expect(Tokens).tokens
+        if len(tokens) != len(self):
+            raise Astray(f"rank 0 drew {len(tokens)} tokens, and {len(self)} sequences run here")
+        return Sampled(mx.array(tokens, dtype=mx.int32))
+
+
+class Follower:
+    """Takes the steps of rank 0 until that closes the model."""
+
+    def __init__(self, link: RankLink, build: Build) -> None:
+        self._hearing = Hearing(link)
+        self._step: Step | None = None
+        self._engine = build(
+            Steering(
+                now=self._begin_step,
+                budget=lambda _: self._hearing.expect(Budget).tokens,
+                decoder=lambda job, choice, tokenizer: HeardDecoder(self._hearing, job),
+                sampler=lambda tokenizer, _: HeardSampler(self._hearing, tokenizer),
+            )
+        )
+
+    @property
+    def engine(self) -> LanguageEngine:
+        return self._engine
+
+    def run(self) -> None:
+        """Raises `Astray` where this rank finds itself doing something else than rank 0."""
+        while not isinstance(message := self._hearing.next(), Close):
+            self._do(message)
+        self._engine.close()
+
+    def _do(self, message: Told) -> None:
+        engine = self._engine
+        match message:
+            case Take():
+                engine.submit(_job(message))
+            case Drop(id):
+                engine.cancel(id)
+            case Step():
+                self._step = message
+                engine.step()
+            case Clear(prefixes_only):
+                engine.clear_cache(prefixes_only=prefixes_only, disk=False)
+            case Adjust(options):
+                engine.reconfigure(options)
+            case Resize(shares):
+                engine.resize(shares)
+            case _:
+                raise Astray(f"rank 0 said {type(message).__name__} between two steps")
+
+    def _begin_step(self) -> float:
+        assert self._step is not None
+        if (own := state_of(self._engine)) != self._step.state:
+            raise Astray(f"rank 0 stands at {self._step.state}, this rank at {own}")
+        return self._step.now
+
+
+def _job(taken: Take) -> LanguageJob:
+    return LanguageJob(
+        id=taken.id,
+        request=taken.request,
+        accepted=Accepted(len(taken.prompt)),
+        prompt=taken.prompt,
+        max_tokens=taken.max_tokens,
+        pins=taken.pins,
+        key=taken.key,
+        created=taken.created,
+    )

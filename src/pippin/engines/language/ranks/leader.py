@@ -1,0 +1,201 @@
+"""Rank 0: an engine whose steps the other ranks repeat."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from pippin.core.errors import ServerError
+from pippin.core.events import Event, TopToken
+from pippin.core.models import EngineStats
+from pippin.core.requests import GenerationRequest
+from pippin.engines.base import Emission
+from pippin.engines.device import MemoryShares
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.ranks.messages import (
+    Adjust,
+    Budget,
+    Clear,
+    Close,
+    Drop,
+    RankLink,
+    Resize,
+    Step,
+    Take,
+    Tokens,
+    Told,
+    Verdict,
+    encode,
+)
+from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken
+from pippin.engines.language.step.decoder import SequenceDecoder
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.steering import Steering
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+Build = Callable[[Steering], LanguageEngine]
+"""Makes the engine of a rank."""
+
+
+class Telling:
+    """Messages to the other ranks, gathered until somebody may wait for them."""
+
+    def __init__(self, link: RankLink) -> None:
+        self._link = link
+        self._gathered: list[Told] = []
+
+    def add(self, message: Told) -> None:
+        self._gathered.append(message)
+
+    def send(self, message: Told) -> None:
+        """Send a message that others wait for, behind all that was gathered."""
+        self._gathered.append(message)
+        gathered, self._gathered = self._gathered, []
+        self._link.tell(encode(gathered))
+
+
+def state_of(engine: LanguageEngine) -> tuple[int, ...]:
+    """What two engines that took the same steps have alike."""
+    scheduler, prefixes = engine.scheduler, engine.prefixes
+    lengths = sum(each.length for each in scheduler.running)
+    computed = sum(each.computed for each in scheduler.prefilling)
+    held = 0 if prefixes is None else len(prefixes.tree)
+    counts = len(scheduler.waiting), len(scheduler.prefilling), len(scheduler.running)
+    return *counts, lengths, computed, held
+
+
+class ToldDecoder(SequenceDecoder):
+    """Tells what became of each token."""
+
+    def __init__(self, telling: Telling, job: LanguageJob, choice: int, tokenizer: Tokenizer) -> None:
+        super().__init__(job, choice, tokenizer)
+        self._telling = telling
+
+    def accept(self, token: int, logprob: float | None = None, top: tuple[TopToken, ...] = ()) -> list[Event]:
+        try:
+            events = super().accept(token, logprob, top)
+        except ServerError:
+            self._telling.add(Verdict("failed"))
+            raise
+        self._telling.add(Verdict("goes on" if self.finished is None else "finished"))
+        return events
+
+
+@dataclass(frozen=True)
+class ToldSample(Sampled):
+    """Tells the tokens as soon as they are known."""
+
+    telling: Telling | None = None
+
+    def read(self, tokenizer: Tokenizer, wanted: Any) -> list[SampledToken]:
+        chosen = super().read(tokenizer, wanted)
+        if self.telling is not None:
+            self.telling.send(Tokens([each.token for each in chosen]))
+        return chosen
+
+
+class ToldSampler(BatchSampler):
+    def __init__(self, telling: Telling, tokenizer: Tokenizer, sorts_slowly: bool) -> None:
+        super().__init__(tokenizer, sorts_slowly)
+        self._telling = telling
+
+    def sample(
+        self,
+        logits: mx.array,
+        masks: NDArray[np.int32] | None = None,
+        masked_rows: list[int] | None = None,
+    ) -> Sampled:
+        found = super().sample(logits, masks, masked_rows)
+        fields = found.tokens, found.scored, found.logprobs, found.top_ids, found.top_logprobs
+        return ToldSample(*fields, telling=self._telling)
+
+
+class LeadingEngine:
+    """An `Engine` that tells the other ranks all that they need to take the same steps."""
+
+    def __init__(self, link: RankLink, build: Build) -> None:
+        self._telling = Telling(link)
+        self._own = self._together = MemoryShares(sequences=1, prefixes=1)
+        self._engine = build(
+            Steering(
+                now=self._begin_step,
+                budget=self._budget,
+                decoder=lambda job, choice, tokenizer: ToldDecoder(self._telling, job, choice, tokenizer),
+                sampler=lambda tokenizer, sorts: ToldSampler(self._telling, tokenizer, sorts),
+            )
+        )
+
+    @property
+    def engine(self) -> LanguageEngine:
+        return self._engine
+
+    def _begin_step(self) -> float:
+        now = Steering().now()
+        self._telling.send(Step(now, state_of(self._engine)))
+        return now
+
+    def _budget(self, tokens: int) -> int:
+        self._telling.send(Budget(tokens))
+        return tokens
+
+    def submit(self, job: LanguageJob) -> None:
+        self._engine.submit(job)  # what is refused here is told to nobody
+        asked = job.request
+        request = GenerationRequest(
+            model="",
+            n=asked.n,
+            priority=asked.priority,
+            timeout=asked.timeout,
+            echo=asked.echo,
+            logprobs=asked.logprobs,
+            prompt_logprobs=asked.prompt_logprobs,
+        )
+        self._telling.add(Take(job.id, request, job.prompt, job.max_tokens, job.pins, job.key, job.created))
+
+    def cancel(self, id: str) -> None:
+        self._engine.cancel(id)
+        self._telling.add(Drop(id))
+
+    def step(self) -> list[Emission]:
+        return self._engine.step()
+
+    @property
+    def busy(self) -> bool:
+        return self._engine.busy
+
+    def close(self) -> None:
+        self._telling.send(Close())
+        self._engine.close()
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        self._engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
+        self._telling.send(Clear(prefixes_only))
+
+    def agreed(self, own: MemoryShares, together: MemoryShares) -> None:
+        """This rank could give `own` bytes, and the ranks have agreed on `together`, in bytes of the whole model."""
+        self._own, self._together = own, together
+
+    def _in_proportion(self, shares: MemoryShares) -> MemoryShares:
+        """What all ranks have once rank 0 could give so much."""
+        own, together = self._own, self._together
+        return MemoryShares(
+            sequences=shares.sequences * together.sequences // max(1, own.sequences),
+            prefixes=shares.prefixes * together.prefixes // max(1, own.prefixes),
+        )
+
+    def reconfigure(self, options: dict[str, Any]) -> None:
+        """As an engine alone; another share of memory changes the shares of all ranks in proportion."""
+        others = {name: value for name, value in options.items() if name != "memory_bytes"}
+        if others:
+            self._engine.reconfigure(others)
+            self._telling.add(Adjust(others))
+        if len(others) < len(options):
+            shares = self._in_proportion(self._engine.share(options["memory_bytes"]))
+            self._engine.resize(shares)
+            self._telling.send(Resize(shares))

@@ -1,0 +1,129 @@
+"""What rank 0 tells the others, and what they agree on before the first step: lists of these structs as msgpack.
+
+A rank that has other versions of Pippin or MLX is refused when the group starts, so a message is never read by one that
+knows it otherwise.
+"""
+
+from importlib.metadata import version
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from pippin import __version__
+from pippin.core.decoding import message_decoder
+from pippin.core.requests import GenerationRequest
+from pippin.engines.device import MemoryShares
+from pippin.engines.language.ranks.kinds import Kind
+
+VERSION: Final = 1
+"""Of these messages; raised whenever one changes."""
+
+
+def software() -> str:
+    """What must be the same on all ranks."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("mlx", "mlx-lm"))
+    return f"Pippin {__version__} (ranks {VERSION}), {libraries}"
+
+
+class RankLink(Protocol):
+    """The way to the other ranks: from rank 0 to all of them, from another rank to rank 0. Whoever loses it ends."""
+
+    def tell(self, payload: bytes) -> None:
+        """Send the same to everyone at the other end."""
+        ...
+
+    def hear(self) -> list[bytes]:
+        """Wait for the next payload of everyone at the other end, in the order of ranks."""
+        ...
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """What a rank is made of, told before anything is loaded; rank 0 answers with its own, if all are alike."""
+
+    software: str
+    model: str  # a fingerprint of its files
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """A rank has its weights."""
+
+    shares: MemoryShares  # that it could give
+    keeps_prefixes: bool
+    kinds: list[Kind]  # of its caches, one for each of the model's layers
+
+
+class Agreed(Struct, frozen=True, tag=True):
+    """What all ranks go by."""
+
+    shares: MemoryShares
+    kinds: list[Kind]
+
+
+class Take(Struct, frozen=True, tag=True):
+    """A job was submitted: as much of it as decides what is computed."""
+
+    id: str
+    request: GenerationRequest
+    prompt: tuple[int, ...]
+    max_tokens: int
+    pins: tuple[int, ...]
+    key: bytes
+    created: float
+
+
+class Drop(Struct, frozen=True, tag=True):
+    """A request was cancelled."""
+
+    id: str
+
+
+class Step(Struct, frozen=True, tag=True):
+    """A step begins."""
+
+    now: float  # monotonic seconds of rank 0
+    state: tuple[int, ...]  # what the engine looks like then: a rank that looks otherwise has gone astray
+
+
+class Budget(Struct, frozen=True, tag=True):
+    """How many prompt tokens the step may compute."""
+
+    tokens: int
+
+
+class Tokens(Struct, frozen=True, tag=True):
+    """What was drawn, in the order of the batch."""
+
+    tokens: list[int]
+
+
+class Verdict(Struct, frozen=True, tag=True):
+    """What a token made of its sequence, or request."""
+
+    outcome: Literal["goes on", "finished", "failed"]
+
+
+class Clear(Struct, frozen=True, tag=True):
+    prefixes_only: bool
+
+
+class Adjust(Struct, frozen=True, tag=True):
+    """Options that changed, as a part of `ModelOptions` in builtins."""
+
+    options: dict[str, Any]
+
+
+class Resize(Struct, frozen=True, tag=True):
+    """Bytes that sequences and the prefix cache have from now on."""
+
+    shares: MemoryShares
+
+
+class Close(Struct, frozen=True, tag=True):
+    """The model is unloaded."""
+
+
+Told = Take | Drop | Step | Budget | Tokens | Verdict | Clear | Adjust | Resize | Close
+
+encode = msgspec.msgpack.Encoder().encode
+decode_told = message_decoder(list[Told]).decode

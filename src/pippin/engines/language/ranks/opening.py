@@ -1,0 +1,168 @@
+"""From a model folder to a rank that is ready: its part of the weights, and what it agrees on with the others."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import mlx.core as mx
+import mlx.nn as nn
+import msgspec
+
+from pippin.config.options.model import ModelOptions, cache_bits
+from pippin.core.decoding import convert, from_message
+from pippin.core.errors import ServerError
+from pippin.core.models import RankSpec, WorkerSpec
+from pippin.engines.base import LoadProgress
+from pippin.engines.device import DevicePlan, MemoryShares, configure, decide, find_facts, share_memory
+from pippin.engines.language.kv_cache.kinds.base import CacheKind
+from pippin.engines.language.loading import build_engine
+from pippin.engines.language.model.weights import load_weights
+from pippin.engines.language.prefix_cache.disk import fingerprint
+from pippin.engines.language.prompt.preparer import LanguagePreparer
+from pippin.engines.language.ranks.follower import Follower
+from pippin.engines.language.ranks.kinds import read, written
+from pippin.engines.language.ranks.leader import LeadingEngine
+from pippin.engines.language.ranks.messages import Agreed, Hello, RankLink, Ready, encode, software
+from pippin.engines.language.ranks.split import split_layers, split_within_layers
+from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.step.steering import Steering
+
+log = logging.getLogger(__name__)
+
+REFUSED = (
+    "adapter_path adapters adapter_dir draft_model_path prompt_lookup specprefill cache_dir warm_prompts "
+    "trust_remote_code"
+).split()
+"""Options that ranks do not have."""
+RECKONED: Final = 4096
+"""Tokens of a sequence by which the parts of ranks are compared."""
+
+
+def open_rank(
+    spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProgress, link: RankLink
+) -> LeadingEngine | Follower:
+    """Raises `ServerError("load_failed")`."""
+    rank = spec.rank
+    assert rank is not None
+    options = convert(spec.options, ModelOptions)
+    refuse_options(options)
+    plan = msgspec.structs.replace(decide(find_facts(), options, spec.memory_bytes), kernels=False)
+    configure(plan)
+    greet(link, rank, Hello(software(), fingerprint(Path(spec.info.path or ""))))
+    group = join_group(rank)
+    split = split_within_layers if rank.split == "tensor" else split_layers
+    model, _ = load_weights(
+        spec.info, plan, progress, trust_remote_code=False, text_only=True, split=partial(split, group=group)
+    )
+    preparer.try_media(lambda _: False)
+    build = partial(_build, model, preparer, options, plan)
+    found = LeadingEngine(link, build) if rank.rank == 0 else Follower(link, build)
+    own = Ready(
+        shares=share_memory(plan, options, found.engine.counters.weight_bytes),
+        keeps_prefixes=found.engine.prefixes is not None,
+        kinds=[written(kind) for kind in found.engine.batch.groups.layout.kinds],
+    )
+    shares = agree(link, rank, found.engine, own)
+    if isinstance(found, LeadingEngine):
+        found.agreed(own.shares, shares)
+    return found
+
+
+def _build(
+    model: nn.Module,
+    preparer: LanguagePreparer,
+    options: ModelOptions,
+    plan: DevicePlan,
+    steering: Steering,
+) -> LanguageEngine:
+    return build_engine(model, preparer.tokenizer, options, plan, steering=steering)
+
+
+def refuse_options(options: ModelOptions) -> None:
+    """Raises `ServerError("load_failed")` for options that ranks do not have."""
+    ordinary = ModelOptions()
+    for name in REFUSED:
+        if getattr(options, name) != getattr(ordinary, name):
+            message = f"{name} cannot be used with a model that is split over ranks: start without it."
+            raise ServerError("load_failed", message, name)
+    if cache_bits(options) != (None, None):
+        message = "kv_bits cannot be used with a model that is split over ranks: start without it."
+        raise ServerError("load_failed", message, "kv_bits")
+
+
+def join_group(rank: RankSpec) -> mx.distributed.Group:
+    """The ranks as MLX knows them; waits until all are there. Raises `ServerError("load_failed")`."""
+    try:
+        group = mx.distributed.init(strict=True, backend=rank.backend)
+    except (RuntimeError, ValueError) as error:
+        message = f"The ranks cannot reach each other by MLX's backend {rank.backend!r}: {error}"
+        raise ServerError("load_failed", message, "rank_backend") from error
+    if (group.rank(), group.size()) != (rank.rank, rank.size):
+        message = (
+            f"MLX's backend {rank.backend!r} has other ranks than Pippin: {group.rank()} of {group.size()}."
+        )
+        raise ServerError("load_failed", message, "rank_backend")
+    return group
+
+
+def greet(link: RankLink, rank: RankSpec, own: Hello) -> None:
+    """Have all ranks know that they are alike, before they wait for each other's arithmetic. Raises
+    `ServerError("load_failed")` on rank 0 where one is not; the others wait for its end then."""
+    if rank.rank:
+        link.tell(encode(own))
+        link.hear()
+        return
+    for number, payload in enumerate(link.hear(), start=1):
+        compare(number, from_message(payload, Hello), own)
+    link.tell(encode(own))
+
+
+def compare(number: int, other: Hello, own: Hello) -> None:
+    """Raises `ServerError("load_failed")` where the rank of this number is not like rank 0."""
+    if other.software != own.software:
+        message = f"Rank {number} runs {other.software}, and rank 0 {own.software}: install the same on both."
+        raise ServerError("load_failed", message, "ranks")
+    if other.model != own.model:
+        message = f"Rank {number} has other files for this model than rank 0: bring the same ones there."
+        raise ServerError("load_failed", message, "ranks")
+
+
+def agree(link: RankLink, rank: RankSpec, engine: LanguageEngine, own: Ready) -> MemoryShares:
+    """Have all ranks reckon alike, in bytes of the whole model's caches, with what the poorest rank can hold of them.
+
+    Raises `ServerError("load_failed")` where one has no memory left beside its weights.
+    """
+    if rank.rank:
+        link.tell(encode(own))
+        agreed = from_message(link.hear()[0], Agreed)
+    else:
+        agreed = reconciled([own, *(from_message(payload, Ready) for payload in link.hear())])
+        link.tell(encode(agreed))
+    kinds = [read(kind) for kind in agreed.kinds]
+    engine.batch.groups.layout.reckon_as(kinds)
+    if engine.prefixes is not None:
+        engine.prefixes.reckon_as(kinds)
+    engine.resize(agreed.shares)
+    return agreed.shares
+
+
+def reconciled(ranks: list[Ready]) -> Agreed:
+    """What all ranks go by. Raises `ServerError("load_failed")`."""
+    first = ranks[0]
+    for number, other in enumerate(ranks):
+        if other.keeps_prefixes != first.keeps_prefixes or len(other.kinds) != len(first.kinds):
+            message = f"Rank {number} has less memory than it needs beside its weights: make room there."
+            raise ServerError("load_failed", message, "ranks")
+    own = [[read(kind) for kind in rank.kinds] for rank in ranks]
+    # Of a layer that a rank does not have it keeps a placeholder, which is the smaller one.
+    whole = [max(layer, key=_bytes) for layer in zip(*own, strict=True)]
+    total = sum(map(_bytes, whole))
+    parts = [sum(map(_bytes, kinds)) for kinds in own]
+    sequences = min(rank.shares.sequences * total // part for rank, part in zip(ranks, parts, strict=True))
+    prefixes = min(rank.shares.prefixes * total // part for rank, part in zip(ranks, parts, strict=True))
+    return Agreed(MemoryShares(sequences=sequences, prefixes=prefixes), [written(kind) for kind in whole])
+
+
+def _bytes(kind: CacheKind) -> int:
+    return kind.slot_bytes(RECKONED, 0)

@@ -1,0 +1,157 @@
+"""What a rank holds of a model: a part of every layer, or some of the layers.
+
+Parts of layers are mlx-lm's own (`shard`). Its pipelines are not used: few architectures have one, and they write into
+caches of mlx-lm's, where the engine has its own. Here every rank keeps the model's whole list of layers, so that masks
+and caches are found where the model looks for them; a layer of another rank is replaced by an `Elsewhere`, which counts
+tokens in its cache and passes on what goes through.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from pippin.core.errors import ServerError
+
+HEADS = (
+    "n_heads n_kv_heads num_heads num_kv_heads num_attention_heads num_key_value_heads num_k_heads num_v_heads"
+).split()
+"""What mlx-lm's attention and recurrent layers call the number of their heads."""
+
+
+PIPELINES = "llama qwen3 qwen3_moe gpt_oss qwen3_5".split()
+"""Modules of mlx-lm whose layers need nothing of each other but what goes through them, as was tried: others may share
+keys and values between layers, or more, and would answer wrongly without a word."""
+
+
+def split_within_layers(model: nn.Module, group: mx.distributed.Group) -> None:
+    """Keep a part of every layer, its heads and columns, by mlx-lm's own `shard`. Raises `ServerError("load_failed")`
+    for an architecture that has none, or whose heads cannot be shared out evenly."""
+    shard = getattr(model, "shard", None)
+    if shard is None:
+        raise _refusal(model, "mlx-lm cannot split the layers of this architecture", "Take --split pipeline.")
+    ranks = group.size()
+    for name, count in _heads(model):
+        if count % ranks:
+            why = f"its layers have {count} heads ({name}), which {ranks} ranks cannot share evenly"
+            raise _refusal(model, why, "Take another number of --ranks, or --split pipeline.")
+    try:
+        shard(group)
+    except (ValueError, AssertionError, AttributeError, TypeError) as error:
+        raise _refusal(model, str(error), "Take another number of --ranks, or --split pipeline.") from error
+
+
+def _heads(model: nn.Module) -> Iterator[tuple[str, int]]:
+    for _, module in model.named_modules():
+        for name in HEADS:
+            count = getattr(module, name, None)
+            if isinstance(count, int):
+                yield name, count
+
+
+def _refusal(model: nn.Module, why: str, way_out: str) -> ServerError:
+    name = getattr(model, "model_type", type(model).__module__.rpartition(".")[2])
+    return ServerError(
+        "load_failed", f"A model of type {name!r} cannot be split so: {why}. {way_out}", "split"
+    )
+
+
+class Placeholder(nn.Module):  # type: ignore[misc] # MLX has no types for it
+    """What the layer of another rank keeps here: of each token, or each sequence, one number that nobody reads."""
+
+    def __call__(self, x: mx.array, cache: Any) -> None:
+        rows, tokens = x.shape[:2]
+        if hasattr(cache, "update_and_fetch"):
+            nothing = mx.zeros((rows, 1, tokens, 1), dtype=x.dtype)
+            cache.update_and_fetch(nothing, nothing)
+        elif cache is not None:
+            for index in range(len(cache.cache)):
+                cache[index] = mx.zeros((rows, 1, 1), dtype=x.dtype)
+            cache.advance(tokens)
+
+
+class Elsewhere(nn.Module):  # type: ignore[misc]
+    """In place of a layer that another rank computes. What models ask a layer of its kind, it answers as that would."""
+
+    def __init__(self, layer: nn.Module, passes: "Passes") -> None:
+        super().__init__()
+        # Attributes that are no weights (`is_linear`, `use_sliding` ...): models choose masks and caches by them.
+        self.__dict__.update({name: value for name, value in vars(layer).items() if not name.startswith("_")})
+        self.placeholder = Placeholder()
+        self._passes = passes
+
+    def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
+        given = [each for each in (*args, *kwargs.values()) if _is_cache(each)]
+        for cache in given:
+            self.placeholder(x, cache)
+        return self._passes(x)
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "update_and_fetch") or isinstance(getattr(value, "cache", None), list)
+
+
+class Passes:
+    """What happens to the hidden states at one layer, beside the layer itself."""
+
+    def __init__(
+        self, group: mx.distributed.Group, *, sends: bool = False, receives: bool = False, ends: bool = False
+    ) -> None:
+        """`sends`: this rank's last layer was the one before. `receives`: its first is the next. `ends`: this is the
+        last layer of all, whose result every rank needs."""
+        self._group, self._sends, self._receives, self._ends = group, sends, receives, ends
+
+    def __call__(self, x: mx.array) -> mx.array:
+        rank = self._group.rank()
+        if self._sends:
+            x = mx.distributed.send(x, rank + 1, group=self._group)
+        if self._receives:
+            x = mx.distributed.recv_like(x, rank - 1, group=self._group)
+        if self._ends:
+            # The others add nothing, behind what they have sent.
+            x = x if rank == self._group.size() - 1 else mx.depends(mx.zeros_like(x), x)
+            x = mx.distributed.all_sum(x, group=self._group)
+        return x
+
+
+def split_layers(model: nn.Module, group: mx.distributed.Group) -> None:
+    """Keep some of the layers, whole: the first ones on rank 0. Raises `ServerError("load_failed")`."""
+    module = type(model).__module__.rpartition(".")[2]
+    if module not in PIPELINES:
+        why = f"pipelines are made of {', '.join(PIPELINES)} (names of mlx-lm), and this is {module}"
+        raise _refusal(model, why, "Take --split tensor.")
+    lists = [part["layers"] for _, part in model.named_modules() if isinstance(part.get("layers"), list)]
+    rank, ranks = group.rank(), group.size()
+    if len(lists) != 1:
+        raise _refusal(model, "it has no single list of layers", "Take --split tensor.")
+    [layers] = lists
+    last = len(layers) - 1
+    if len(layers) < ranks:
+        raise _refusal(model, f"it has {len(layers)} layers", "Take fewer --ranks.")
+    start, stop = (len(layers) * place // ranks for place in (rank, rank + 1))
+    for index, layer in enumerate(layers):
+        if start <= index < stop:
+            continue
+        passes = Passes(group, sends=index == stop, receives=index == start - 1, ends=index == last)
+        layers[index] = Elsewhere(layer, passes)
+    if stop == len(layers):
+        _after(layers[last], Passes(group, ends=True))
+    _after(model, evaluated)
+
+
+def evaluated(logits: mx.array) -> mx.array:
+    """Evaluate what a pass gives before anything else is built: a rank whose own results need nothing of another's
+    would else not compute what that waits for."""
+    mx.eval(logits)
+    return logits
+
+
+def _after(module: nn.Module, then: Any) -> None:
+    """Have a module's results go through `then`, by a subclass of its class: its parameters keep their names."""
+    base = type(module)
+
+    def compute(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return then(base.__call__(self, *args, **kwargs))
+
+    module.__class__ = type(base.__name__, (base,), {"__call__": compute})

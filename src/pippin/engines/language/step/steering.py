@@ -1,0 +1,29 @@
+"""What steps take from outside the engine's own state: the time, what was measured, what was drawn, what became of it.
+
+All else in a step follows from the steps before it. So ranks that compute one model together stay alike, if they take
+these from rank 0: see `engines/language/ranks`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pippin.engines.language.job import LanguageJob
+from pippin.engines.language.sampling.sampler import BatchSampler
+from pippin.engines.language.step.decoder import SequenceDecoder
+from pippin.engines.language.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steering:
+    """The ordinary ones, for an engine that runs alone."""
+
+    now: Callable[[], float] = time.monotonic  # asked once, when a step begins
+    budget: Callable[[int], int] = (
+        int  # of the prompt tokens that the scheduler would compute, how many it is
+    )
+    decoder: Callable[[LanguageJob, int, Tokenizer], SequenceDecoder] = SequenceDecoder  # of a choice
+    sampler: Callable[[Tokenizer, bool], BatchSampler] = BatchSampler  # the flag: the device sorts slowly
+
+
+ALONE = Steering()

@@ -1,0 +1,263 @@
+"""A group of ranks as one worker: as many processes, of which rank 0 takes the requests.
+
+All of them load together and end together: what one rank holds is nowhere else. The pool starts the group again with
+the next request, as it does with a worker that died.
+"""
+
+import asyncio
+import secrets
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from pippin.config.options.model import ModelOptions, machines_of, ranks_here
+from pippin.core.decoding import convert
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.models import EngineStats, ModelInfo, RankSpec, WorkerSpec
+from pippin.core.tasks import Task
+from pippin.runtime.workers.link import Mailbox
+from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
+from pippin.runtime.workers.worker import Worker
+
+FAR_PORTS: Final = range(20_000, 30_000)
+"""Where a rank on another machine listens for its neighbours: one of these, whichever comes."""
+
+
+class Rank(Worker, Protocol):
+    """A worker that can be ended at once."""
+
+    def kill(self) -> None: ...
+
+
+class LaunchRank(Protocol):
+    async def __call__(self, spec: WorkerSpec) -> Rank: ...
+
+
+@dataclass(frozen=True)
+class RankLauncher:
+    """Starts one worker, or a group of ranks where the model's options ask for one."""
+
+    launch: LaunchRank
+
+    async def __call__(self, spec: WorkerSpec) -> Worker:
+        alone = spec.options.get("ranks", 1) == 1 and len(spec.options.get("machines", ())) < 2
+        return await self.launch(spec) if alone else await RankGroup.start(spec, self.launch)
+
+
+class RankGroup:
+    """Several ranks of one model, as one `Worker`."""
+
+    def __init__(self, ranks: list[Rank], far: list[bool]) -> None:
+        """`far`: of each, whether it is on another machine."""
+        loop = asyncio.get_running_loop()
+        self._ranks = ranks
+        self._far = far
+        self._ending: asyncio.Task[None] | None = None
+        self.prompt_ready: asyncio.Future[None] = loop.create_future()
+        self.weights_ready: asyncio.Future[None] = loop.create_future()
+        self.died: asyncio.Future[ErrorReport] = loop.create_future()
+        self._tasks = [asyncio.create_task(self._begin()), asyncio.create_task(self._watch())]
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec, launch: LaunchRank) -> "RankGroup":
+        """Start all ranks. Those on this machine share the memory and threads of `spec`."""
+        found = await asyncio.to_thread(members, spec)  # which looks up names
+        ranks: list[Rank] = []
+        try:
+            for own in found:
+                ranks.append(await launch(own))  # noqa: PERF401 (those that were started are ended below)
+        except BaseException:
+            await asyncio.gather(*(each.stop(0.0) for each in ranks))
+            raise
+        return cls(ranks, [own.command is not None for own in found])
+
+    @property
+    def _leader(self) -> Rank:
+        return self._ranks[0]
+
+    @property
+    def pid(self) -> int | None:
+        return self._leader.pid
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._leader.info
+
+    @property
+    def footprint(self) -> int:
+        """Of those on this machine."""
+        return sum(each.footprint for each, far in zip(self._ranks, self._far, strict=True) if not far)
+
+    @property
+    def progress(self) -> tuple[int, int, str] | None:
+        known = [each.progress for each in self._ranks if each.progress]
+        return min(known, key=lambda progress: progress[0], default=None)
+
+    def load_weights(self, memory_bytes: int | None) -> None:
+        """`memory_bytes` is this machine's; ranks elsewhere take what is free there."""
+        for each, far in zip(self._ranks, self._far, strict=True):
+            each.load_weights(None if far else self._share(memory_bytes))
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        if self.died.done():
+            raise ServerError.of(self.died.result())
+        return self._leader.submit(id, task, choices, mailbox)
+
+    def cancel(self, id: str) -> None:
+        self._leader.cancel(id)
+
+    def fail_all(self, error: ErrorReport) -> None:
+        self._leader.fail_all(error)
+
+    def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
+        self._leader.clear_cache(prefixes_only=prefixes_only, disk=disk)
+
+    def reconfigure(self, options: dict[str, object]) -> None:
+        """Rank 0 tells the others."""
+        if isinstance(share := options.get("memory_bytes"), int):
+            options = {**options, "memory_bytes": self._share(share)}
+        self._leader.reconfigure(options)
+
+    async def stats(self) -> EngineStats:
+        """Of rank 0, with the memory of all."""
+        stats = await self._leader.stats()
+        count = len(self._ranks)
+        return msgspec.structs.replace(
+            stats,
+            weight_bytes=stats.weight_bytes * count,
+            active_bytes=stats.active_bytes * count,
+            kv_bytes=stats.kv_bytes * count,
+            kv_limit_bytes=stats.kv_limit_bytes * count,
+        )
+
+    async def stop(self, deadline: float) -> None:
+        """As a worker's `stop`: rank 0 finishes, and tells the others to leave."""
+        report = ErrorReport(kind="worker_died", message="The model was unloaded.")
+        self._ending = self._ending or asyncio.create_task(self._end(report, deadline))
+        await asyncio.shield(self._ending)
+
+    def _share(self, memory_bytes: int | None) -> int | None:
+        return None if memory_bytes is None else memory_bytes // self._far.count(False)
+
+    async def _begin(self) -> None:
+        """Tell of both stages of the load, once all ranks have come through them."""
+        for stage, own in (("prompt_ready", self.prompt_ready), ("weights_ready", self.weights_ready)):
+            theirs = [getattr(each, stage) for each in self._ranks]
+            try:
+                await asyncio.gather(*map(asyncio.shield, theirs))
+            except ServerError as error:
+                self._fail_load(error)
+                return
+            if not own.done():
+                own.set_result(None)
+
+    async def _watch(self) -> None:
+        """End the group when one of its ranks ends."""
+        ends = [each.died for each in self._ranks]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        first = next(end for end in ends if end.done()).result()
+        self._ending = self._ending or asyncio.create_task(self._end(first))
+
+    def _fail_load(self, error: ServerError) -> None:
+        for stage in (self.prompt_ready, self.weights_ready):
+            if not stage.done():
+                stage.set_exception(error)
+                stage.exception()  # read once here: nobody may be waiting
+
+    async def _end(self, report: ErrorReport, deadline: float | None = None) -> None:
+        """End all ranks; within `deadline` seconds requests may finish, where none is lost already.
+
+        Where one is lost the others are killed, for rank 0 may wait for it without end, and the next group need not
+        wait for that.
+        """
+        for task in self._tasks:
+            task.cancel()
+        if deadline is None:
+            self._over(report)
+            for each in self._ranks:
+                each.kill()
+        try:
+            await self._leader.stop(deadline or 0.0)
+            await asyncio.gather(*(each.stop(0.0) for each in self._ranks[1:]))
+        finally:
+            self._over(report)
+
+    def _over(self, report: ErrorReport) -> None:
+        """Tell everyone, once."""
+        if not self.died.done():
+            self._fail_load(ServerError.of(report))
+            self.fail_all(report)
+            self.died.set_result(report)
+
+
+def members(spec: WorkerSpec) -> list[WorkerSpec]:
+    """What each rank is told; those on this machine share the memory and threads of `spec`. Raises `ServerError`."""
+    if spec.command is not None:
+        message = "ranks and replica_machines cannot be used together: leave one of them out."
+        raise ServerError("load_failed", message, "replica_machines")
+    options = convert(spec.options, ModelOptions)
+    machines = machines_of(options)
+    here = ranks_here(options)
+    shared = shared_out(spec, here)
+    return [
+        msgspec.structs.replace(shared, rank=rank)
+        if is_here(machine, machines[0])
+        else elsewhere(msgspec.structs.replace(spec, rank=rank), machine, options)
+        for rank, machine in zip(places(spec), machines, strict=True)
+    ]
+
+
+def places(spec: WorkerSpec) -> list[RankSpec]:
+    """The places of a model's ranks. Raises `ServerError("load_failed")` for machines that cannot be had."""
+    options = convert(spec.options, ModelOptions)
+    machines = machines_of(options)
+    if options.machines and options.ranks not in (1, len(machines)):
+        message = f"{options.ranks} ranks and {len(machines)} machines were asked for: leave out --ranks."
+        raise ServerError("load_failed", message, "ranks")
+    first = address_of(machines[0])
+    own_ports = free_ports(first, len(machines) + 2)
+    hosts = []
+    for machine in machines:
+        here = is_here(machine, machines[0])
+        port = own_ports.pop() if here else FAR_PORTS.start + secrets.randbelow(len(FAR_PORTS))
+        hosts.append(f"{first if here else address_of(machine)}:{port}")
+    secret = secrets.token_hex(32)
+    return [
+        RankSpec(
+            rank=rank,
+            size=len(machines),
+            split=options.split,
+            backend=options.rank_backend,
+            control=f"{first}:{own_ports[0]}",
+            coordinator=f"{first}:{own_ports[1]}",
+            hosts=tuple(hosts),
+            secret=secret,
+        )
+        for rank in range(len(machines))
+    ]
+
+
+def address_of(machine: str) -> str:
+    """The IPv4 address of `HOST` or `USER@HOST`. Raises `ServerError("load_failed")`."""
+    host = machine.rpartition("@")[2]
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        message = f"The machine {host!r} has no address that is known here: {error.strerror}."
+        raise ServerError("load_failed", message, "machines") from error
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports of this machine that nobody listens at now. Raises `ServerError("load_failed")`."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        try:
+            for each in sockets:
+                each.bind((host, 0))
+        except OSError as error:
+            message = f"The first of --machines must be this machine's own address, and {host} is not."
+            raise ServerError("load_failed", message, "machines") from error
+        return [each.getsockname()[1] for each in sockets]

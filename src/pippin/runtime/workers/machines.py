@@ -1,0 +1,39 @@
+"""Which machine a worker runs on: this one, or another where a command starts it (ssh)."""
+
+import shlex
+
+import msgspec
+
+from pippin.config.options.model import LOOPBACK, ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import ModelInfo, WorkerSpec
+
+
+def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
+    """Whether it is this machine, of which `first` is one more address."""
+    return machine == first or machine in LOOPBACK
+
+
+def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
+    """What each of `count` workers on this machine is told, which share its memory and threads."""
+    threads = None if spec.threads is None else max(1, spec.threads // max(1, count))
+    return msgspec.structs.replace(spec, expected_bytes=spec.expected_bytes // max(1, count), threads=threads)
+
+
+def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
+    """What a worker on another machine is told, where all processors are its own. Raises `ServerError`."""
+    command = command_for(machine, options, spec.info)
+    return msgspec.structs.replace(spec, machine=machine, command=command, threads=None, expected_bytes=0)
+
+
+def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:
+    """What starts a worker there. The names are quoted for the shell of that machine, and for ours."""
+    given = {"machine": machine, "model": shlex.quote(info.id), "path": shlex.quote(info.path or "")}
+    quoted = {name: shlex.quote(text) for name, text in given.items()}
+    try:
+        return options.machine_command.format(**quoted)
+    except (KeyError, IndexError, ValueError) as error:
+        message = (
+            f"machine_command has an unknown placeholder ({error}): use {{machine}}, {{model}} and {{path}}."
+        )
+        raise ServerError("load_failed", message, "machine_command") from error

@@ -1,0 +1,201 @@
+"""The sockets between the ranks of a group: from rank 0 to each other one, with a heartbeat.
+
+MLX's own connections notice late, or never, that a rank has gone (JACCL waits for ever). So each end of these says
+something every second, and a rank that hears nothing for some seconds ends, which ends the group. A rank that connects
+must know the secret of the group, and rank 0 proves that it does (HMAC-SHA-256 over both sides' random numbers).
+"""
+
+import hmac
+import logging
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from pippin.core.link import FrameBuffer, FrameError, frame
+from pippin.core.models import RankSpec
+
+log = logging.getLogger(__name__)
+
+BEAT: Final = 1.0  # seconds between signs of life
+SILENT: Final = 6.0  # seconds without one, after which a rank counts as lost
+MEET_WITHIN: Final = 120.0  # seconds for all ranks to connect
+GREET_WITHIN: Final = 10.0  # seconds for one connection to prove itself
+NONCE: Final = 32  # bytes
+DIGEST: Final = 32
+READ_SIZE: Final = 1 << 18
+
+Lost = Callable[[str], None]
+"""Told once, with a sentence, on a thread of the link."""
+
+
+class NotMet(Exception):
+    """The ranks did not find each other; the text says who is missing."""
+
+
+class _End:
+    """The connection to one other rank."""
+
+    def __init__(self, connection: socket.socket, name: str, lost: Lost) -> None:
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._name = name
+        self._lost = lost
+        self._sending = threading.Lock()
+        self._heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._last = time.monotonic()
+        for work in (self._read, self._beat):
+            threading.Thread(target=work, name=f"{name} {work.__name__}", daemon=True).start()
+
+    def tell(self, payload: bytes) -> None:
+        with self._sending:
+            try:
+                self._socket.sendall(frame(payload))
+            except OSError as error:
+                self._lost(f"{self._name} is gone ({error.strerror}).")
+
+    def hear(self) -> bytes:
+        return self._heard.get()
+
+    def close(self) -> None:
+        with suppress(OSError):  # the other end may have gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        buffer = FrameBuffer()
+        with suppress(OSError, FrameError):
+            while data := self._socket.recv(READ_SIZE):
+                self._last = time.monotonic()
+                for payload in buffer.feed(data):
+                    if payload:  # an empty one is a sign of life
+                        self._heard.put(payload)
+        self._socket.close()
+        self._lost(f"{self._name} is gone.")
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT)
+            if time.monotonic() - self._last > SILENT:
+                self._lost(f"{self._name} has been silent for {SILENT:g} seconds.")
+                return
+            if self._sending.acquire(
+                blocking=False
+            ):  # else something is being said, which is a sign of life too
+                try:
+                    self._socket.sendall(frame(b""))
+                except OSError:
+                    return  # the reader says so
+                finally:
+                    self._sending.release()
+
+
+class GroupLink:
+    """The way to the other ranks; see `RankLink` of the language engine."""
+
+    def __init__(self, ends: list[_End]) -> None:
+        self._ends = ends
+
+    def tell(self, payload: bytes) -> None:
+        for end in self._ends:
+            end.tell(payload)
+
+    def hear(self) -> list[bytes]:
+        return [end.hear() for end in self._ends]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+def meet(spec: RankSpec, lost: Lost) -> GroupLink:
+    """Find the other ranks. Raises `NotMet`."""
+    host, _, port = spec.control.rpartition(":")
+    deadline = time.monotonic() + MEET_WITHIN
+    try:
+        if spec.rank:
+            return GroupLink([_End(_connect((host, int(port)), spec, deadline), "Rank 0", lost)])
+        found = dict(_accept((host, int(port)), spec, deadline))
+    except OSError as error:
+        raise NotMet(f"Rank {spec.rank} cannot use the address {spec.control}: {error.strerror}.") from error
+    return GroupLink([_End(found[rank], f"Rank {rank}", lost) for rank in sorted(found)])
+
+
+def _accept(address: tuple[str, int], spec: RankSpec, deadline: float) -> Iterator[tuple[int, socket.socket]]:
+    """Connections of all other ranks. A stranger's is closed, and the others are waited for."""
+    missing = set(range(1, spec.size))
+    with socket.create_server(address, backlog=spec.size) as server:
+        while missing:
+            server.settimeout(max(0.0, deadline - time.monotonic()) or 0.01)
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                names = ", ".join(map(str, sorted(missing)))
+                raise NotMet(f"Rank {names} did not connect within {MEET_WITHIN:g} seconds.") from None
+            rank = _greeted(connection, spec)
+            if rank in missing:
+                missing.discard(rank)
+                yield rank, connection
+            else:
+                log.warning("Somebody who is no rank of this group connected, and was refused.")
+                connection.close()
+
+
+def _greeted(connection: socket.socket, spec: RankSpec) -> int | None:
+    """The rank that proves to know the secret; None for a stranger."""
+    connection.settimeout(GREET_WITHIN)
+    ours = secrets.token_bytes(NONCE)
+    try:
+        connection.sendall(ours)
+        said = _receive(connection, 1 + NONCE + DIGEST)
+        rank, theirs, proof = said[:1], said[1 : 1 + NONCE], said[1 + NONCE :]
+        if not hmac.compare_digest(proof, _proof(spec, b"joins", rank, ours, theirs)):
+            return None
+        connection.sendall(_proof(spec, b"leads", rank, theirs, ours))
+    except OSError:
+        return None
+    return rank[0]
+
+
+def _connect(address: tuple[str, int], spec: RankSpec, deadline: float) -> socket.socket:
+    while True:
+        try:
+            connection = socket.create_connection(address, timeout=GREET_WITHIN)
+            break
+        except OSError as error:  # rank 0 does not listen yet
+            if time.monotonic() > deadline:
+                raise NotMet(f"Rank 0 cannot be reached at {spec.control}: {error.strerror}.") from error
+            time.sleep(0.05)
+    try:
+        _prove(connection, spec)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prove(connection: socket.socket, spec: RankSpec) -> None:
+    """Show rank 0 that this rank knows the secret, and have it show the same. Raises `NotMet`, or `OSError`."""
+    rank, ours = bytes([spec.rank]), secrets.token_bytes(NONCE)
+    theirs = _receive(connection, NONCE)
+    connection.sendall(rank + ours + _proof(spec, b"joins", rank, theirs, ours))
+    if not hmac.compare_digest(_receive(connection, DIGEST), _proof(spec, b"leads", rank, ours, theirs)):
+        raise NotMet(f"Whoever listens at {spec.control} does not know the secret of this group.")
+
+
+def _proof(spec: RankSpec, *parts: bytes) -> bytes:
+    return hmac.digest(spec.secret.encode(), b"".join(parts), "sha256")
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise ConnectionResetError(0, "it hung up")
+        data += piece
+    return bytes(data)

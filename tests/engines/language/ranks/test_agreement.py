@@ -1,0 +1,142 @@
+"""What ranks tell each other before the first step, and what keeps them apart."""
+
+import mlx.core as mx
+import msgspec
+import pytest
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.models import RankSpec
+from pippin.engines.device import MemoryShares
+from pippin.engines.language.kv_cache.kinds.attention import AttentionKind
+from pippin.engines.language.kv_cache.kinds.base import CacheKind, TokenArray
+from pippin.engines.language.kv_cache.kinds.sliding import SlidingKind
+from pippin.engines.language.kv_cache.kinds.state import StateKind
+from pippin.engines.language.ranks.follower import Astray, Hearing
+from pippin.engines.language.ranks.kinds import read, written
+from pippin.engines.language.ranks.messages import Budget, Close, Hello, Ready, Step, Tokens, encode, software
+from pippin.engines.language.ranks.opening import greet, reconciled, refuse_options
+
+REAL = TokenArray(8, 64, mx.float32)
+NOTHING = TokenArray(1, 1, mx.float32)
+
+
+def attention(array: TokenArray) -> AttentionKind:
+    return AttentionKind(keys=array, values=array)
+
+
+def ready(*kinds: CacheKind, **changes: object) -> Ready:
+    own = Ready(
+        shares=MemoryShares(sequences=1000, prefixes=100),
+        keeps_prefixes=True,
+        kinds=[written(kind) for kind in kinds],
+    )
+    return msgspec.structs.replace(own, **changes)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        attention(TokenArray(4, 32, mx.bfloat16)),
+        SlidingKind(keys=REAL, values=REAL, span=128, sinks=0),
+        StateKind(count=2, bytes=4096),
+    ],
+)
+def test_a_kind_of_cache_crosses_the_socket(kind: CacheKind) -> None:
+    sent = msgspec.msgpack.decode(encode(ready(kind)), type=Ready)
+    assert read(sent.kinds[0]) == kind
+
+
+def test_ranks_of_a_pipeline_reckon_with_the_whole_model() -> None:
+    agreed = reconciled(
+        [
+            ready(attention(REAL), attention(NOTHING), attention(NOTHING)),
+            ready(attention(NOTHING), attention(REAL), attention(REAL)),
+        ]
+    )
+    assert [read(kind) for kind in agreed.kinds] == [attention(REAL)] * 3
+    # The second rank has two of three layers: its 1,000 bytes are those of 1,500 of the whole model.
+    assert 1490 <= agreed.shares.sequences <= 1500
+    assert 149 <= agreed.shares.prefixes <= 150
+
+
+def test_ranks_with_equal_parts_have_what_the_poorest_can_give() -> None:
+    poor = MemoryShares(sequences=300, prefixes=70)
+    agreed = reconciled([ready(attention(REAL)), ready(attention(REAL), shares=poor)])
+    assert agreed.shares == poor
+
+
+class Said:
+    """A link on which the other end has said these payloads."""
+
+    def __init__(self, *payloads: bytes) -> None:
+        self._payloads = list(payloads)
+        self.told: list[bytes] = []
+
+    def tell(self, payload: bytes) -> None:
+        self.told.append(payload)
+
+    def hear(self) -> list[bytes]:
+        return [self._payloads.pop(0)]
+
+
+def test_a_rank_without_memory_beside_its_weights_does_not_begin() -> None:
+    with pytest.raises(ServerError, match="Rank 1 has less memory than it needs") as raised:
+        reconciled([ready(attention(REAL)), ready(attention(REAL), keeps_prefixes=False)])
+    assert raised.value.report.kind == "load_failed"
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Hello("mlx 3", "abc"), "Rank 1 runs mlx 3, and rank 0 mlx 2: install the same"),
+        (Hello("mlx 2", "abd"), "Rank 1 has other files for this model than rank 0"),
+    ],
+)
+def test_ranks_that_differ_do_not_begin(other: Hello, words: str) -> None:
+    link = Said(encode(other))
+    with pytest.raises(ServerError, match=words) as raised:
+        greet(link, RankSpec(rank=0, size=2), Hello("mlx 2", "abc"))
+    assert raised.value.report.kind == "load_failed"
+    assert link.told == []
+
+
+def test_ranks_that_are_alike_begin() -> None:
+    own = Hello(software(), "abc")
+    leader, other = Said(encode(own)), Said(encode(own))
+    greet(leader, RankSpec(rank=0, size=2), own)
+    greet(other, RankSpec(rank=1, size=2), own)
+    assert leader.told == other.told == [encode(own)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ModelOptions(draft_model_path="other"),
+        ModelOptions(specprefill=True),
+        ModelOptions(prompt_lookup=True),
+        ModelOptions(adapters={"a": "folder"}),
+        ModelOptions(cache_dir="/cache"),
+        ModelOptions(warm_prompts="file.json"),
+        ModelOptions(kv_bits=4),
+        ModelOptions(kv_value_bits=8),
+    ],
+)
+def test_options_that_ranks_do_not_have_are_refused_by_name(options: ModelOptions) -> None:
+    with pytest.raises(ServerError, match="cannot be used with a model that is split over ranks") as raised:
+        refuse_options(options)
+    assert raised.value.report.param is not None
+
+
+def test_messages_are_heard_one_by_one_in_their_order() -> None:
+    step = Step(1.5, (0, 0, 1, 7, 0, 0))
+    hearing = Hearing(Said(encode([step, Budget(32)]), encode([Tokens([3, 4])]), encode([Close()])))
+    assert hearing.next() == step
+    assert hearing.expect(Budget).tokens == 32
+    assert hearing.expect(Tokens).tokens == [3, 4]
+    assert hearing.next() == Close()
+
+
+def test_a_rank_that_needs_something_else_has_gone_astray() -> None:
+    with pytest.raises(Astray, match="rank 0 said Budget where this rank needs Tokens"):
+        Hearing(Said(encode([Budget(1)]))).expect(Tokens)

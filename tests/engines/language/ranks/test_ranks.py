@@ -1,0 +1,112 @@
+"""Groups of ranks on loopback say what one rank says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.engines import language
+from pippin.runtime.ranks.group import places
+from tests.engines.language.ranks.rank_run import Plan, Said, answers
+from tests.engines.tiny_models import tiny_model
+
+ROOT = Path(__file__).resolve().parents[4]
+SECONDS = 900
+WITHIN = 1e-4  # of logprobs
+TIE = 1e-3
+WIDE: dict[str, Any] = {
+    "hidden_size": 96,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "num_hidden_layers": 3,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": WIDE,
+    "qwen3": WIDE,
+    "qwen3_moe": {**WIDE, "moe_intermediate_size": 48},
+    "gpt_oss": {**WIDE, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "qwen3_5": {**WIDE, "num_hidden_layers": 4},
+}
+
+
+def alone(folder: Path) -> Said:
+    info = ModelInfo(id="tiny", kind="language", path=str(folder), architecture=folder.name)
+    options = {"prefill_step_size": 32, "memory_bytes": 1 << 30, "cpu_kernels": "off"}
+    spec = WorkerSpec(info=info, options=options, threads=1)
+    engine = language.open_engine(spec, language.open_preparer(spec), lambda *_: None)
+    said = answers(engine, engine)
+    engine.close()
+    return said
+
+
+def together(folders: list[Path], splits: list[str], ranks: int, output: Path) -> dict[str, Said]:
+    """What a group of `ranks` says with each model and split."""
+    found = places(WorkerSpec(info=ModelInfo(id="tiny", kind="language"), options={"ranks": ranks}))
+    plan = output.with_suffix(".plan")
+    plan.write_bytes(msgspec.json.encode(Plan([*map(str, folders)], splits, found, str(output))))
+    command = [sys.executable, "-m", "tests.engines.language.ranks.rank_run", str(plan)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank.rank)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in found
+    ]
+    try:
+        errors = [process.communicate(timeout=SECONDS)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert output.exists(), "\n".join(errors)
+    return dict(json.loads(output.read_text()))
+
+
+def compare(one: Said, several: Said) -> None:
+    """The same tokens, with the same logprobs, as far as two tokens do not tie."""
+    assert one.keys() == several.keys()
+    for name, said in one.items():
+        if name == "preempted" or name.endswith(" cached"):
+            assert said == several[name], name
+            continue
+        assert len(said) == len(several[name]) >= 6, name
+        for (token, logprob, tops), (other, theirs, their_tops) in zip(said, several[name], strict=True):
+            if token != other:
+                assert abs(logprob - theirs) < TIE, name
+                break
+            assert abs(logprob - theirs) < WITHIN, name
+            for (_, mine), (_, yours) in zip(tops, their_tops, strict=True):
+                assert abs(mine - yours) < WITHIN, name
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_say_what_one_says(ranks: int, tmp_path: Path) -> None:
+    folders = [tiny_model(name, tmp_path / name, **changes) for name, changes in MODELS.items()]
+    splits = ["tensor", "pipeline"]
+    said = together(folders, splits, ranks, tmp_path / "said.json")
+    for folder in folders:
+        expected = alone(folder)
+        assert expected["preempted"]
+        assert expected["long again cached"] > 0
+        for split in splits:
+            compare(expected, said[f"{folder.name} {split}"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("split", "ranks"), [("tensor", 3), ("pipeline", 2)])
+def test_the_demo_model_in_parts_answers_as_one(
+    split: str, ranks: int, demo_model: Path, tmp_path: Path
+) -> None:
+    said = together([demo_model], [split], ranks, tmp_path / "said.json")
+    compare(alone(demo_model), said[f"{demo_model.name} {split}"])
