@@ -149,10 +149,8 @@ def build_engine(
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
     head = Head(model, batching.vocabulary, narrows=not batching.alone)
-    speculation = None
-    if steering is ALONE:
-        asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
-        speculation = _open_speculation(asked, model, head, batching, progress)
+    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+    speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
@@ -172,19 +170,25 @@ def build_engine(
         options=options,
         limits=_limits(options, plan, batching, speculation, specprefill, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=Batch(
-            groups,
-            loaded,
-            steering.sampler(tokenizer, plan.sorts_slowly),
-            overlaps=plan.overlaps,
-            heads=None if speculation is None else speculation.heads,
-        ),
+        batch=_batch(groups, loaded, plan, steering, speculation),
         prefixes=prefixes,
         speculation=speculation,
         steering=steering,
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _batch(
+    groups: CacheGroups,
+    model: LoadedModel,
+    plan: DevicePlan,
+    steering: Steering,
+    speculation: Speculation | None,
+) -> Batch:
+    sampler = steering.sampler(model.tokenizer, plan.sorts_slowly)
+    heads = None if speculation is None else speculation.heads
+    return Batch(groups, model, sampler, overlaps=plan.overlaps, heads=heads)
 
 
 def _choose_batching(
