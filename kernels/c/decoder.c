@@ -28,6 +28,7 @@ struct pk_decoder {
     pk_experts *experts; /* of the layers that have such, one after the other */
     pk_rope *ropes;
     int32_t *windows;     /* [layers] */
+    uint8_t *captured;    /* [layers], or NULL while the states after no layer are wanted */
     additions *additions; /* [layers, PK_PROJECTIONS], or NULL while there are none */
     int mixes;            /* some layer has experts */
     int64_t widest;       /* inner size of a gated network */
@@ -155,6 +156,7 @@ void pk_decoder_close(pk_decoder *decoder)
     for (int index = 0; decoder->additions != NULL && index < decoder->shape.layer_count * PK_PROJECTIONS; index++)
         free(decoder->additions[index].all);
     free(decoder->additions);
+    free(decoder->captured);
     free(decoder->layers);
     free(decoder->experts);
     free(decoder->ropes);
@@ -199,6 +201,24 @@ int pk_decoder_adapt(pk_decoder *decoder, int layer, int projection, const pk_ad
     free(place->all);
     *place = (additions){all, count};
     decoder->most_rank = rank;
+    return PK_OK;
+}
+
+int pk_decoder_capture(pk_decoder *decoder, const int32_t *layers, int count)
+{
+    uint8_t *captured = calloc((size_t)decoder->shape.layer_count, 1);
+    if (captured == NULL)
+        return pk_refuse("There is no memory left for the layers to capture.");
+    for (int index = 0; index < count; index++) {
+        if (layers[index] < 0 || layers[index] >= decoder->shape.layer_count ||
+            (index > 0 && layers[index] <= layers[index - 1])) {
+            free(captured);
+            return pk_refuse("Captured layers ascend, and the decoder has each of them.");
+        }
+        captured[layers[index]] = 1;
+    }
+    free(decoder->captured);
+    decoder->captured = captured;
     return PK_OK;
 }
 
@@ -599,9 +619,16 @@ int pk_decoder_run(pk_decoder *decoder, const pk_step *given, const int32_t *tok
     if (shape->embedding_scale != 1.0f)
         for (int64_t index = 0; index < step.tokens * shape->hidden; index++)
             step.at.hidden[index] *= shape->embedding_scale;
-    for (int index = 0; index < shape->layer_count; index++)
+    const int64_t size = step.tokens * shape->hidden;
+    float *captured = hidden + size;
+    for (int index = 0; index < shape->layer_count; index++) {
         if (run_layer(&step, index, given->kv + index * given->sequences) != PK_OK)
             return PK_REFUSED;
+        if (decoder->captured != NULL && decoder->captured[index]) {
+            memcpy(captured, step.at.hidden, (size_t)size * sizeof *captured);
+            captured += size;
+        }
+    }
     norm(&step, shape->final_norm, step.at.hidden, hidden);
     return PK_OK;
 }

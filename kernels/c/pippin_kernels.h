@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define PK_ABI 4
+#define PK_ABI 5
 #define PK_BLOCK 16
 
 #if defined(__GNUC__)
@@ -194,7 +194,11 @@ PK_API void pk_decoder_close(pk_decoder *decoder);
 /* From now on adapter i + 1 adds `additions[i]` to a projection of a layer. The decoder keeps a copy of the table. */
 PK_API int pk_decoder_adapt(pk_decoder *decoder, int layer, int projection, const pk_addition *additions, int count);
 
-/* Run `tokens` through all layers. Writes their keys and values, and the normed states [tokens, hidden] into `hidden`. */
+/* From now on `pk_decoder_run` also gives the states after each of these layers, which ascend. */
+PK_API int pk_decoder_capture(pk_decoder *decoder, const int32_t *layers, int count);
+
+/* Run `tokens` through all layers. Writes their keys and values, and the normed states [tokens, hidden] into `hidden`,
+ * behind which those after each captured layer follow: [1 + captured, tokens, hidden]. */
 PK_API int pk_decoder_run(pk_decoder *decoder, const pk_step *step, const int32_t *tokens, float *hidden);
 
 /* Run states [tokens, hidden] through one layer, in place. `step->kv` is that layer's alone. */

@@ -51,6 +51,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_decoder_open": (P, P, c.POINTER(CShape)),
     "pk_decoder_close": (None, P),
     "pk_decoder_adapt": (I32, P, I32, I32, c.POINTER(CAddition), I32),
+    "pk_decoder_capture": (I32, P, P, I32),
     "pk_decoder_run": (I32, P, c.POINTER(CStep), P, P),
     "pk_decoder_layer": (I32, P, I32, c.POINTER(CStep), P),
     "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),

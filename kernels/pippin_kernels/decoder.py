@@ -138,6 +138,7 @@ class Decoder:
             shape.residual_scale,
         )
         self._additions: dict[tuple[int, Projection], Sequence[Addition | None]] = {}
+        self._captured = 0
         self._decoder: int | None = check(kernels.library.pk_decoder_open(kernels.context, structure))
 
     def _check_norms(self) -> None:
@@ -166,17 +167,24 @@ class Decoder:
         check(self.kernels.library.pk_decoder_adapt(self._open(), layer, which, table, len(additions)))
         self._additions[layer, projection] = additions  # whose memory is used from now on
 
-    def run(self, tokens: NDArray[np.int32], step: Step) -> Floats:
+    def capture(self, layers: Sequence[int]) -> None:
+        """From now on `run` also gives the states after these layers, which ascend. Raises `KernelError` where the
+        decoder has no such layer."""
+        wanted = np.array(layers, np.int32)
+        check(self.kernels.library.pk_decoder_capture(self._open(), address(wanted), len(wanted)))
+        self._captured = len(wanted)
+
+    def run(self, tokens: NDArray[np.int32], step: Step) -> tuple[Floats, Floats]:
         """Run tokens [all of the step]: their keys and values are written into the step's. Gives the normed states
-        [tokens, hidden]. Raises `KernelError`."""
+        [tokens, hidden], and those after each captured layer [captured, tokens, hidden]. Raises `KernelError`."""
         tokens = np.ascontiguousarray(tokens, np.int32)
         self._check_step(step, len(self.shape.layers))
         if tokens.shape != (step.tokens,):
             raise KernelError("A step has as many tokens as its sequences take.")
-        hidden = np.empty((step.tokens, self.shape.hidden), np.float32)
+        hidden = np.empty((1 + self._captured, step.tokens, self.shape.hidden), np.float32)
         structure = step.structure()
         check(self.kernels.library.pk_decoder_run(self._open(), structure, address(tokens), address(hidden)))
-        return hidden
+        return hidden[0], hidden[1:]
 
     def run_layer(self, layer: int, states: Floats, step: Step) -> Floats:
         """States [tokens of the step, hidden] after one layer, whose keys and values alone the step has."""

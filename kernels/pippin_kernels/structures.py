@@ -2,7 +2,7 @@
 
 import ctypes as c
 
-ABI = 4
+ABI = 5
 BLOCK = 16
 
 

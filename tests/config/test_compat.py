@@ -176,9 +176,9 @@ def test_what_the_server_would_refuse_is_refused(flag: str) -> None:
 
 
 def test_what_is_needless_is_one_line_and_what_is_unsupported_a_warning() -> None:
-    notes = {note.severity: note.text for note in resolved("--continuous-batching", "--enable-mtp").notes}
+    notes = {note.severity: note.text for note in resolved("--continuous-batching", "--mtp-optimistic").notes}
     assert notes["info"].startswith("--continuous-batching is accepted and not needed: ")
-    assert notes["warning"].startswith("--enable-mtp has no effect: ")
+    assert notes["warning"].startswith("--mtp-optimistic has no effect: ")
 
 
 def test_bits_of_a_quantised_cache_count_only_with_the_switch() -> None:
@@ -241,9 +241,23 @@ def test_a_profile_sets_the_defaults_that_differ(compat: str, expected: tuple[ob
 
 
 def test_a_draft_model_is_the_profiles() -> None:
-    assert defaults("--draft-model=d").draft_model_path is None, "mlx_vlm.server's are of kinds of their own"
+    given = defaults("--draft-model=d", "--draft-kind=eagle3", "--draft-block-size=6")
+    assert (given.draft_model_path, given.num_draft_tokens) == ("d", 5), "a block has the last token too"
     [entry] = resolved("--compat=mlx-lm", "--model=m", "--draft-model=d", "--temp=0.3").server.models
     assert (entry.options.draft_model_path, entry.options.temperature) == ("d", 0.3)
+
+
+def test_vllm_mlx_drafts_with_the_head_in_the_checkpoint() -> None:
+    entry, *_ = resolved(
+        "--compat=vllm-mlx", "--model=m", "--enable-mtp", "--mtp-num-draft-tokens=2"
+    ).server.models
+    assert (entry.options.mtp, entry.options.num_draft_tokens) == (True, 2)
+    entry, *_ = resolved("--compat=vllm-mlx", "--model=m", "--mtp-num-draft-tokens=2").server.models
+    assert (entry.options.mtp, entry.options.num_draft_tokens) == (False, 8), "it meant nothing by itself"
+    entry, *_ = resolved(
+        "--compat=vllm-mlx", "--model=m", "--mllm-draft-model=d", "--mllm-draft-block-size=4"
+    ).server.models
+    assert (entry.options.draft_model_path, entry.options.num_draft_tokens) == ("d", 3)
 
 
 def test_mlx_server_without_a_model_has_its_default_one_loaded_when_asked_for() -> None:

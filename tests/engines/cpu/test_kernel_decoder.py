@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+import msgspec
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_map
@@ -17,13 +18,17 @@ from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo
 from pippin.engines.cpu.kernels import Way, put_on, way_of, why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
+from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
 from pippin.engines.language.kv_cache.probe import choose_batching
+from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
+from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from tests.engines.driving import no_progress
-from tests.engines.language.bench import TIE, Bench, run_all
-from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, tiny_model
+from tests.engines.language.bench import PLAN, TIE, Bench, Eager, run_all
+from tests.engines.language.tiny_heads import eagle3_head, eagle3_model
+from tests.engines.tiny_models import COMMON, EXPERTS, HEADS, VOCABULARY, tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 
@@ -339,3 +344,43 @@ def test_the_demo_model_says_the_same_as_in_float32(demo_model: Path, on_a_cpu: 
         logits = alone(mx.array([[*prompt, *answer[:-1]]]))[0, len(prompt) - 1 :]
         said = mx.take_along_axis(logits, mx.array(answer)[:, None], axis=-1)[:, 0]
         assert float((logits.max(axis=-1) - said).max()) < TIE
+
+
+def test_the_states_after_layers_are_those_of_mlx_lms_layers(tmp_path: Path) -> None:
+    """And the logits are what they are without."""
+    folder = tiny_model("llama", tmp_path / "llama", num_hidden_layers=4)
+    tokens = mx.array([[5, 9, 200, 3, 77], [8, 1, 2, 3, 4]])
+    found = []
+    for threads in (None, 2):
+        model = Bench(
+            folder, ModelOptions(), msgspec.structs.replace(PLAN, kernels=threads is not None)
+        ).model
+        head = Head(model, VOCABULARY)
+        states = HiddenStates(model, head, (0, 2, 3))
+        logits = model(tokens, cache=make_prompt_cache(model))
+        found.append((np.array(states.take()), np.array(logits)))
+    (states, logits), (theirs, their_logits) = found
+    assert states.shape == (2, 5, 3 * 64)
+    assert np.abs(states - theirs).max() < 1e-3 * np.abs(states).max()
+    assert np.abs(logits - their_logits).max() < 1e-3 * np.abs(logits).max()
+
+
+def test_a_draft_head_on_the_kernels_gives_the_models_own_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "Pace", Eager)
+    head = eagle3_head(tmp_path / "head")
+    options = ModelOptions(draft_model_path=str(head), num_draft_tokens=3)
+    plan = msgspec.structs.replace(PLAN, kernels=True)
+    bench = Bench(eagle3_model(tmp_path / "model"), options, plan)
+    bench.engine = loading.build_engine(
+        bench.model, bench.tokenizer, options, plan, folder=bench.folder, kernel_threads=2
+    )
+    prompts = {f"r{place}": ((*range(5, 40), place), 20) for place in range(3)}
+    answers, _ = run_all(bench, prompts)
+    for name, (prompt, count) in prompts.items():
+        assert len(answers[name, 0]) == count
+        bench.judge(prompt, answers[name, 0])
+    assert bench.engine.stats().draft_tokens > 0
+    drafter = bench.engine.speculation.heads._head  # type: ignore[union-attr]
+    assert type(drafter.inner.fc).__name__ == "KernelLinear"

@@ -9,7 +9,7 @@ from mlx_lm.utils import load_adapters, load_model
 from pippin.engines.cpu.kernels import why_missing
 from tests.engines.language.reference import Reference
 from tests.engines.language.schedule_run import Subject
-from tests.engines.language.schedules import COMES_BACK, CROWDED, GREW, KNOWN, LOOKED_BACK
+from tests.engines.language.schedules import COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK
 from tests.engines.language.step.test_schedules import (
     ADAPTABLE,
     ALONE,
@@ -19,6 +19,7 @@ from tests.engines.language.step.test_schedules import (
     play,
     play_many,
 )
+from tests.engines.language.tiny_heads import prediction_head
 from tests.engines.tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
@@ -30,7 +31,7 @@ SCHEDULES = 6  # of each architecture
 
 def traits_of(architecture: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"proposals": source} for source in (None, "prompt_lookup", "draft", "known")
+        {"proposals": source} for source in (None, "prompt_lookup", "draft", "head", "known")
     ]
     if architecture in ADAPTABLE:
         found += [{"adapted": True}, {"adapted": True, "proposals": "prompt_lookup"}]
@@ -41,13 +42,13 @@ def traits_of(architecture: str) -> list[dict[str, Any]]:
 
 def subject_of(root: Path, architecture: str) -> Subject:
     folder = tiny_model(architecture, root / architecture, head_dim=32)
-    draft = tiny_model("llama", root / "draft")
+    draft, head = tiny_model("llama", root / "draft"), prediction_head(root / "head")
     named = (
         {each: str(adapter(folder, root, each)) for each in ("one", "two")}
         if architecture in ADAPTABLE
         else {}
     )
-    found = Subject(folder, draft=draft, adapters=named, kernels=True)
+    found = Subject(folder, draft=draft, head=head, adapters=named, kernels=True)
     for each, path in named.items():
         model, _ = load_model(folder)
         model = load_adapters(model, path)
@@ -60,7 +61,7 @@ def subject_of(root: Path, architecture: str) -> Subject:
 def test_a_schedule_does_not_change_the_answers(tmp_path: Path, architecture: str) -> None:
     subject = subject_of(tmp_path, architecture)
     assert type(subject.model).__name__ == "KernelDecoder"
-    for schedule in (COMES_BACK, CROWDED, GREW, KNOWN, LOOKED_BACK):
+    for schedule in (COMES_BACK, CROWDED, DRAFTED, GREW, KNOWN, LOOKED_BACK):
         play(subject, schedule)
     happened(subject.tally, proposals=True)
     play_many(subject, traits_of(architecture), SCHEDULES, "day")

@@ -60,6 +60,7 @@ class Subject:
 
     folder: Path
     draft: Path | None = None
+    head: Path | None = None  # that drafts from its states
     adapters: dict[str, str] = field(default_factory=dict)
     references: dict[str | None, Reference] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
@@ -84,6 +85,12 @@ class Subject:
         )
         return model
 
+    def drafter(self, world: World) -> str | None:
+        """The folder of what drafts."""
+        if world.proposals == "draft":
+            return str(self.draft)
+        return str(self.head) if world.proposals == "head" else None
+
     def open(self, world: World, disk: Path) -> LanguageEngine:
         options = ModelOptions(
             max_num_seqs=6,
@@ -92,8 +99,9 @@ class Subject:
             prefix_cache=world.prefixes,
             stream_interval=world.interval,
             num_draft_tokens=4,
-            prompt_lookup=world.proposals in ("prompt_lookup", "known"),
-            draft_model_path=str(self.draft) if world.proposals == "draft" else None,
+            # A random head is never right: what is looked up is, now and then.
+            prompt_lookup=world.proposals in ("prompt_lookup", "known", "head"),
+            draft_model_path=self.drafter(world),
             adapters=self.adapters if world.adapted else {},
             kv_bits=world.kv_bits,  # type: ignore[arg-type]
             kv_group_size=32,

@@ -96,7 +96,7 @@ class World:
     disk: bool = False
     interval: int = 1
     overlaps: bool = True
-    proposals: Literal[None, "prompt_lookup", "draft", "known"] = None
+    proposals: Literal[None, "prompt_lookup", "draft", "head", "known"] = None
     adapted: bool = False
     kv_bits: int | None = None
     quantised_start: int = 0
@@ -138,6 +138,16 @@ LOOKED_BACK: Schedule = (
 )
 """A row is preempted before it has passed a block's border, whose window was dropped from the cache: of a window there
 is nothing before what its row began with."""
+DRAFTED: Schedule = (
+    World(chunk=5, preempt_every=5, tree=4, proposals="head"),
+    [
+        Ask(count=72, tail=PHRASE, tokens=24, choices=2, manner="drawn", gap=1),
+        Ask(trunk=1, count=40, tokens=20, manner="schema", gap=0),
+        Ask(follows=True, tail=(1, 2, 3), tokens=30, manner="scored", gap=3, cancel=9),
+        Ask(count=72, tail=PHRASE, tokens=19, manner="stopped", gap=None),
+    ],
+)
+"""Sequences of all sorts beside each other that a head drafts for, preempted and resumed."""
 GREW: Schedule = (
     World(chunk=1, preempt_every=5, room=40, tree=20, interval=3, overlaps=False),
     [

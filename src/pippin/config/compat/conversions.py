@@ -50,6 +50,14 @@ def off_at_zero(option: str) -> Convert:
     return lambda value: Converted({} if number(value) == 0 else {option: value})
 
 
+def block_of_drafts(value: Any) -> Converted:
+    """A block of mlx-vlm's drafters is the last token and what is drafted after it: one token at least."""
+    size = number(value)
+    if size != int(size) or size < 1:
+        raise Refused("a whole number from 1 on")
+    return Converted({"num_draft_tokens": max(int(size) - 1, 1)})
+
+
 KV_BITS = (2, 3, 4, 5, 6, 8)
 
 

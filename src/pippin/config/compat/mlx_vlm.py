@@ -8,9 +8,10 @@ from pippin.config.compat import conversions as to
 from pippin.config.compat.terms import Server, equivalent, needless, same, unsupported
 
 DRAFTERS = (
-    "its DFlash, EAGLE-3 and MTP drafters are not built in; speculation here takes a plain smaller model "
-    "(`draft_model_path`) or the text so far (`prompt_lookup`)"
+    "EAGLE-3 and the prediction heads of Qwen 3.5 and Next, in the batch too; the load refuses others by name"
 )
+KIND = "the kind is found by the drafter's configuration"
+BLOCK = "one less, as a block has the last token too"
 DECISIONS = "there is no decisions endpoint; a language model with a `choice` output does the same"
 
 FLAGS = (
@@ -61,9 +62,9 @@ FLAGS = (
     ),
     same("--quantized-kv-start", "quantized_kv_start", "5000"),
     unsupported("--expert-cache-gb", "-", "experts are not offloaded: the whole model is in memory"),
-    unsupported("--draft-model", "-", DRAFTERS),
-    unsupported("--draft-kind", "-", DRAFTERS),
-    unsupported("--draft-block-size", "-", DRAFTERS),
+    same("--draft-model", "draft_model_path", "-", DRAFTERS),
+    needless("--draft-kind", "-", KIND),
+    equivalent("--draft-block-size", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
     same("--max-num-seqs", "max_num_seqs", "unbounded", convert=to.off_at_zero("max_num_seqs")),
     needless("--top-logprobs-k", "0", "a request may ask for up to 20 without a setting"),
     same("--api-key", "api_keys", "-"),
@@ -71,7 +72,6 @@ FLAGS = (
     same("--log-level", "log_level", "INFO", convert=to.log_level),
 )
 
-SEE_DRAFT_MODEL = "its drafters are not built in: see `--draft-model`"
 BY_BYTES = "the cache is sized in bytes"
 SNAPSHOTS = "snapshots of layers that cannot be cut are kept at block borders by themselves"
 WRITER = "the disk tier writes in the background and needs no setting"
@@ -108,9 +108,9 @@ VARIABLES = (
     same("MLX_VLM_MIN_PIXELS", "min_pixels", "-"),
     same("MLX_VLM_MAX_PIXELS", "max_pixels", "-"),
     same("MLX_VLM_VISION_CACHE_SIZE", "vision_cache_size", "20"),
-    unsupported("MLX_VLM_DRAFT_MODEL", "-", SEE_DRAFT_MODEL),
-    unsupported("MLX_VLM_DRAFT_KIND", "-", SEE_DRAFT_MODEL),
-    unsupported("MLX_VLM_DRAFT_BLOCK_SIZE", "-", SEE_DRAFT_MODEL),
+    same("MLX_VLM_DRAFT_MODEL", "draft_model_path", "-", DRAFTERS),
+    needless("MLX_VLM_DRAFT_KIND", "-", KIND),
+    equivalent("MLX_VLM_DRAFT_BLOCK_SIZE", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
     needless("MLX_VLM_SPEC_BATCH_COALESCE_MS", "5", "requests join the batch at any step"),
     needless("MLX_VLM_BATCH_CACHE_EVAL_INTERVAL", "-", "the batch decides when caches are computed"),
     same("MLX_VLM_RESPONSE_STORE_LIMIT", "response_store_entries", "1024"),

@@ -116,10 +116,12 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise("`/v1/decisions`", "not yet", "a language model with a `choice` output does the same"),
         Promise("`--expert-cache-gb`, `/v1/moe-offload/stats`", "not yet", "the whole model is in memory"),
-        Promise("drafters DFlash, EAGLE-3, MTP", "not yet", "a plain smaller model, or `prompt_lookup`"),
         Promise(
-            "speculation on models with recurrent layers", "works", "rows go back by replay; docs/engine.md"
+            "drafters DFlash, EAGLE-3, MTP",
+            "partly",
+            "EAGLE-3, and the prediction heads of Qwen 3.5 and Next; the load refuses DFlash and the others by name",
         ),
+        Promise("speculation on models with recurrent layers", "works", "by replaying the layers' inputs"),
         Promise("`p_less`", "refused", "use `min_p`, `typical_p` or `top_n_sigma`"),
         Promise(
             "`compact_threshold`",
@@ -315,8 +317,14 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         ),
         Promise("Open WebUI in a container", "partly", "`--host 0.0.0.0` on Linux; not run"),
         Promise("its speed", "partly", "compared on CPUs (docs/performance.md); no figure on Metal"),
-        Promise("`--enable-mtp` and its kin", "not yet", "accepted with a warning"),
-        Promise("`mllm_draft` and its flags", "not yet", "flags warn, the field is refused"),
+        Promise(
+            "`--enable-mtp` and its kin",
+            "partly",
+            "the heads of Qwen 3.5 and Next; tokens that were not verified are never sent",
+        ),
+        Promise(
+            "`mllm_draft` and its flags", "partly", "EAGLE-3 and MTP, for all requests; the field is refused"
+        ),
         Promise(
             "SpecPrefill", "not yet", "every prompt token is computed; the prefix cache saves what was seen"
         ),

@@ -8,8 +8,12 @@ from pippin.config.compat.terms import KnownModel, Server, equivalent, needless,
 BATCHED = "requests are always batched continuously"
 PAGED = "the prefix cache is always made of shared blocks"
 BY_BYTES = "the prefix cache is always sized in bytes"
-NO_MTP = "multi-token prediction heads are not built in"
-NO_DRAFTER = "its assistant drafters are not built in; see `draft_model_path` and `prompt_lookup`"
+MTP = (
+    "the head in the checkpoint of Qwen 3.5 and Next, in the batch too; the load refuses a model without one"
+)
+DRAFTER = "EAGLE-3 heads and those for multi-token prediction; the load refuses other kinds by name"
+KIND = "the kind is found by the drafter's configuration"
+BLOCK = "one less, as a block has the last token too"
 MEDIA_CACHE = "features of media are kept by their content, `vision_cache_size` of them"
 TRIE = "all requests share one prefix cache"
 
@@ -67,8 +71,8 @@ FLAGS = (
     same("--paged-cache-block-size", "cache_block_tokens", "64"),
     needless("--max-cache-blocks", "1000", BY_BYTES),
     same("--chunked-prefill-tokens", "prefill_step_size", "0", convert=to.off_at_zero("prefill_step_size")),
-    unsupported("--enable-mtp", "off", NO_MTP, "switch"),
-    unsupported("--mtp-num-draft-tokens", "1", NO_MTP),
+    same("--enable-mtp", "mtp", "off", MTP, takes="switch"),
+    same("--mtp-num-draft-tokens", "num_draft_tokens", "1", requires="--enable-mtp"),
     unsupported("--mtp-optimistic", "off", "tokens that were not verified are never sent", "switch"),
     same("--prefill-step-size", "prefill_step_size", "2048"),
     same("--specprefill", "specprefill", "off", takes="switch"),
@@ -79,10 +83,12 @@ FLAGS = (
     needless("--prefix-trie-cache", "off", TRIE, "switch"),
     needless("--prefix-trie-cache-size", "32", TRIE),
     needless("--prefix-trie-cache-memory-mb", "-", TRIE),
-    unsupported("--mllm-draft-model", "-", NO_DRAFTER),
-    unsupported("--mllm-draft-kind", "-", NO_DRAFTER),
-    unsupported("--mllm-draft-block-size", "-", NO_DRAFTER),
-    unsupported("--default-mllm-draft", "off", NO_DRAFTER, "switch"),
+    same("--mllm-draft-model", "draft_model_path", "-", DRAFTER),
+    needless("--mllm-draft-kind", "-", KIND),
+    equivalent("--mllm-draft-block-size", "num_draft_tokens", "-", BLOCK, to.block_of_drafts),
+    needless(
+        "--default-mllm-draft", "off", "with a drafter, every request is drafted for where it pays", "switch"
+    ),
     same("--mcp-config", "mcp_config", "-"),
     same("--api-key", "api_keys", "-"),
     same("--rate-limit", "rate_limit", "0"),
@@ -165,7 +171,7 @@ KEYS = (
     same("models[].preload", "preload", "false"),
     needless("models[].continuous_batching", "-", "requests are always batched continuously"),
     needless("models[].mllm", "-", "what a model can do is read from its files"),
-    unsupported("models[].enable_mtp", "-", "multi-token prediction heads are not built in"),
+    same("models[].enable_mtp", "mtp", "-", MTP),
     same("models[].prefill_step_size", "prefill_step_size", "-"),
     same("models[].stream_interval", "stream_interval", "-"),
     needless("models[].gpu_memory_utilization", "-", "memory is shared out by the pool"),

@@ -190,7 +190,15 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quantized_kv_start: Annotated[
         Natural, Meta(description="Tokens of a row that stay unquantised at first.")
     ] = 0
-    draft_model_path: Annotated[str | None, Meta(description="Smaller model that proposes tokens.")] = None
+    draft_model_path: Annotated[
+        str | None,
+        Meta(
+            description="What proposes tokens: a smaller model, or a draft head (EAGLE-3, multi-token prediction)."
+        ),
+    ] = None
+    mtp: Annotated[
+        bool, Meta(description="Propose tokens by the prediction head in the model's own checkpoint.")
+    ] = False
     num_draft_tokens: Annotated[
         Positive,
         Meta(

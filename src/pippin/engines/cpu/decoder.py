@@ -56,6 +56,8 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         kernels = Kernels(threads)
         shape = found.shape
         self._decoder = Decoder(kernels, shape)
+        self._kernels = kernels
+        self.captured: mx.array | None = None  # [sequences, count, layers x hidden], of the last call
         self._token = TokenArray(shape.kv_heads, shape.head_dim, mx.float32)
         self.lm_head = KernelHead(kernels, shape.embedding if found.head is None else found.head)
         self.weight_bytes = shape.nbytes + (0 if found.head is None else found.head.nbytes)
@@ -74,6 +76,16 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         """As mlx-lm's model makes them."""
         windows = [layer.window for layer in self._decoder.shape.layers]
         return [RotatingKVCache(max_size=window) if window else KVCache() for window in windows]
+
+    def capture(self, layers: Sequence[int]) -> None:
+        """From now on each call leaves the states after these layers, which ascend, in `captured`."""
+        self._decoder.capture(layers)
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """The embeddings [..., hidden] of tokens [...], unscaled."""
+        indexes = np.asarray(tokens)
+        rows = self._kernels.rows(self._decoder.shape.embedding, indexes)
+        return mx.array(rows.reshape(*indexes.shape, -1))
 
     def linear_sizes(self, path: str) -> tuple[int, int] | None:
         """What goes into the linear layer that mlx-lm's model has at a path, and what comes out; None where the model
@@ -111,13 +123,13 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
             places=self._kept.of(layers),
             adapters=self._chosen(len(counts)),
         )
-        if min(counts) == shape[1]:
-            found: NDArray[np.float32] = self._decoder.run(tokens.reshape(-1), step)
-            return found.reshape(*shape, -1)
-        real = np.arange(shape[1]) < np.array(counts)[:, None]
-        hidden = np.zeros((*shape, self._decoder.shape.hidden), np.float32)
-        hidden[real] = self._decoder.run(tokens[real], step)
-        return hidden
+        real = None if min(counts) == shape[1] else np.arange(shape[1]) < np.array(counts)[:, None]
+        taken = tokens.reshape(-1) if real is None else tokens[real]
+        hidden, captured = self._decoder.run(taken, step)
+        if len(captured):
+            by_token = captured.transpose(1, 0, 2).reshape(len(taken), -1)
+            self.captured = mx.array(_padded(by_token, shape, real))
+        return _padded(hidden, shape, real)
 
     def _chosen(self, sequences: int) -> list[int] | None:
         """The adapter of each sequence of this step."""
@@ -167,6 +179,17 @@ def _memory(array: Any) -> tuple[int, tuple[int, ...]]:
 
 def _places(layers: Sequence[Sequence[InPlace]]) -> Places:
     return Places([[_view(part) for part in layer] for layer in layers])
+
+
+def _padded(
+    states: NDArray[np.float32], shape: tuple[int, int], real: NDArray[np.bool_] | None
+) -> NDArray[np.float32]:
+    """States [tokens, size] of the tokens that are `real`, None for all, as [*shape, size] with zeros for the rest."""
+    if real is None:
+        return states.reshape(*shape, -1)
+    whole = np.zeros((*shape, states.shape[-1]), np.float32)
+    whole[real] = states
+    return whole
 
 
 def _view(part: InPlace) -> AnyKV:

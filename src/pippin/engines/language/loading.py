@@ -2,8 +2,10 @@
 
 import logging
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,13 +20,15 @@ from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
 from pippin.engines.device import DevicePlan, configure, decide, find_facts, share_memory
+from pippin.engines.language.drafters import loading as drafters
 from pippin.engines.language.kv_cache.groups import CacheGroups
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, probe_prompt
 from pippin.engines.language.kv_cache.probe import Batching, choose_batching, one_at_a_time
 from pippin.engines.language.kv_cache.slots import PromptCache, unmarked
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.loaded import LoadedModel
-from pippin.engines.language.model.lora import adapters_in, install, is_low_rank
+from pippin.engines.language.model.lora import Adapters, adapters_in, install, is_low_rank
+from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.model.weights import load_weights, weight_bytes
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.prefix_cache.disk import DiskCache, fingerprint
@@ -38,6 +42,7 @@ from pippin.engines.language.step.batch import Batch
 from pippin.engines.language.step.engine import LanguageEngine
 from pippin.engines.language.step.prefill import MOST_STRETCH
 from pippin.engines.language.step.scheduler import StepLimits
+from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import Pace
 from pippin.engines.language.step.speculation.proposers import DraftModel, Either, Lookup, Proposer
 from pippin.engines.language.step.speculation.verification import Speculation
@@ -130,38 +135,28 @@ def build_engine(
     kernel_threads: int | None = None,
     steering: Steering = ALONE,
 ) -> LanguageEngine:
-    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a model that scores
-    prompts. One that is steered from elsewhere checks no proposals."""
+    """An engine around a loaded model. `kernel_threads`: with which the kernels for CPUs compute a draft head, and a
+    model that scores prompts. One that is steered from elsewhere checks no proposals."""
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
     size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
     shares = share_memory(plan, options, size)
-    # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
-    mark_constant = steady if plan.slow_functions else unmarked
-    if isinstance(model, WholeModel):
-        batching = _whole_batching(model, options)
-    else:
-        batching = choose_batching(model, options, mark_constant)
-    if adapters.names and batching.shape is None and not batching.alone:
-        message = (
-            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
-        )
-        raise ServerError("load_failed", message, "adapters")
+    batching = _choose_batching(model, options, plan, adapters)
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
-    speculation = None
-    if steering is ALONE:
-        speculation = _open_speculation(options, plan, tokenizer, batching, progress)
+    head = Head(model, batching.vocabulary, narrows=not batching.alone)
+    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+    speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,
         tokenizer=tokenizer,
         vocabulary=batching.vocabulary,
-        head=Head(model, batching.vocabulary, narrows=not batching.alone),
+        head=head,
         adapters=adapters,
         vision=_open_vision(model, options, plan),
         specprefill=specprefill,
@@ -175,13 +170,42 @@ def build_engine(
         options=options,
         limits=_limits(options, plan, batching, speculation, specprefill, shares.sequences),
         share=lambda memory: share_memory(msgspec.structs.replace(plan, memory_limit=memory), options, size),
-        batch=Batch(groups, loaded, steering.sampler(tokenizer, plan.sorts_slowly), overlaps=plan.overlaps),
+        batch=_batch(groups, loaded, plan, steering, speculation),
         prefixes=prefixes,
         speculation=speculation,
         steering=steering,
     )
     engine.counters.weight_bytes = size
     return engine
+
+
+def _batch(
+    groups: CacheGroups,
+    model: LoadedModel,
+    plan: DevicePlan,
+    steering: Steering,
+    speculation: Speculation | None,
+) -> Batch:
+    sampler = steering.sampler(model.tokenizer, plan.sorts_slowly)
+    heads = None if speculation is None else speculation.heads
+    return Batch(groups, model, sampler, overlaps=plan.overlaps, heads=heads)
+
+
+def _choose_batching(
+    model: nn.Module, options: ModelOptions, plan: DevicePlan, adapters: Adapters
+) -> Batching:
+    # Rotary positions that are promised not to change are only remembered by what stands in for slow functions.
+    mark_constant = steady if plan.slow_functions else unmarked
+    if isinstance(model, WholeModel):
+        batching = _whole_batching(model, options)
+    else:
+        batching = choose_batching(model, options, mark_constant)
+    if adapters.names and batching.shape is None and not batching.alone:
+        message = (
+            "Adapters cannot be used with this model: its sequences run one at a time. Start without them."
+        )
+        raise ServerError("load_failed", message, "adapters")
+    return batching
 
 
 def _whole_batching(model: WholeModel, options: ModelOptions) -> Batching:
@@ -214,7 +238,7 @@ def _limits(
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
         prompt_bytes=lambda tokens: batching.layout.prompt_bytes(tokens, chunk) + scored(tokens),
-        draft_bytes=None if speculation is None else speculation.proposer.sequence_bytes,
+        draft_bytes=speculation.proposer.sequence_bytes if speculation and speculation.always else None,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
@@ -272,40 +296,90 @@ def _adapter_prints(options: ModelOptions) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What speculation is opened by."""
+
+    options: ModelOptions
+    plan: DevicePlan
+    tokenizer: Tokenizer
+    folder: Path | None  # of the model
+    kernel_threads: int | None
+
+
 def _open_speculation(
-    options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, batching: Batching, progress: LoadProgress
+    asked: _Asked, model: nn.Module, head: Head, batching: Batching, progress: LoadProgress
 ) -> Speculation | None:
     """What judges proposals: those of the options, and predictions of clients where the model can take tokens back at
     all. Raises `ServerError("load_failed")` where the options cannot be had."""
-    asked = "draft_model_path" if options.draft_model_path is not None else "prompt_lookup"
+    options = asked.options
+    named = drafter_of(options, asked.folder)
+    option = "prompt_lookup" if named is None else "mtp" if options.mtp else drafters.OPTION
     if not batching.rewinds:
-        if options.draft_model_path is None and not options.prompt_lookup:
+        if named is None and not options.prompt_lookup:
             return None
         message = (
-            f"{asked} cannot be used: the caches of this model cannot take tokens back. Start without it."
+            f"{option} cannot be used: the caches of this model cannot take tokens back. Start without it."
         )
-        raise ServerError("load_failed", message, asked)
+        raise ServerError("load_failed", message, option)
     proposer: Proposer = Lookup(in_text=options.prompt_lookup)
-    if options.draft_model_path is not None:
-        draft = _open_draft_model(
-            Path(options.draft_model_path).expanduser(), options, plan, tokenizer, progress
-        )
-        proposer = Either(proposer, draft)
+    heads = None
+    if named is not None:
+        kind = drafters.find_kind(named, own=options.mtp)
+        if kind == "model":
+            proposer = Either(proposer, _open_draft_model(named, asked, progress))
+        else:
+            heads = _open_heads(named, kind, asked, model, head, batching)
+            proposer = Either(proposer, heads)
     most = options.num_draft_tokens
     has_state = options.prefix_cache and any(kind.replays for kind in batching.layout.kinds)
     block = options.cache_block_tokens if has_state else None
-    return Speculation(proposer, Pace(most, overlaps=plan.overlaps), most=most, block=block)
+    pace = Pace(most, overlaps=asked.plan.overlaps)
+    always = options.prompt_lookup or named is not None
+    return Speculation(proposer, pace, most=most, block=block, always=always, heads=heads)
 
 
-def _open_draft_model(
-    folder: Path, options: ModelOptions, plan: DevicePlan, tokenizer: Tokenizer, progress: LoadProgress
-) -> DraftModel:
-    draft = _load_draft(folder, "draft_model_path", options, plan, tokenizer, progress)
+def drafter_of(options: ModelOptions, folder: Path | None) -> Path | None:
+    """The folder of the drafter that is asked for. Raises `ServerError("load_failed")` where two are."""
+    if options.mtp and options.draft_model_path is not None:
+        message = (
+            "mtp drafts with the head in the model's own checkpoint, draft_model_path with another: give one."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    if options.mtp:
+        return folder
+    return None if options.draft_model_path is None else Path(options.draft_model_path).expanduser()
+
+
+def _open_heads(
+    folder: Path,
+    kind: Literal["eagle3", "mtp"],
+    asked: _Asked,
+    model: nn.Module,
+    head: Head,
+    batching: Batching,
+) -> Heads:
+    if asked.options.specprefill:
+        message = "A draft head needs the states of all prompt tokens; specprefill leaves some out: take one of them."
+        raise ServerError("load_failed", message, "specprefill")
+    drafter = drafters.open_head(folder, kind, model, batching.vocabulary, asked.plan, asked.kernel_threads)
+    layout = CacheLayout.learn(drafter, probe_prompt(drafter, 2))
+    if not (layout.trims and layout.batches):
+        message = (
+            f"The draft head {folder.name!r} has layers that cannot take tokens back: choose another drafter."
+        )
+        raise ServerError("load_failed", message, drafters.OPTION)
+    log.info("drafts come from %s, a head of the kind %s", folder.name, kind)
+    return Heads(drafter, layout, HiddenStates(model, head, drafter.layers_read))
+
+
+def _open_draft_model(folder: Path, asked: _Asked, progress: LoadProgress) -> DraftModel:
+    draft = _load_draft(folder, drafters.OPTION, asked.options, asked.plan, asked.tokenizer, progress)
     layout = CacheLayout.learn(draft, probe_prompt(draft, 2))
     if not layout.trims:
         message = f"The draft model {folder.name!r} has layers that cannot take tokens back: choose another."
         raise ServerError("load_failed", message, "draft_model_path")
-    return DraftModel(draft, plan.prefill_chunk, layout)
+    return DraftModel(draft, asked.plan.prefill_chunk, layout)
 
 
 def _load_draft(

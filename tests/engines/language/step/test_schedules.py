@@ -27,6 +27,7 @@ from tests.engines.language.schedule_run import Subject, run_schedule
 from tests.engines.language.schedules import (
     COMES_BACK,
     CROWDED,
+    DRAFTED,
     GREW,
     KNOWN,
     LOOKED_BACK,
@@ -35,10 +36,13 @@ from tests.engines.language.schedules import (
     plan_of,
     world_of,
 )
+from tests.engines.language.tiny_heads import prediction_head
 from tests.engines.tiny_models import ARCHITECTURES, tiny_model
 
 REWINDABLE = tuple(ARCHITECTURES)
 QUANTISABLE = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "qwen3_next")
+HEADED = tuple(name for name in ARCHITECTURES if name != "mamba2")
+"""Of whose states a head of mlx-vlm can draft: it looks for their embeddings by name."""
 ADAPTABLE = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
 DAY = 3  # schedules of each architecture
 NIGHT = int(os.environ.get("PIPPIN_SCHEDULES", "1000"))
@@ -51,6 +55,7 @@ MANY = 100  # schedules, among which everything happens by chance
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
     root = tmp_path_factory.mktemp("models")
     made: dict[str, Subject] = {}
+    head = prediction_head(root / "head")
 
     def folder(name: str) -> Path:
         path = root / name
@@ -64,7 +69,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subjec
                 if name in ADAPTABLE
                 else {}
             )
-            made[name] = Subject(folder(name), draft=folder("llama"), adapters=named)
+            made[name] = Subject(folder(name), draft=folder("llama"), head=head, adapters=named)
             for each, path in named.items():
                 model, _ = load_model(folder(name))
                 model = load_adapters(model, path)
@@ -110,6 +115,8 @@ def traits_of(architecture: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{}]
     if architecture in REWINDABLE:
         found += [{"proposals": source} for source in ("prompt_lookup", "draft", "known")]
+    if architecture in HEADED:
+        found += [{"proposals": "head"}]
     if architecture in ADAPTABLE:
         found += [{"adapted": True}, {"adapted": True, "proposals": "prompt_lookup"}]
     if architecture in QUANTISABLE:
@@ -126,7 +133,8 @@ def schedule_of(draw: Random, traits: list[dict[str, Any]]) -> Schedule:
 
 def certain_of(architecture: str) -> list[Schedule]:
     """Schedules in which everything happens that can happen to this architecture."""
-    return [COMES_BACK, CROWDED, GREW, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
+    found = [COMES_BACK, CROWDED, GREW, *([KNOWN, LOOKED_BACK] if architecture in REWINDABLE else [])]
+    return [*found, DRAFTED] if architecture in HEADED else found
 
 
 def happened(tally: Counter[str], *, proposals: bool) -> None:

@@ -279,3 +279,17 @@ def test_layers_are_computed_again_with_each_sequences_own_adapter(
     assert found[0] == found[1]
     assert found[0]["a", 0] != found[0]["b", 0]
     assert 0 < stats.accepted_tokens < stats.draft_tokens
+
+
+def test_where_nothing_can_be_proposed_nothing_is_asked_for_it(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a step nor by the scheduler: a plain request does not enter the room."""
+    bench = Bench(folders["llama"], options())
+    engine = bench.engine
+    assert engine.speculation is not None, "a prediction may come"
+    assert engine.scheduler.limits.draft_bytes is None
+    for name in ("wanted", "proposals", "learn", "forget", "judged"):
+        monkeypatch.setattr(engine.speculation, name, None)  # a call would fail
+    answers, _ = run_all(bench, {"a": (PHRASE, 9), "b": (PHRASE, 5)})
+    assert len(answers["a", 0]) == 9

@@ -81,7 +81,8 @@ class BatchedGroup:
     def looks_back(self, index: int) -> bool:
         return True
 
-    def forward(self, tokens: mx.array) -> mx.array:
+    def forward(self, tokens: mx.array, states: mx.array | None = None) -> mx.array:
+        """`states` are given to models that take them beside tokens."""
         table = self._table
         count = tokens.shape[1]
         if (capacity := self._capacity_after(count)) > table.capacity:
@@ -89,6 +90,8 @@ class BatchedGroup:
         table.begin(count, shifted=self._shape.offsets_shift)
         shifts = None if self._shape.offsets_shift else table.rotary_shifts()
         given = {} if shifts is None else {"shift": shifts}
+        if states is not None:
+            given["states"] = states
         logits: mx.array = self._model(tokens, cache=self._for_model, **given)
         table.advance(self._taken)
         return logits

@@ -32,6 +32,8 @@ class Head:
     def __init__(self, model: nn.Module, vocabulary: int, *, narrows: bool = True) -> None:
         """`narrows`: false for a model that gives the logits of the last position alone."""
         self._positions: mx.array | None = None
+        self.watched = False
+        self.seen: mx.array | None = None  # [batch, tokens, hidden] that were projected last, where `watched`
         self.works = not narrows
         if not narrows:
             return
@@ -70,6 +72,8 @@ class Head:
 
     def _picked(self, x: mx.array) -> mx.array:
         """The wanted positions [batch, 1, hidden] of x [batch, tokens, hidden], or x itself outside of `only`."""
+        if self.watched:
+            self.seen = x
         if self._positions is None or x.ndim != 3 or x.shape[0] != self._positions.size:
             return x
         return x[mx.arange(x.shape[0]), self._positions][:, None]

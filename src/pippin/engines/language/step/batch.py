@@ -11,6 +11,7 @@ from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
 from pippin.engines.language.step.sequences import Running
+from pippin.engines.language.step.speculation.heads import Heads
 
 
 class Batch:
@@ -22,13 +23,20 @@ class Batch:
     """
 
     def __init__(
-        self, groups: CacheGroups, model: LoadedModel, sampler: BatchSampler, *, overlaps: bool = True
+        self,
+        groups: CacheGroups,
+        model: LoadedModel,
+        sampler: BatchSampler,
+        *,
+        overlaps: bool = True,
+        heads: Heads | None = None,
     ) -> None:
-        """`overlaps`: the device computes a pass while the host goes on."""
+        """`overlaps`: the device computes a pass while the host goes on. `heads` are told what states passes leave."""
         self.running: list[Running] = []  # in the sampler's order
         self.groups = groups
         self.overlaps = overlaps
         self.built = False  # the next pass is under way
+        self.heads = heads
         self._tokenizer = model.tokenizer
         self._adapters = model.adapters
         self._mask_words = -(-model.vocabulary // 32)
@@ -83,7 +91,8 @@ class Batch:
         tokens = mx.concatenate(inputs) if len(inputs) > 1 else inputs[0]
         self._logits = [logits[:, -1] for logits in self._pass(tokens[:, None])]
         self.built = True
-        mx.async_eval(*self._logits)  # type: ignore[no-untyped-call]
+        states = [] if self.heads is None else self.heads.kept(dict.fromkeys(self.running, 1))
+        mx.async_eval(*self._logits, *states)  # type: ignore[no-untyped-call]
 
     def _pass(self, tokens: mx.array) -> list[mx.array]:
         """Run the model: each sequence has its `source` among `tokens` [n, width] as input. Gives logits [slots, width,
@@ -95,6 +104,8 @@ class Batch:
             sources = [slots[slot].source if slot in slots else 0 for slot in range(group.low, group.high)]
             self._choose_adapters(group, slots)
             results.append(group.forward(_pick(tokens, sources)))
+            if self.heads is not None:
+                self.heads.passed(group)
             self._logits_at |= {each: start + slot - group.low for slot, each in slots.items()}
             start += group.high - group.low
         return results
@@ -172,6 +183,8 @@ class Batch:
         chosen = [
             _agreed(proposed, [each[index] for each in sampled]) for index, proposed in enumerate(proposals)
         ]
+        if self.heads is not None:
+            self.heads.kept(dict(zip(self.running, map(len, chosen), strict=True)))
         self._commit(chosen, width)
         return chosen
 

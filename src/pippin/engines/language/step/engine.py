@@ -6,11 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
-import msgspec
 
 from pippin.config.options.model import ModelOptions
-from pippin.core.decoding import convert
-from pippin.core.errors import ServerError
 from pippin.core.models import CacheStats, EngineStats
 from pippin.engines.base import Emission
 from pippin.engines.cpu.sharing import BlasThreads
@@ -19,6 +16,7 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.step.batch import Batch
+from pippin.engines.language.step.changes import changed
 from pippin.engines.language.step.cost import Counters
 from pippin.engines.language.step.lifecycle import Lifecycle
 from pippin.engines.language.step.prefill import Prefill
@@ -33,8 +31,7 @@ DISK_PAUSE = 0.001  # seconds between looks at blocks under way from the disk
 class LanguageEngine:
     """Continuous batching over one model. All on the thread that loaded the weights.
 
-    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences from one to the other
-    and tells of them, `prefixes` remembers.
+    `scheduler` decides, `prefill` computes prompts, `batch` decodes, `lifecycle` moves sequences, `prefixes` remembers.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class LanguageEngine:
         self.scheduler = Scheduler(limits)
         self.batch = batch
         self.prefixes = prefixes
-        self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes)
+        self.prefill = Prefill(model, self.scheduler, batch.groups, prefixes, batch.heads)
         self.speculation = speculation
         parts = model, self.scheduler, self.prefill, batch, prefixes, speculation
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
@@ -116,8 +113,8 @@ class LanguageEngine:
         # After the tokens of this step are known: who has ended needs no memory for the next one.
         self.lifecycle.preempt()
         self._observe(time.monotonic() - started, prefilled, decoding)
-        if self.speculation is not None and decoding and not prefilled:
-            self.speculation.learn(time.monotonic() - started, decoding, judged, looked=looks)
+        if decoding and not prefilled and (speculation := self._proposing) is not None:
+            speculation.learn(time.monotonic() - started, decoding, judged, looked=looks)
         return self.lifecycle.take_events()
 
     def _compute_prompts(self, *, wait: bool, start: bool) -> int:
@@ -146,8 +143,8 @@ class LanguageEngine:
         """A token for every sequence."""
         self.batch.sample()
         self.lifecycle.keep_states()
-        running = self.batch.running
-        self._speculates = self.speculation is not None and self.speculation.wanted(running)
+        running, speculation = self.batch.running, self._proposing
+        self._speculates = speculation is not None and speculation.wanted(running)
         # The next pass has the drawn tokens as its input on the device: the host need not know them to build it. Where
         # a sequence has its last token now, or proposals come first, it would be in vain.
         ahead = self.batch.overlaps and not self._speculates and all(each.growth > 1 for each in running)
@@ -158,6 +155,13 @@ class LanguageEngine:
         for each, sampled in self.batch.read():
             if each.sequence.stage is each:  # not so if another choice's token has failed the request
                 self.lifecycle.accept(each, sampled)
+
+    @property
+    def _proposing(self) -> Speculation | None:
+        """Nothing where there can be no proposals for any of the sequences: plain steps ask for none."""
+        found, running = self.speculation, self.batch.running
+        always = found is None or found.always
+        return found if always or any(each.sequence.request.job.prediction for each in running) else None
 
     def _fit(self) -> bool:
         """Whether the next pass fits in the memory, as far as it can be made to."""
@@ -228,23 +232,3 @@ class LanguageEngine:
             self.lifecycle.cancel(request.job.id)
         if self.prefixes is not None:
             self.prefixes.close()
-
-
-CHANGEABLE = {"memory_bytes", "target_gap_ms", "queue_timeout", "queue_size", "stream_interval"}
-
-
-def changed(options: ModelOptions, changes: dict[str, Any]) -> ModelOptions:
-    """The options with these changes. Raises `ServerError` for what cannot change, or cannot have the value."""
-    fixed = sorted(set(changes) - CHANGEABLE)
-    if fixed:
-        raise ServerError(
-            "unsupported",
-            f"{', '.join(fixed)} cannot change while the model runs (these can: {', '.join(sorted(CHANGEABLE))}): "
-            "unload the model and load it with the new value.",
-        )
-    try:
-        return convert({**msgspec.to_builtins(options), **changes}, ModelOptions)
-    except msgspec.ValidationError as error:
-        raise ServerError(
-            "invalid_request", f"An option has a value that it cannot have: {error}."
-        ) from error

@@ -154,6 +154,8 @@ class Lifecycle:
         for running in started:
             slot = prompt.slot or self._batch.groups.reserve(self._scheduler.slot_request(running), limit)
             self._batch.join(running, slot, prompt.cache, prompt.logits)
+            if self._speculation is not None and self._speculation.heads is not None:
+                self._speculation.heads.started(running, prompt)
         self._prefill.discard(prompt, joined=True)
 
     # In the batch
@@ -236,9 +238,10 @@ class Lifecycle:
     def _leave(self, gone: list[Running]) -> None:
         """These run no more, whether they have ended or not."""
         self._batch.leave(gone)
-        if self._speculation is not None:
+        if (speculation := self._speculation) is not None:
             for running in gone:
-                self._speculation.forget(running.sequence)
+                if speculation.always or running.sequence.request.job.prediction:
+                    speculation.forget(running.sequence)
 
     def _finish(self, sequence: Sequence) -> None:
         """A sequence that has left the batch ends, and its request with the last of them."""

@@ -17,6 +17,7 @@ from pippin.engines.language.specprefill.positions import placed
 from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
+from pippin.engines.language.step.speculation.heads import Heads
 
 SCORED_CHUNK = 64  # tokens whose logits over the vocabulary are held at once
 MOST_STRETCH = 1.25  # of a chunk, so that a prompt ends with it
@@ -26,12 +27,18 @@ class Prefill:
     """The prompts under way. Which of them is next, the scheduler says."""
 
     def __init__(
-        self, model: LoadedModel, scheduler: Scheduler, groups: CacheGroups, prefixes: PrefixCache | None
+        self,
+        model: LoadedModel,
+        scheduler: Scheduler,
+        groups: CacheGroups,
+        prefixes: PrefixCache | None,
+        heads: Heads | None = None,
     ) -> None:
         self._model = model
         self._scheduler = scheduler
         self._groups = groups
         self._prefixes = prefixes
+        self._heads = heads
 
     def next(self, besides: Container[Prefilling] = ()) -> Prefilling | None:
         """The prompt to work on now, which has a cache with what is known of it, or is scored first; None where all
@@ -49,6 +56,8 @@ class Prefill:
         """
         if prompt.slot is not None and not joined:
             self._groups.leave([prompt.slot])
+        if self._heads is not None:
+            self._heads.prompt_dropped(prompt)
         prompt.cache = prompt.logits = prompt.slot = prompt.scoring = None
 
     def compute(self, prompt: Prefilling, most: int, *, wait: bool) -> tuple[int, list[Prefilling]]:
@@ -231,6 +240,8 @@ class Prefill:
         with self._model.head.only(last):
             logits = self._model.head.last(self._forward(prompts, counts), last)
         arrays: list[mx.array] = []
+        if self._heads is not None:
+            arrays += self._heads.prompts_passed(prompts, counts)
         for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
             arrays += arrays_of(prompt.cache or [])
             if count == prompt.remaining:
@@ -279,6 +290,8 @@ class Prefill:
             start = prompt.computed + done
             piece = prompt.request.chunk_end(start + min(count - done, SCORED_CHUNK), start) - start
             logits = self._forward([prompt], [piece], done)[0].astype(mx.float32)
+            if self._heads is not None:
+                mx.eval(self._heads.prompts_passed([prompt], [piece], done))
             done += piece
             if start + piece == prompt.length:
                 prompt.logits = logits[-1:]

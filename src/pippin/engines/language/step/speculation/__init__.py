@@ -1,7 +1,10 @@
-"""Several tokens in one step: `proposers.py` guesses what comes next, `verification.py` asks for it where `pace.py`
-says that it pays.
+"""Several tokens in one step: proposers guess what comes next, and are asked for it where it pays.
 
 What is accepted is what the model would have chosen by itself: answers do not change, only the number of steps does.
-The pass in which the model judges proposals is `Batch.check`. A new source of proposals is one more class in
-`proposers.py`.
+The pass in which the model judges proposals is `Batch.check`. Begin with `verification.py`.
+
+- `verification.py`: when proposals are asked for, and how many of whose.
+- `pace.py`: what pays, by what acceptance and time were measured to be.
+- `proposers.py`: the text itself, or a smaller model. A new source of proposals is one more class.
+- `heads.py`: a head on the states that the model's passes leave.
 """

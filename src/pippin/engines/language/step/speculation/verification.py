@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pippin.engines.language.step.sequences import Running, Sequence
+from pippin.engines.language.step.speculation.heads import Heads
 from pippin.engines.language.step.speculation.pace import SMOOTHING, Acceptance, Pace
 from pippin.engines.language.step.speculation.proposers import Proposer
 
@@ -18,10 +19,22 @@ class Judged:
 class Speculation:
     """Asks for proposals where they are worth it, and learns what became of them."""
 
-    def __init__(self, proposer: Proposer, pace: Pace, *, most: int, block: int | None = None) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        pace: Pace,
+        *,
+        most: int,
+        block: int | None = None,
+        always: bool = True,
+        heads: Heads | None = None,
+    ) -> None:
         """`most`: tokens proposed for a sequence. `block`: no step goes past a multiple of so many tokens, where the
-        state of a sequence is to be remembered."""
+        state of a sequence is to be remembered. `always`: there may be proposals for sequences without a prediction,
+        too. `heads`: what the proposer asks that is to know the model's states."""
         self.proposer = proposer
+        self.always = always
+        self.heads = heads
         self.pace = pace
         self._most = most
         self._block = block

@@ -1,0 +1,9 @@
+"""Modules that draft a model's next tokens from its own hidden states. mlx-vlm's, as the engine calls them.
+
+Begin with `heads.py`.
+
+- `heads.py`: EAGLE-3 and multi-token prediction: a decoder layer that drafts one token after the other.
+- `loading.py`: which kind of drafter a folder holds, its weights, and whether it was made for the model.
+
+How sequences are followed and their drafts judged is `step/speculation/`.
+"""

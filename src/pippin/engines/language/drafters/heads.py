@@ -1,0 +1,67 @@
+"""Draft heads: a decoder layer or two that say the token after next, given the model's state and the next token.
+
+mlx-vlm's modules are made for rounds of speculation over rows that go on together, and keep the caches and positions of
+these. Here each call brings its own, so that each sequence of a batch goes on by itself.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from pippin.engines.language.kv_cache.layout import mlx_lm_twin
+from pippin.engines.language.kv_cache.slots import PromptCache
+
+
+class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
+    """A head of mlx-vlm, called as a model of tokens that takes states beside them."""
+
+    def __init__(self, inner: nn.Module, state_size: int, layers_read: tuple[int, ...] | None = None) -> None:
+        """`layers_read`: the model's layers whose states it starts from, side by side; None for the states after the
+        last norm. These have `state_size` numbers."""
+        super().__init__()
+        self.inner = inner
+        self.layers_read = layers_read
+        self.state_size = state_size
+        self.dtype = mx.float32  # of states
+
+    def make_cache(self) -> PromptCache:
+        return [mlx_lm_twin(cache) for cache in self.inner.make_cache()]
+
+    def __call__(self, tokens: mx.array, cache: PromptCache, states: mx.array | None = None) -> mx.array:
+        """Its own states [sequences, count, size], from tokens [sequences, count] and the states before them: those of
+        the model [sequences, count, state_size], or its own of the last call. None stands for zeros."""
+        if states is None:
+            states = mx.zeros((*tokens.shape, self.state_size), self.dtype)
+        self.inner._cache = cache
+        self.inner._next_position = cache[0].offset
+        found: mx.array = self.inner._forward_tokens(tokens, states, mx.int32)
+        return found
+
+    def draft(self, states: mx.array) -> mx.array:
+        """The likeliest next tokens [sequences, count] by its own states."""
+        raise NotImplementedError
+
+
+class Eagle3Head(DraftHead):
+    """EAGLE-3: from the states after three layers. It may know only a part of the vocabulary."""
+
+    def __init__(self, inner: Any) -> None:
+        # Its configuration counts layers by what goes into them, this by what comes out.
+        super().__init__(inner, 3 * inner.target_hidden_size, tuple(inner.config.capture_layer_ids))
+
+    def draft(self, states: mx.array) -> mx.array:
+        likeliest = mx.argmax(self.inner._logits(states), axis=-1)
+        found: mx.array = self.inner._draft_to_target(likeliest, mx.int32)
+        return found
+
+
+class PredictionHead(DraftHead):
+    """Multi-token prediction as Qwen 3.5 and Next have it: a layer more in the checkpoint, which shares the model's
+    embeddings and projection."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner, inner.config.text_config.hidden_size)
+
+    def draft(self, states: mx.array) -> mx.array:
+        return mx.argmax(self.inner._lm_head_fn(states), axis=-1)

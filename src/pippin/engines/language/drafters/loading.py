@@ -1,0 +1,171 @@
+"""Which kind of drafter a folder holds, its weights, and whether it was made for the model."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, assert_never
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from pippin.core.errors import ServerError
+from pippin.engines.cpu import kernels
+from pippin.engines.device import DevicePlan
+from pippin.engines.language.drafters.heads import DraftHead, Eagle3Head, PredictionHead
+from pippin.engines.language.model.weights import cast_weights
+from pippin.engines.language.vision.model import VisionModel
+
+Kind = Literal["model", "eagle3", "mtp"]
+"""A smaller model, or one of the heads of `heads.py`."""
+
+OPTION = "draft_model_path"
+PREDICTION_HEADS = ("qwen3_5_mtp",)
+"""Types of mlx-vlm's heads for multi-token prediction that go on by themselves in a batch."""
+
+OTHER_DRAFTERS = ("dflash", "dspark", "assistant", "mtp", "eagle")
+"""What the types of mlx-vlm's other drafters have in their names."""
+
+
+def find_kind(folder: Path, *, own: bool = False) -> Kind:
+    """What a folder holds, by its configuration. `own`: the head in the checkpoint of the model itself is meant. Raises
+    `ServerError("load_failed")` for drafters that are not known, or that are not there."""
+    config = _configuration(folder)
+    if own:
+        return _own_kind(folder)
+    names = [
+        config.get("speculators_model_type"),
+        config.get("model_type"),
+        *(config.get("architectures") or []),
+    ]
+    told = " ".join(str(name).lower() for name in names)
+    if "eagle3" in told:
+        return "eagle3"
+    if config.get("model_type") in PREDICTION_HEADS:
+        return "mtp"
+    if any(name in told for name in OTHER_DRAFTERS):
+        message = (
+            f"The drafter {folder.name!r} is of the type {config.get('model_type')!r}, which this version cannot run: "
+            f"take a smaller model, an EAGLE-3 head, or a head of the type {', '.join(PREDICTION_HEADS)}."
+        )
+        raise ServerError("load_failed", message, OPTION)
+    return "model"
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        message = f"The draft model {folder.name!r} has no readable config.json: {error}. Download it again."
+        raise ServerError("load_failed", message, OPTION) from error
+    if not isinstance(config, dict):
+        raise ServerError("load_failed", f"The config.json of {folder.name!r} is no object.", OPTION)
+    return config
+
+
+def _own_kind(folder: Path) -> Kind:
+    """Of the head inside a model's checkpoint."""
+    from mlx_vlm.speculative.drafters.mtp_split import detect_mtp_splitter
+
+    try:
+        splitter = detect_mtp_splitter(folder)
+    except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        raise _unusable(folder, error) from error
+    if splitter is None:
+        message = (
+            f"{folder.name!r} has no head for multi-token prediction: many converted models lack the weights named "
+            "mtp.*. Start without it, or take a conversion that keeps them."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    if splitter.output_model_type not in PREDICTION_HEADS:
+        message = (
+            f"The prediction head of {folder.name!r} is of the type {splitter.output_model_type!r}, which this version "
+            f"cannot run (it runs {', '.join(PREDICTION_HEADS)}): start without it."
+        )
+        raise ServerError("load_failed", message, "mtp")
+    return "mtp"
+
+
+def open_head(
+    folder: Path,
+    kind: Literal["eagle3", "mtp"],
+    model: nn.Module,
+    vocabulary: int,
+    plan: DevicePlan,
+    kernel_threads: int | None,
+) -> DraftHead:
+    """A head with its weights, bound to the model that it drafts for, which has so many tokens in its vocabulary.
+    Raises `ServerError("load_failed")` for one that was made for another."""
+    from mlx_vlm.speculative.drafters import load_drafter
+
+    try:
+        inner, _ = load_drafter(str(folder), kind, lazy=True)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise _unusable(folder, error) from error
+    match kind:
+        case "eagle3":
+            head: DraftHead = Eagle3Head(inner)
+            _check_pair(folder, model, inner.target_hidden_size, inner.target_vocab_size, vocabulary)
+        case "mtp":
+            text = inner.config.text_config
+            _check_pair(folder, model, text.hidden_size, text.vocab_size, vocabulary)
+            head = PredictionHead(inner)
+        case _:
+            assert_never(kind)
+    _place(head, plan, kernel_threads)
+    try:
+        _bind(inner, model)
+    except AttributeError as error:
+        message = (
+            f"The draft head {folder.name!r} shares embeddings and projection with a model of another architecture "
+            f"than this one ({error}): choose the head of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION) from error
+    return head
+
+
+def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> None:
+    """Put its weights where the model's lie, and in that form."""
+    way = kernels.way_of(head) if plan.kernels and kernel_threads is not None else None
+    if way is not None and kernel_threads is not None and way.means == "fused operations":
+        mx.eval(head.parameters())
+        kernels.put_on(head, way, kernel_threads)
+        return
+    cast_weights(head, plan)
+    mx.eval(head.parameters())
+    head.dtype = next(each.dtype for name, each in tree_flatten(head.parameters()) if "norm" in name)
+
+
+def _unusable(folder: Path, error: Exception) -> ServerError:
+    text = f"{type(error).__name__}: {str(error)[:300]}"
+    return ServerError("load_failed", f"The draft head {folder.name!r} cannot be loaded: {text}", OPTION)
+
+
+def _check_pair(folder: Path, model: nn.Module, size: int, words: int, vocabulary: int) -> None:
+    theirs = hidden_size(model)
+    if words != vocabulary or (theirs is not None and size != theirs):
+        message = (
+            f"The draft head {folder.name!r} was made for another model: it starts from states of {size} numbers and "
+            f"{words} tokens, and this model has {theirs} and {vocabulary}. Choose the head of this very model."
+        )
+        raise ServerError("load_failed", message, OPTION)
+
+
+def hidden_size(model: nn.Module) -> int | None:
+    """Numbers in a model's states, where its configuration tells."""
+    inner = model.inner if isinstance(model, VisionModel) else model
+    for holder in (inner, getattr(inner, "language_model", None)):
+        args = getattr(holder, "args", None) or getattr(holder, "config", None)
+        for told in (args, getattr(args, "text_config", None)):
+            size = told.get("hidden_size") if isinstance(told, dict) else getattr(told, "hidden_size", None)
+            if isinstance(size, int):
+                return size
+    return None
+
+
+def _bind(inner: Any, model: nn.Module) -> None:
+    """Let a head use the model's embeddings, and its projection where it has none."""
+    if hasattr(model, "embed"):  # the kernels' decoder, whose weights are not MLX's
+        inner.embed_tokens = inner._input_embed = model.embed
+        inner._lm_head_fn = model.lm_head
+        return
+    inner.bind(model.inner if isinstance(model, VisionModel) else model)

@@ -1,0 +1,76 @@
+"""The hidden states that a pass of a model leaves: what heads that draft its next tokens start from."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from pippin.core.errors import ServerError
+from pippin.engines.language.model.head import Head
+
+
+@runtime_checkable
+class CapturesItself(Protocol):
+    """A model that gives the states after some of its layers without being watched."""
+
+    captured: mx.array | None
+
+    def capture(self, layers: Sequence[int]) -> None:
+        """From now on each call leaves the states after these layers, which ascend, in `captured`, side by side."""
+        ...
+
+
+class HiddenStates:
+    """Those after the last norm, which the head projects, or those after some layers, side by side."""
+
+    def __init__(self, model: nn.Module, head: Head, layers: Sequence[int] | None) -> None:
+        """`layers` ascend; None for the states after the last norm. Raises `ServerError` for a layer that the model
+        does not have."""
+        self._model = model
+        self._head = head
+        self._layers = layers
+        self._after: dict[int, mx.array] = {}
+        if layers is None:
+            head.watched = True
+            return
+        theirs: list[Any] = model.layers
+        if (
+            not layers
+            or list(layers) != sorted(set(layers))
+            or not 0 <= layers[0] <= layers[-1] < len(theirs)
+        ):
+            message = (
+                f"The draft head starts from the layers {', '.join(map(str, layers))}, and the model has "
+                f"{len(theirs)}: choose the head that was made for this model."
+            )
+            raise ServerError("load_failed", message, "draft_model_path")
+        if isinstance(model, CapturesItself):
+            model.capture(layers)
+        else:
+            for number in layers:
+                self._watch(theirs[number], number)
+
+    def _watch(self, layer: nn.Module, number: int) -> None:
+        """Note what a layer gives, by giving it a subclass of its class; one that it was given before is replaced."""
+        base, after = getattr(type(layer), "unwatched", type(layer)), self._after
+
+        def watched(self_: nn.Module, *given: Any, **named: Any) -> Any:
+            found = base.__call__(self_, *given, **named)
+            after[number] = found[0] if isinstance(found, tuple) else found
+            return found
+
+        layer.__class__ = type(base.__name__, (base,), {"__call__": watched, "unwatched": base})
+
+    def take(self) -> mx.array:
+        """Those of the last pass [sequences, tokens, size], once."""
+        found: mx.array | None
+        if self._layers is None:
+            found, self._head.seen = self._head.seen, None
+        elif isinstance(self._model, CapturesItself):
+            found, self._model.captured = self._model.captured, None
+        else:
+            parts = [self._after.pop(number) for number in self._layers]
+            found = parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=-1)
+        assert found is not None  # the model has just run
+        return found

@@ -1,0 +1,245 @@
+"""Drafts by a head on the model's hidden states: each pass of the model tells what states its tokens have left.
+
+The head has a KV cache of its own for each sequence. It reads a state together with the token that came after it, so
+that it is one token behind: of the newest token there is a state only after the next pass. States that wait for it to
+be asked are read all at once.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+
+from pippin.engines.language.drafters.heads import DraftHead
+from pippin.engines.language.kv_cache.groups import BatchedGroup, BatchShape, CacheGroups
+from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of
+from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup, SlotRequest
+from pippin.engines.language.model.states import HiddenStates
+from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
+
+MOST_WAITING = (
+    64  # states of a sequence that wait to be read; then they are, whether proposals are asked for or not
+)
+UNLIMITED = 1 << 62  # bytes: what the head keeps is counted by the scheduler, see `sequence_bytes`
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """States [sequences, tokens, size] of a pass, of which a sequence has the first `count` of a row."""
+
+    states: mx.array
+    row: int
+    count: int
+
+    def rest(self, read: int) -> "_Stretch":
+        return _Stretch(self.states[:, read:], self.row, self.count - read)
+
+
+@dataclass(eq=False)
+class _Prompt:
+    """What the head has read of a prompt. It does not know what the prefix cache gave."""
+
+    first: int  # index of the first token whose state it was given
+    cache: PromptCache
+    read: int = 0
+    last: _Stretch | None = None  # the state of the prompt's last token, once that is computed
+
+
+@dataclass(eq=False)
+class _Followed:
+    """A sequence in the batch."""
+
+    slot: Slot
+    first: int
+    waiting: list[_Stretch] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Of the states that wait."""
+        return sum(stretch.count for stretch in self.waiting)
+
+    def following(self, tokens: list[int]) -> list[int]:
+        """The tokens that came after the states that wait, as far as they are known."""
+        start = self.first + self.slot.length + 1
+        return tokens[start : start + self.count]
+
+
+class Heads:
+    """Proposes what a draft head says, greedily."""
+
+    is_free = False
+
+    def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates) -> None:
+        self._head = head
+        self._layout = layout
+        self._states = states
+        shape = BatchShape(layout=layout, slack=MOST_WAITING)
+        self._groups = CacheGroups(layout, lambda _: BatchedGroup(head, shape))
+        self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
+        self._prompts: dict[Prefilling, _Prompt] = {}
+        self._followed: dict[Sequence, _Followed] = {}
+
+    # What the model's passes tell
+
+    def prompts_passed(self, prompts: Many[Prefilling], counts: Many[int], done: int = 0) -> list[mx.array]:
+        """The next `counts` tokens of these prompts have gone through the model. Gives what is to be evaluated.
+        `done`: tokens before them that the scheduler does not know of yet."""
+        states, arrays = self._states.take(), []
+        for row, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
+            arrays += self._read_prompt(prompt, prompt.computed + done, states[row : row + 1, :count])
+        return arrays
+
+    def _read_prompt(self, prompt: Prefilling, start: int, states: mx.array) -> list[mx.array]:
+        """The prompt's tokens from `start` on have left these states [1, n, size]."""
+        held = self._prompts.get(prompt)
+        if held is None:
+            held = self._prompts[prompt] = _Prompt(start, self._layout.new_prompt_cache(prompt.length))
+        count = states.shape[1]
+        tokens = prompt.tokens[start + 1 : start + 1 + count]
+        if len(tokens) < count:
+            # A copy: the others need not be kept for it.
+            held.last = _Stretch(mx.contiguous(states[:, -1:]), 0, 1)
+        if tokens:
+            self._head(mx.array([tokens]), held.cache, states[:, : len(tokens)])
+            held.read += len(tokens)
+        return [*(arrays_of(held.cache) if held.read else []), *([held.last.states] if held.last else [])]
+
+    def prompt_dropped(self, prompt: Prefilling) -> None:
+        self._prompts.pop(prompt, None)
+
+    def started(self, running: Running, prompt: Prefilling) -> None:
+        """A sequence of the prompt joins the batch."""
+        held = self._prompts.get(prompt)
+        if held is None or held.last is None:
+            return
+        request = SlotRequest(length=held.read, growth=running.growth, length_class=running.length_class)
+        slot = self._groups.reserve(request, UNLIMITED)
+        self._groups.join(held.cache, slot)
+        self._followed[running.sequence] = _Followed(slot, held.first, [held.last])
+
+    def passed(self, group: SlotGroup) -> None:
+        """The sequences of a group have gone through the model."""
+        self._passed[group] = self._states.take()
+
+    def kept(self, counts: Mapping[Running, int]) -> list[mx.array]:
+        """Of what has `passed` each sequence keeps so many tokens. Gives the states."""
+        passed, self._passed = self._passed, {}
+        for running, count in counts.items():
+            followed, group = self._followed.get(running.sequence), running.slot.group
+            if followed is not None:
+                row = running.slot.index - group.low
+                followed.waiting.append(_Stretch(passed[group], row, count))
+        if any(followed.count > MOST_WAITING for followed in self._followed.values()):
+            self._read()
+        return list(passed.values())
+
+    # What is asked of it
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        return sequence in self._followed
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        most = max(
+            (count for sequence, count in wanted if sequence in self._followed),
+            default=0,
+        )
+        if not most:
+            return [[] for _ in wanted]
+        drafts = self._draft(self._read(), most)
+        return [drafts.get(sequence, [])[:count] for sequence, count in wanted]
+
+    def forget(self, sequence: Sequence) -> None:
+        followed = self._followed.pop(sequence, None)
+        if followed is not None:
+            self._groups.leave([followed.slot])
+
+    def sequence_bytes(self, capacity: int) -> int:
+        return self._layout.prompt_bytes(capacity)
+
+    # How it drafts
+
+    def _by_group(self) -> Iterable[tuple[BatchedGroup, dict[int, Sequence]]]:
+        """The groups, and the sequences in them by their slots."""
+        found: dict[BatchedGroup, dict[int, Sequence]] = {}
+        for sequence, followed in self._followed.items():
+            group = followed.slot.group
+            assert isinstance(group, BatchedGroup)
+            found.setdefault(group, {})[followed.slot.index] = sequence
+        return found.items()
+
+    def _read(self) -> dict[BatchedGroup, mx.array]:
+        """Read all states that wait and whose next tokens are known; gives the head's own state after the last one
+        [slots, 1, size] of each group."""
+        for sequence, followed in self._followed.items():
+            stage = sequence.stage
+            if isinstance(stage, Running) and stage.length_class != followed.slot.length_class:
+                self._groups.promote(followed.slot, stage.length_class)
+        self._groups.fit(UNLIMITED)
+        self._groups.compact()
+        return {group: self._read_group(group, slots) for group, slots in self._by_group()}
+
+    def _read_group(self, group: BatchedGroup, slots: Mapping[int, Sequence]) -> mx.array:
+        following = {
+            slot: self._followed[sequence].following(sequence.tokens) for slot, sequence in slots.items()
+        }
+        # One at least, so that there is something to take back: what is padding is forgotten again.
+        width = max(1, *map(len, following.values()))
+        tokens = np.zeros((group.high - group.low, width), np.int32)
+        for slot, after in following.items():
+            tokens[slot - group.low, : len(after)] = after
+        own = group.forward(mx.array(tokens), self._waiting_states(group, slots, width))
+        group.rewind({slot: width - len(after) for slot, after in following.items()})
+        ends = np.zeros(len(tokens), np.int32)
+        for slot, after in following.items():
+            ends[slot - group.low] = max(len(after) - 1, 0)
+            self._was_read(self._followed[slots[slot]], len(after))
+        return own[mx.arange(len(tokens)), mx.array(ends)][:, None]
+
+    def _was_read(self, followed: _Followed, count: int) -> None:
+        left: list[_Stretch] = []
+        for stretch in followed.waiting:
+            read = min(count, stretch.count)
+            count -= read
+            if read < stretch.count:
+                left.append(stretch.rest(read))
+        followed.waiting = left
+
+    def _waiting_states(self, group: BatchedGroup, slots: Mapping[int, Sequence], width: int) -> mx.array:
+        """[slots, width, size], where what is beyond a sequence's own is anything."""
+        waiting = {slot: self._followed[sequence].waiting for slot, sequence in slots.items()}
+        rows = [waiting.get(slot) for slot in range(group.low, group.high)]
+        if all(row is not None and len(row) == 1 for row in rows):
+            [*whole] = (row[0] for row in rows if row)
+            of_one_pass = all(each.states is whole[0].states for each in whole)
+            if of_one_pass and whole[0].states.shape[1] >= width:
+                return whole[0].states[mx.array([each.row for each in whole])][:, :width]
+        dtype = next((row[0].states.dtype for row in rows if row), self._head.dtype)
+        return mx.stack([self._padded(row or [], width, dtype) for row in rows])
+
+    def _padded(self, waiting: list[_Stretch], width: int, dtype: mx.Dtype) -> mx.array:
+        """[width, size] that begins with what waits."""
+        parts = [each.states[each.row, : each.count] for each in waiting]
+        count = sum(part.shape[0] for part in parts)
+        if count < width:
+            parts.append(mx.zeros((width - count, self._head.state_size), dtype))
+        whole = parts[0] if len(parts) == 1 else mx.concatenate(parts)
+        return whole[:width]
+
+    def _draft(self, states: Mapping[BatchedGroup, mx.array], most: int) -> dict[Sequence, list[int]]:
+        """Up to `most` tokens for each sequence, by the head's own states after what it has read."""
+        drafted: dict[BatchedGroup, list[mx.array]] = {}
+        for group, own in states.items():
+            tokens = drafted[group] = [self._head.draft(own)]
+            for _ in range(most - 1):
+                own = group.forward(tokens[-1], own)
+                tokens.append(self._head.draft(own))
+        mx.eval(list(drafted.values()))
+        found: dict[Sequence, list[int]] = {}
+        for group, slots in self._by_group():
+            table = np.array(mx.concatenate(drafted[group], axis=1))
+            for slot, sequence in slots.items():
+                found[sequence] = table[slot - group.low].tolist()
+            group.rewind(dict.fromkeys(slots, most - 1))
+        return found

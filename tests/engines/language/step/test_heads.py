@@ -1,0 +1,220 @@
+"""Draft heads on the model's states: what they propose, and that it changes nothing that a client sees."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.errors import ServerError
+from pippin.core.requests import Sampling
+from pippin.engines.language import loading
+from pippin.engines.language.kv_cache import slots as sizes
+from pippin.engines.language.step.speculation import heads as room
+from pippin.engines.language.step.speculation.heads import Heads
+from tests.engines.language.bench import Bench, Eager, run_all, watch
+from tests.engines.language.tiny_heads import eagle3_head, eagle3_model, qwen_with_head, with_prediction_head
+from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
+from tests.engines.tiny_models import tiny_model
+
+PHRASE = tuple(place * 17 % 240 for place in range(12))
+PROMPTS = {f"r{place}": ((*PHRASE * (1 + place), place, 3), 24 + 3 * place) for place in range(4)}
+
+
+@dataclass(frozen=True)
+class Pair:
+    model: Path
+    options: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    root = tmp_path_factory.mktemp("heads")
+    head = eagle3_head(root / "head")
+    return {
+        "eagle3": Pair(eagle3_model(root / "model"), {"draft_model_path": str(head)}),
+        "mtp": Pair(qwen_with_head(root / "qwen"), {"mtp": True}),
+        "mtp, vision": Pair(
+            with_prediction_head(tiny_vision_model("qwen3_5", root / "vision")), {"mtp": True}
+        ),
+    }
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculate in every step, whether it pays or not."""
+    monkeypatch.setattr(loading, "Pace", Eager)
+
+
+def options(**changes: Any) -> ModelOptions:
+    return ModelOptions(**{"cache_block_tokens": 8, "num_draft_tokens": 3, **changes})
+
+
+KINDS = ("eagle3", "mtp", "mtp, vision")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_gives_the_models_own_answer(pairs: dict[str, Pair], kind: str) -> None:
+    pair = pairs[kind]
+    bench = Bench(pair.model, options(**pair.options))
+    for _ in range(2):  # the second time, most of the prompts are known
+        answers, _ = run_all(bench, PROMPTS)
+        for name, (prompt, count) in PROMPTS.items():
+            assert len(answers[name, 0]) == count
+            bench.judge(prompt, answers[name, 0])
+    assert bench.engine.stats().draft_tokens > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cached", [False, True])
+def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cached: bool) -> None:
+    """After each step, from the states that the model alone gives, in one pass of the drafter over all of them."""
+    pair = pairs[kind]
+    bench = Bench(pair.model, options(prefix_cache=cached, **pair.options))
+    if cached:
+        run_all(bench, PROMPTS)
+    heads = heads_of(bench)
+    known = dict.fromkeys(PROMPTS, 0)
+    for name, (prompt, count) in PROMPTS.items():
+        bench.engine.submit(bench.job(name, prompt, count))
+    compared = 0
+    while bench.engine.busy:
+        bench.engine.step()
+        running = [each for each in bench.engine.batch.running if each.sequence in heads._followed]
+        if len(running) < 3 or compared >= 24:
+            continue
+        asked = [(each.sequence, 3) for each in running]
+        for each, found in zip(running, heads.propose(asked), strict=True):
+            first = heads._followed[each.sequence].first
+            assert found == drafted(bench, pair, each.sequence.tokens, first)
+            compared += 1
+    assert compared >= 24
+    assert known
+
+
+def heads_of(bench: Bench) -> Heads:
+    speculation = bench.engine.speculation
+    assert speculation is not None
+    assert speculation.heads is not None
+    return speculation.heads
+
+
+def drafted(bench: Bench, pair: Pair, tokens: list[int], first: int) -> list[int]:
+    """What mlx-vlm's module says after these tokens, of which it sees the states from `first` on."""
+    head = heads_of(bench)._head
+    states = heads_of(bench)._states
+    bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
+    hidden = states.take()[:, first:]
+    inner = head.inner
+    bound = dict(inner.__dict__)
+    inner._cache, inner._next_position = inner.make_cache(), 0
+    inner._seed_token = inner._seed_hidden = None
+    inner.prefill_from_target_hidden(mx.array([tokens[first:-1]]), hidden, tokens[-1], None, greedy=True)
+    found: list[int] = inner.draft_block(tokens[-1], hidden[:, -1:], None, 4, None, greedy=True)[0].tolist()
+    inner.__dict__.update(bound)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seeded_sampling_is_the_same_with_and_without(pairs: dict[str, Pair], kind: str) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.1, seed=5)
+    pair = pairs[kind]
+    found = [
+        run_all(Bench(pair.model, options(**changes)), {"a": (PHRASE * 2, 40)}, sampling=sampling)[0]
+        for changes in ({}, pair.options)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_a_sequence_that_leaves_changes_nothing_for_the_others(
+    pairs: dict[str, Pair], kind: str, step: int
+) -> None:
+    pair = pairs[kind]
+    bench = Bench(pair.model, options(**pair.options))
+    engine, answers = bench.engine, watch(bench.engine)
+    for name in ("r0", "r1", "r2"):
+        engine.submit(bench.job(name, *PROMPTS[name]))
+    for _ in range(step):
+        engine.step()
+    engine.cancel("r1")
+    if engine.batch.running:
+        engine.lifecycle.suspend(engine.batch.running[-1])
+    engine.submit(bench.job("r3", *PROMPTS["r3"]))
+    while engine.busy:
+        engine.step()
+    for name in ("r0", "r2", "r3"):
+        assert len(answers[name, 0]) == PROMPTS[name][1]
+        bench.judge(PROMPTS[name][0], answers[name, 0])
+    assert not heads_of(bench)._followed
+    assert not heads_of(bench)._prompts
+
+
+def test_states_that_wait_for_long_are_read(pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is proposed for long, what waits is bounded; and what is proposed then follows all of it."""
+    monkeypatch.setattr(room, "MOST_WAITING", 5)
+    pair = pairs["eagle3"]
+    bench = Bench(pair.model, options(prefix_cache=False, **pair.options))
+    heads = heads_of(bench)
+    engine = bench.engine
+    speculation, engine.speculation = engine.speculation, None
+    for name in ("r0", "r2"):
+        engine.submit(bench.job(name, *PROMPTS[name]))
+    for _ in range(17):
+        engine.step()
+        assert all(each.count <= 6 for each in heads._followed.values())
+    engine.speculation = speculation
+    running = engine.batch.running
+    for each, found in zip(running, heads.propose([(each.sequence, 3) for each in running]), strict=True):
+        assert found == drafted(bench, pair, each.sequence.tokens, 0)
+
+
+def test_a_sequence_that_grows_into_another_class_of_lengths_is_followed_there(
+    pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "LENGTH_CLASSES", (30, 50))
+    pair = pairs["eagle3"]
+    bench = Bench(pair.model, options(**pair.options))
+    prompts = {"a": (PHRASE, 50), "b": (PHRASE * 3, 40)}
+    answers, _ = run_all(bench, prompts)
+    for name, (prompt, count) in prompts.items():
+        assert len(answers[name, 0]) == count
+        bench.judge(prompt, answers[name, 0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": 32, "num_attention_heads": 2, "head_dim": 16}, "made for another model"),
+        ({"vocab_size": 300}, "made for another model"),
+    ],
+)
+def test_a_head_for_another_model_is_refused(
+    pairs: dict[str, Pair], tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    head = eagle3_head(tmp_path / "head", **changes)
+    with pytest.raises(ServerError, match=words):
+        Bench(pairs["eagle3"].model, options(draft_model_path=str(head)))
+
+
+def test_a_head_that_reads_layers_that_are_not_there_is_refused(
+    pairs: dict[str, Pair], tmp_path: Path
+) -> None:
+    head = pairs["eagle3"].options["draft_model_path"]
+    with pytest.raises(ServerError, match="layers 0, 1, 3, and the model has 2"):
+        Bench(tiny_model("llama", tmp_path / "model"), options(draft_model_path=head))
+
+
+def test_a_checkpoint_without_a_prediction_head_is_told(pairs: dict[str, Pair]) -> None:
+    with pytest.raises(ServerError, match="no head for multi-token prediction"):
+        Bench(pairs["eagle3"].model, options(mtp=True))
+
+
+def test_a_drafter_of_another_sort_is_refused_by_name(pairs: dict[str, Pair], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}')
+    with pytest.raises(ServerError, match="which this version cannot run"):
+        Bench(pairs["eagle3"].model, options(draft_model_path=str(tmp_path)))

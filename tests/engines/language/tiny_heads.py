@@ -1,0 +1,109 @@
+"""Tiny random draft heads in the real formats: a folder as EAGLE-3's are, and a checkpoint of Qwen 3.5 with `mtp.*`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_vlm.speculative.drafters.eagle3 import Eagle3DraftModel
+from mlx_vlm.speculative.drafters.eagle3 import ModelConfig as Eagle3Config
+from mlx_vlm.speculative.drafters.qwen3_5_mtp import Model as PredictionModel
+from mlx_vlm.speculative.drafters.qwen3_5_mtp import ModelConfig as PredictionConfig
+
+from tests.engines.tiny_models import COMMON, HEADS, LINEAR, VOCABULARY, tiny_model
+
+LAYERS = (0, 1, 3)  # whose states the EAGLE-3 head reads, of a model of four
+KNOWN = 200  # tokens that it knows
+
+QWEN: dict[str, Any] = {
+    **HEADS,
+    **COMMON,
+    **LINEAR,
+    "num_hidden_layers": 4,
+    "full_attention_interval": 2,
+    "mtp_num_hidden_layers": 1,
+    "rope_parameters": {
+        "type": "default",
+        "mrope_section": [2, 1, 1],
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+    },
+}
+
+
+def spread(module: nn.Module, seed: int) -> dict[str, mx.array]:
+    """Its weights, far enough apart that it says different things."""
+    mx.random.seed(seed)
+    weights = [
+        (name, array if array.ndim < 2 else array + 0.08 * mx.random.normal(array.shape))
+        for name, array in tree_flatten(module.parameters())
+    ]
+    module.update(tree_unflatten(weights))
+    return dict(weights)
+
+
+def eagle3_model(folder: Path, **changes: Any) -> Path:
+    """A model that the head can be for."""
+    return tiny_model("llama", folder, **{"num_hidden_layers": 4, **changes})
+
+
+def eagle3_head(folder: Path, *, seed: int = 3, **changes: Any) -> Path:
+    """As the library speculators writes it."""
+    layer = {**HEADS, **COMMON, "model_type": "llama", "num_hidden_layers": 1}
+    config = {
+        "speculators_model_type": "eagle3",
+        "model_type": "eagle3",
+        "draft_vocab_size": KNOWN,
+        "eagle_aux_hidden_state_layer_ids": [each + 1 for each in LAYERS],
+        "transformer_layer_config": {**layer, **changes},
+    }
+    head = Eagle3DraftModel(Eagle3Config.from_dict(config))
+    weights = spread(head, seed)
+    words = sorted(mx.random.permutation(VOCABULARY)[:KNOWN].tolist())
+    weights["d2t"] = mx.array([word - index for index, word in enumerate(words)])
+    return _written(folder, weights, config)
+
+
+def qwen_with_head(folder: Path, **changes: Any) -> Path:
+    """A checkpoint of Qwen 3.5 that has its prediction head."""
+    text = {**QWEN, **changes, "model_type": "qwen3_5_text"}
+    tiny_model_of_qwen(folder, text)
+    head = PredictionModel(PredictionConfig.from_dict({"text_config": text}))
+    weights = {f"mtp.{name}": array for name, array in spread(head, 5).items()}
+    weights |= mx.load(str(folder / "model.safetensors"))
+    return _written(folder, weights, {"model_type": "qwen3_5", "text_config": text})
+
+
+def with_prediction_head(folder: Path) -> Path:
+    """A checkpoint of Qwen 3.5 with vision, to which its prediction head is added."""
+    config = json.loads((folder / "config.json").read_text())
+    head = PredictionModel(PredictionConfig.from_dict({"text_config": config["text_config"]}))
+    weights = {f"mtp.{name}": array for name, array in spread(head, 5).items()}
+    weights |= mx.load(str(folder / "model.safetensors"))
+    return _written(folder, weights, config)
+
+
+def prediction_head(folder: Path) -> Path:
+    """A prediction head by itself, as mlx-vlm splits it off; random as it is, for a model of any architecture."""
+    text = {**QWEN, "model_type": "qwen3_5_text"}
+    head = PredictionModel(PredictionConfig.from_dict({"text_config": text}))
+    return _written(folder, spread(head, 5), {"model_type": "qwen3_5_mtp", "text_config": text})
+
+
+def tiny_model_of_qwen(folder: Path, text: dict[str, Any]) -> None:
+    """The model itself, and its tokenizer."""
+    import mlx_lm.models.qwen3_5 as qwen
+
+    tiny_model("llama", folder)  # for its tokenizer
+    model = qwen.Model(qwen.ModelArgs.from_dict({"model_type": "qwen3_5", "text_config": text}))
+    _written(folder, spread(model, 7), {})
+
+
+def _written(folder: Path, weights: dict[str, mx.array], config: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
