@@ -239,6 +239,7 @@ SERVER: Final = Server(
             "mlx_vlm.generate, mlx_vlm.chat, mlx_vlm.chat_ui",
             "`pippin run` in a terminal, the page at `/` in a browser",
         ),
-        ("mlx_vlm.convert, mlx_vlm.train, mlx_vlm.moe_offload, mlx_vlm.decide", "not replaced: keep mlx-vlm"),
+        ("mlx_vlm.convert", "`pippin convert`"),
+        ("mlx_vlm.train, mlx_vlm.moe_offload, mlx_vlm.decide", "not replaced: keep mlx-vlm"),
     ),
 )

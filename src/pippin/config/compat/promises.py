@@ -136,7 +136,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "partly",
             "they load through mlx-vlm, one request at a time; no checkpoint of one was tried",
         ),
-        Promise("distributed inference", "not yet", "a model lies whole in one machine's memory"),
+        Promise(
+            "distributed inference", "partly", "`--machines` and `--ranks`, for the layers that mlx-lm splits"
+        ),
         Promise("`--reload`", "differs", "options are read again on SIGHUP"),
         Promise(
             "its families of vision models",
@@ -326,7 +328,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "`mllm_draft` and its flags", "partly", "EAGLE-3 and MTP, for all requests; the field is refused"
         ),
         Promise(
-            "SpecPrefill", "not yet", "every prompt token is computed; the prefix cache saves what was seen"
+            "SpecPrefill",
+            "partly",
+            "its flags and fields; models with windows, recurrent layers or media are refused at the start",
         ),
         Promise("`--moe-top-k`", "refused", "in its documents, not in its code"),
         Promise(
@@ -383,8 +387,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`vllm-mlx-chat`", "works", "the page at `/`, and `pippin run` in a terminal"),
         Promise(
             "`model convert`, `register`, `qualify`",
-            "not yet",
-            "keep vllm-mlx or mlx-lm; `pippin import` takes GGUF",
+            "partly",
+            "`pippin convert`, and `pippin import` for GGUF; a folder beside the others needs no registration",
         ),
         Promise("its Python API, the vLLM plugin", "refused", "Pippin is a server"),
         Promise(
