@@ -80,6 +80,7 @@ def test_streamed_text_is_the_text(tokenizer, text):
     for marker in SPECIAL:
         wanted = wanted.replace(marker, "")
     if tokenizer.pieces.strips_first_space:
+        wanted = wanted.replace("\u2581", " ")  # which SentencePiece writes for a blank
         assert streamed.lstrip(" ") == wanted.lstrip(" ")
     else:
         assert streamed == wanted

@@ -132,7 +132,11 @@ def copied(cache: PromptCache) -> PromptCache:
 def _copied(leaf: Any) -> Any:
     # Not by `from_state`, which is not alike in all classes, and forgets in some what is not an array.
     found = copy(leaf)
-    vars(found).update({name: _listed(value) for name, value in vars(leaf).items()})
+    values = {name: _listed(value) for name, value in vars(leaf).items()}
+    if hasattr(type(leaf), "step"):
+        values.pop("step", None)  # the size of the prompt, by which a sequence does not grow
+        vars(found).pop("step", None)
+    vars(found).update(values)
     return found
 
 
