@@ -142,9 +142,9 @@ def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:
 
 
 def test_needless_flags_are_a_line_in_the_log(terminal: Terminal) -> None:
-    with terminal.serving("scripted", "--continuous-batching", "--enable-mtp") as serving:
+    with terminal.serving("scripted", "--continuous-batching", "--mtp-optimistic") as serving:
         serving.wait_for(r"INFO +(--continuous-batching) is accepted and not needed")
-        serving.wait_for(r"WARNING +(--enable-mtp) has no effect")
+        serving.wait_for(r"WARNING +(--mtp-optimistic) has no effect")
 
 
 def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> None:

@@ -255,7 +255,7 @@ def test_unloading_and_loading(address: str) -> None:
         assert http.post("/v1/models/load", json={"model": MODEL}).json()["state"] == "loaded"
         assert http.post(f"/v1/models/{MODEL}/pin").json()["pinned"] is True
         assert http.post(f"/v1/models/{MODEL}/pin", json={"pinned": False}).json()["pinned"] is False
-        assert http.delete("/v1/cache").json()["status"] == "success"
+        assert http.delete("/v1/cache").json()["status"] == "cleared"
         assert http.post("/unload").json()["status"] == "success"
         assert http.post("/unload").json()["status"] == "no_model_loaded"
         assert http.post(f"/v1/models/{MODEL}/load").json()["state"] == "loaded"

@@ -348,7 +348,8 @@ def test_pages_tell_of_servers_and_tools_and_call_them(address: str) -> None:
     assert tools["count"] == len(tools["tools"]) == servers["demo"]["tools_count"] - 1
     assert httpx.get(f"{address}/health").json()["mcp"]["servers_connected"] == 1
     reply = httpx.post(f"{address}/v1/mcp/execute", json={"tool_name": "add", "arguments": {"a": 1, "b": 2}})
-    assert reply.json() == {"tool_name": "add", "content": "3", "is_error": False, "error_message": None}
+    told = {"tool_name": "add", "content": "3", "result": "3", "is_error": False, "error_message": None}
+    assert reply.json() == told
     broken = httpx.post(f"{address}/v1/mcp/execute", json={"tool_name": "demo__fail"}).json()
     assert broken["is_error"]
     assert broken["content"] is None

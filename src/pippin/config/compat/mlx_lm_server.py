@@ -18,7 +18,7 @@ FLAGS = (
     unsupported("--chat-template", "-", "a template is named as a file: `--chat-template-file`"),
     same("--chat-template-args", "chat_template_kwargs", "-"),
     needless("--use-default-chat-template", "off", "the model's template is always used", "switch"),
-    unsupported("--pipeline", "off", "a model lies whole in one machine's memory", "switch"),
+    unsupported("--pipeline", "off", "name the machines: `--machines a,b --split pipeline`", "switch"),
     same("--temp", "temperature", "0.0"),
     same("--top-p", "top_p", "1.0"),
     same("--top-k", "top_k", "0"),

@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from pippin.api.dialects.shared.fields import unsupported
 from pippin.api.sockets.realtime.session import Pcm, Pcmu, ServerVad, SoundFormat
 from pippin.core.errors import ServerError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only connections that listen import them
     import av
+    import numpy as np
+    import numpy.typing as npt
 
 RATE: Final = 16_000
 WINDOW: Final = 512
@@ -75,8 +74,10 @@ class Resampler:
             self._decoder.layout = "mono"
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
 
-    def feed(self, data: bytes) -> npt.NDArray[np.float32]:
+    def feed(self, data: bytes) -> "npt.NDArray[np.float32]":
         """The samples in [-1, 1], 16,000 a second, of bytes that came."""
+        import numpy as np
+
         if not data:
             return np.zeros(0, np.float32)
         frames = [frame for each in self._frames(data) for frame in self._resampler.resample(each)]
@@ -85,6 +86,7 @@ class Resampler:
 
     def _frames(self, data: bytes) -> "list[av.AudioFrame]":
         import av
+        import numpy as np
 
         if self._decoder is not None:
             return list(self._decoder.decode(av.Packet(data)))
@@ -101,19 +103,19 @@ class TurnDetector:
         """`begin`: the moment of the first sample, in milliseconds."""
         self._settings = settings
         self._judge = judge
-        self._waiting = np.zeros(0, np.float32)
+        self._waiting: list[float] = []
         self._now = float(begin)
         self._loud = 0  # windows in a row
         self._silent_since: float | None = None
         self.speaking = False
 
-    def feed(self, samples: npt.NDArray[np.float32]) -> list[Started | Stopped]:
+    def feed(self, samples: "npt.NDArray[np.float32]") -> list[Started | Stopped]:
         """What begins and ends in these samples."""
-        waiting = np.concatenate([self._waiting, samples])
+        waiting = self._waiting + samples.tolist()
         whole = len(waiting) - len(waiting) % WINDOW
         found: list[Started | Stopped] = []
         for start in range(0, whole, WINDOW):
-            probability = self._judge(waiting[start : start + WINDOW].tolist())
+            probability = self._judge(waiting[start : start + WINDOW])
             self._now += WINDOW_MS
             change = self._heard(probability) if self.speaking else self._listened(probability)
             if change is not None:
