@@ -77,6 +77,11 @@ def put_on(model: nn.Module, way: Way, threads: int, *, rounds: bool = False) ->
     return found, found.instruction_set
 
 
+def computes_all(model: nn.Module) -> bool:
+    """Whether the kernels compute all of a model, so that the BLAS has nothing of it to do."""
+    return hasattr(model, "instruction_set")
+
+
 def way_of_folder(folder: Path) -> Way:
     """As `way_of`, of a model's folder."""
     from mlx_lm.utils import load_model

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.engines.base import LoadProgress
+from pippin.engines.cpu import kernels
 from pippin.engines.cpu.functions import steady
 from pippin.engines.cpu.in_place import copy_blocks
 from pippin.engines.cpu.sharing import open_blas_threads
@@ -95,7 +97,9 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
         kernel_threads=threads,
     )
     engine.renewed = preparer.renewed
-    engine.blas_threads = open_blas_threads(spec.threads)
+    drafts = drafter_of(options, Path(spec.info.path or "")) is not None or options.specprefill
+    if drafts or not kernels.computes_all(model):  # else the BLAS has nothing to do
+        engine.blas_threads = open_blas_threads(spec.threads)
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)
@@ -229,7 +233,11 @@ def _limits(
 ) -> StepLimits:
     """`memory`: bytes for running sequences and prompts under way."""
     chunk = int(plan.prefill_chunk * MOST_STRETCH)
-    scored = specprefill.scorer.prompt_bytes if specprefill is not None else lambda tokens: 0
+    prompt_bytes: Callable[[int], int] = partial(batching.layout.prompt_bytes, chunk=chunk)
+    aside_bytes: Callable[[int], int] = partial(batching.layout.aside_bytes, chunk=chunk)
+    if specprefill is not None:
+        prompt_bytes = _with_scorer(prompt_bytes, specprefill)
+        aside_bytes = _with_scorer(aside_bytes, specprefill)
     return StepLimits(
         max_sequences=1 if batching.alone else options.max_num_seqs,
         queue_size=options.queue_size,
@@ -237,13 +245,18 @@ def _limits(
         longest_chunk=None if plan.attention_pairs is None else plan.longest_chunk,
         target_gap=options.target_gap_ms / 1e3,
         sequence_bytes=batching.slot_bytes,
-        prompt_bytes=lambda tokens: batching.layout.prompt_bytes(tokens, chunk) + scored(tokens),
+        prompt_bytes=prompt_bytes,
         draft_bytes=speculation.proposer.sequence_bytes if speculation and speculation.always else None,
         memory=memory,
         slack=batching.slack,
         prompts_in_slots=batching.shape is not None and batching.shape.prompts_in_slots,
-        aside_bytes=lambda tokens: batching.layout.aside_bytes(tokens, chunk) + scored(tokens),
+        aside_bytes=aside_bytes,
     )
+
+
+def _with_scorer(size: Callable[[int], int], specprefill: SpecPrefill) -> Callable[[int], int]:
+    """The bytes of a prompt, and of what the draft model keeps of it while it scores it."""
+    return lambda tokens: size(tokens) + specprefill.scorer.prompt_bytes(tokens)
 
 
 def _open_vision(

@@ -23,24 +23,6 @@ class Share:
     backbone: float = 0.0  # of what is kept, the part that is spread evenly over the prompt
 
 
-class WholePrompt:
-    """All tokens of a prompt are computed."""
-
-    left_out: Final = 0
-
-    def of(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        return tuple(tokens)
-
-    def position(self, index: int) -> int:
-        return index
-
-    def exact(self, computed: int) -> int:
-        return computed
-
-
-WHOLE: Final = WholePrompt()
-
-
 class Selection:
     """The tokens of a prompt that are computed. Tokens that come after the prompt are all kept."""
 

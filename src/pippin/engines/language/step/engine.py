@@ -58,14 +58,11 @@ class LanguageEngine:
         self.speculation = speculation
         parts = model, self.scheduler, self.prefill, batch, prefixes, speculation
         self.lifecycle = Lifecycle(*parts, stream_interval=options.stream_interval, steering=steering)
-        self._options = options
-        self.share = share
-        self._steering = steering
+        self._options, self._steering, self.share = options, steering, share
         self._speculates = False  # the next step is to look for proposals
         self.blas_threads: BlasThreads | None = None
-        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: (
-            job
-        )  # where it was prepared too early
+        # Prepares a job again that was prepared too early.
+        self.renewed: Callable[[LanguageJob], LanguageJob] = lambda job: job
 
     def submit(self, job: LanguageJob) -> None:
         self.lifecycle.submit(self.renewed(job))

@@ -128,7 +128,8 @@ class Lifecycle:
         request = prompt.request
         if request.prefilled is None:
             begun = request.job.created if request.admitted is None else request.admitted
-            done, total = request.selection.position(prompt.computed), len(request.job.prompt)
+            selection, done, total = request.selection, prompt.computed, len(request.job.prompt)
+            done = done if selection is None else selection.position(done)
             self._tell(request, [Progress(done, total, request.cached_tokens, time.monotonic() - begun)])
 
     def start(self, prompt: Prefilling) -> None:
@@ -337,7 +338,8 @@ class Lifecycle:
         if self._prefixes is None:
             return
         sequence, slot = running.sequence, running.slot
-        length = sequence.request.selection.exact(min(slot.length, len(sequence.tokens)))
+        length, selection = min(slot.length, len(sequence.tokens)), sequence.request.selection
+        length = length if selection is None else selection.exact(length)
         stop = length // self._prefixes.block_tokens * self._prefixes.block_tokens
         if stop and self._earliest(running, length, self._prefixes) <= stop:
             job = sequence.request.job

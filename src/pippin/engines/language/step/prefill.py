@@ -14,7 +14,6 @@ from pippin.engines.language.prefix_cache.cache import PrefixCache
 from pippin.engines.language.specprefill.importance import LOOK_AHEAD, Scoring
 from pippin.engines.language.specprefill.policy import SpecPrefill
 from pippin.engines.language.specprefill.positions import placed
-from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.scheduler import Scheduler
 from pippin.engines.language.step.sequences import Prefilling
 from pippin.engines.language.step.speculation.heads import Heads
@@ -99,7 +98,8 @@ class Prefill:
             return False
         if self._is_to_be_selected(prompt, self._model.specprefill):
             return True
-        prompt.left_out = prompt.request.selection.left_out
+        selection = prompt.request.selection
+        prompt.left_out = 0 if selection is None else selection.left_out
         prompt.cache = self._new_cache(prompt)
         known = 0 if prefixes is None else self._restore(prompt, prompt.cache, prefixes)
         self._scheduler.begin(prompt, known, in_slot=prompt.slot is not None)
@@ -108,7 +108,7 @@ class Prefill:
     def _is_to_be_selected(self, prompt: Prefilling, specprefill: SpecPrefill | None) -> bool:
         """Whether a draft model reads the prompt first, to say what is computed of it; it begins then."""
         request = prompt.request
-        if specprefill is None or request.prefilled is not None or isinstance(request.selection, Selection):
+        if specprefill is None or request.prefilled is not None or request.selection is not None:
             return False
         if _is_scored(prompt) or not specprefill.wanted(
             request.job.request, prompt.length - self._known(prompt)
@@ -188,7 +188,7 @@ class Prefill:
         if self._prefixes is None or prompt.cache is None:
             return
         request = prompt.request
-        tokens = prompt.waiting.identity[: request.selection.exact(prompt.computed)]
+        tokens = prompt.waiting.identity[: _exact(prompt, prompt.computed)]
         stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
         if request.prefilled is None:
             request.stored_tokens += stored
@@ -268,7 +268,7 @@ class Prefill:
             joined: mx.array = self._model.module(mx.array(tokens), cache=layers)
             return joined
         [prompt], [cache] = prompts, caches
-        if isinstance(selection := prompt.request.selection, Selection):
+        if (selection := prompt.request.selection) is not None:
             start = prompt.computed + done
             positions = [selection.position(index) for index in range(start, start + width)]
             with placed(cache, positions) as layers:
@@ -327,7 +327,13 @@ def _is_scored(prompt: Prefilling) -> bool:
 
 def _exact_length(prompt: Prefilling) -> int:
     """Of a prompt's tokens, those that may come from the prefix cache."""
-    return prompt.request.selection.exact(prompt.length)
+    return _exact(prompt, prompt.length)
+
+
+def _exact(prompt: Prefilling, computed: int) -> int:
+    """How many of so many computed tokens have the keys and values that they have in the whole prompt."""
+    selection = prompt.request.selection
+    return computed if selection is None else selection.exact(computed)
 
 
 def _waits_for_disk(prompt: Prefilling, prefixes: PrefixCache) -> bool:

@@ -23,7 +23,7 @@ from pippin.engines.language.kv_cache.slots import PromptCache, Slot
 from pippin.engines.language.prefix_cache.disk import DiskRead
 from pippin.engines.language.prefix_cache.tree import Node
 from pippin.engines.language.specprefill.importance import Scoring
-from pippin.engines.language.specprefill.selection import WHOLE, Selection, WholePrompt
+from pippin.engines.language.specprefill.selection import Selection
 from pippin.engines.language.step.decoder import SequenceDecoder
 from pippin.engines.language.vision.encoder import MediaInputs
 from pippin.engines.language.vision.whole import WholeInputs
@@ -46,12 +46,12 @@ class Request:
     # Written by the prefill, until the prompt is computed for the first time.
     cached_tokens: int = 0  # of the prompt, that came from the prefix cache
     stored_tokens: int = 0  # of the prompt, that are new in the prefix cache
-    selection: Selection | WholePrompt = WHOLE  # what is computed of the prompt
+    selection: Selection | None = None  # what is computed of the prompt; None for all of it
 
     @property
     def shift(self) -> int:
         """By how much the rotary positions of its answers differ from their places."""
-        return self.selection.left_out if self.media is None else self.media.shift
+        return self.media.shift if self.media else self.selection.left_out if self.selection else 0
 
     @property
     def scores_prompt(self) -> bool:
@@ -179,7 +179,8 @@ class Prefilling:
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:  # that are computed: not to be read before that is known
-        return self.request.selection.of(self.waiting.tokens)
+        selection, tokens = self.request.selection, self.waiting.tokens
+        return tuple(tokens) if selection is None else selection.of(tokens)
 
     @property
     def count(self) -> int:
