@@ -263,12 +263,13 @@ def report() -> dict[str, object]:
 
     `busy` is the part of the processors that others use, measured while this process waits.
     """
-    from pippin.engines.cpu import kernels
     from pippin.engines.cpu.blas import accelerate_blas
 
     # The BLAS must be loaded before mlx is imported.
     blas = accelerate_blas(ModelOptions(), None)
     import mlx.core as mx
+
+    from pippin.engines.cpu import kernels
 
     rows, inner, columns = REPORT_PRODUCT
     left = mx.random.normal((rows, inner))

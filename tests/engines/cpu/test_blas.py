@@ -1,8 +1,11 @@
 """Which BLAS a worker computes with, by what is installed."""
 
 import ctypes
+import json
+import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,19 @@ def test_the_fastest_blas_that_is_installed_stands_in_front(
     assert blas.accelerate_blas(ModelOptions(), threads=3) == name
     assert [library.path for library in libraries] == loaded
     assert not libraries or libraries[-1].threads == [3]
+
+
+def installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not (installed("cmeel-openblas") or installed("mkl")), reason="needs a BLAS"
+)
+def test_the_report_for_the_doctor_multiplies_with_the_blas_of_workers() -> None:
+    command = [sys.executable, "-m", "pippin.engines.device"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(told)["blas"] in ("OpenBLAS", "MKL")
