@@ -85,6 +85,8 @@ const pk_isa *pk_isa_baseline(void);
 const pk_int8 *pk_int8_avx512_vnni(void);
 const pk_int8 *pk_int8_avx2_vnni(void);
 const pk_int8 *pk_int8_avx2(void);
+const pk_int8 *pk_int8_neon_i8mm(void);
+const pk_int8 *pk_int8_neon_dotprod(void);
 const pk_int8 *pk_int8_baseline(void);
 
 #endif
