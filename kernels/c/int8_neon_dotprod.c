@@ -7,8 +7,11 @@
 #define SUMS 6
 #include "int8.inl"
 
-#include <asm/hwcap.h>
 #include <sys/auxv.h>
+
+#ifndef HWCAP_ASIMDDP /* which older headers lack */
+#define HWCAP_ASIMDDP (1 << 20)
+#endif
 
 const pk_int8 *pk_int8_neon_dotprod(void)
 {

@@ -7,8 +7,11 @@
 #define SUMS 6
 #include "int8.inl"
 
-#include <asm/hwcap.h>
 #include <sys/auxv.h>
+
+#ifndef HWCAP2_I8MM /* which older headers lack */
+#define HWCAP2_I8MM (1 << 13)
+#endif
 
 const pk_int8 *pk_int8_neon_i8mm(void)
 {

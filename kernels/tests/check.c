@@ -395,27 +395,54 @@ static pk_matrix stack_of(int64_t count, int64_t rows, int64_t columns, int bits
     return m;
 }
 
-static plain nth_of(const pk_matrix *all, int64_t count, int64_t index)
+/* The matrix of one expert. */
+static pk_matrix nth_of(const pk_matrix *all, int64_t index)
 {
-    pk_matrix whole = *all;
-    whole.rows *= count;
-    plain found = plain_of(&whole), one = {malloc((size_t)(all->rows * all->columns) * 8),
-                                           malloc((size_t)all->rows * 8), all->rows, all->columns};
-    memcpy(one.weights, found.weights + index * all->rows * all->columns, (size_t)(all->rows * all->columns) * 8);
-    memcpy(one.addend, found.addend + index * all->rows, (size_t)all->rows * 8);
-    release_plain(&found);
+    pk_matrix one = *all;
+    const int64_t blocks = index * all->rows / PK_BLOCK, scales = blocks * (all->columns / all->group) * PK_BLOCK;
+    one.weights = (const uint32_t *)all->weights + blocks * (all->columns * all->bits / 32) * PK_BLOCK;
+    one.scales = (const float *)all->scales + scales;
+    one.biases = (const float *)all->biases + scales;
+    one.addend = all->addend + index * all->rows;
     return one;
 }
 
+/* Matrices of the model that is checked, by where their weights lie; each is read once. */
+enum { MOST_KNOWN = 64 };
+static struct {
+    const void *weights;
+    plain numbers;
+} known[MOST_KNOWN];
+static int known_count = 0;
+
+static const plain *numbers_of(const pk_matrix *m)
+{
+    for (int index = 0; index < known_count; index++)
+        if (known[index].weights == m->weights)
+            return &known[index].numbers;
+    known[known_count].weights = m->weights;
+    known[known_count].numbers = plain_of(m);
+    return &known[known_count++].numbers;
+}
+
+static void forget(void)
+{
+    while (known_count > 0)
+        release_plain(&known[--known_count].numbers);
+}
+
+static void project(const pk_matrix *m, const double *x, double *out) { multiply(numbers_of(m), x, out); }
+
 /* down(activation(gate x) * (up x)) */
-static void network(const plain *gate, const plain *up, const plain *down, int kind, const double *x, double *out)
+static void network(const pk_matrix *gate, const pk_matrix *up, const pk_matrix *down, int kind, const double *x,
+                    double *out)
 {
     double *inner = malloc((size_t)gate->rows * 8), *ups = malloc((size_t)gate->rows * 8);
-    multiply(gate, x, inner);
-    multiply(up, x, ups);
+    project(gate, x, inner);
+    project(up, x, ups);
     for (int64_t row = 0; row < gate->rows; row++)
         inner[row] = gated(kind, inner[row], ups[row]);
-    multiply(down, inner, out);
+    project(down, inner, out);
     free(inner);
     free(ups);
 }
@@ -423,10 +450,9 @@ static void network(const plain *gate, const plain *up, const plain *down, int k
 static void mix(const pk_experts *experts, int kind, const double *x, double *out)
 {
     const int64_t hidden = experts->router.columns;
-    plain router = plain_of(&experts->router);
     double *scores = malloc((size_t)experts->count * 8), *given = malloc((size_t)hidden * 8), total = 0.0;
     int *taken = calloc((size_t)experts->count, sizeof *taken);
-    multiply(&router, x, scores);
+    project(&experts->router, x, scores);
     memset(out, 0, (size_t)hidden * 8);
     for (int place = 0; place < experts->chosen; place++) {
         int best = -1;
@@ -440,15 +466,12 @@ static void mix(const pk_experts *experts, int kind, const double *x, double *ou
     for (int expert = 0; expert < experts->count; expert++) {
         if (!taken[expert])
             continue;
-        plain parts[] = {nth_of(&experts->gate, experts->count, expert), nth_of(&experts->up, experts->count, expert),
-                         nth_of(&experts->down, experts->count, expert)};
-        network(&parts[0], &parts[1], &parts[2], kind, x, given);
+        const pk_matrix gate = nth_of(&experts->gate, expert), up = nth_of(&experts->up, expert);
+        const pk_matrix down = nth_of(&experts->down, expert);
+        network(&gate, &up, &down, kind, x, given);
         for (int64_t index = 0; index < hidden; index++)
             out[index] += exp(scores[expert]) / total * given[index];
-        for (int part = 0; part < 3; part++)
-            release_plain(&parts[part]);
     }
-    release_plain(&router);
     free(scores);
     free(given);
     free(taken);
@@ -538,13 +561,6 @@ static void release_model(model *made)
     free(made);
 }
 
-static void project(const pk_matrix *m, const double *x, double *out)
-{
-    plain matrix = plain_of(m);
-    multiply(&matrix, x, out);
-    release_plain(&matrix);
-}
-
 static void add(const pk_shape *shape, const double *given, double *state)
 {
     for (int64_t index = 0; index < shape->hidden; index++)
@@ -604,12 +620,8 @@ static void run_layer(const model *m, const pk_layer *layer, int adapts, int64_t
         normed(state, layer->mlp_norm, NULL, 0, eps, HIDDEN, x);
         if (layer->experts != NULL)
             mix(layer->experts, m->shape.activation, x, out);
-        else {
-            plain parts[] = {plain_of(&layer->gate), plain_of(&layer->up), plain_of(&layer->down)};
-            network(&parts[0], &parts[1], &parts[2], m->shape.activation, x, out);
-            for (int part = 0; part < 3; part++)
-                release_plain(&parts[part]);
-        }
+        else
+            network(&layer->gate, &layer->up, &layer->down, m->shape.activation, x, out);
         add(&m->shape, out, state);
     }
     free(queries);
@@ -758,6 +770,7 @@ int main(void)
     check_decoder(made, 3, 1, 12);
     check_decoder(made, 3, 5, 4);
     check_decoder(made, 2, 40, 2);
+    forget();
     release_model(made);
     printf("; %d comparisons, %d failures\n", checks, failures);
     return failures != 0;
