@@ -38,7 +38,7 @@ typedef struct pk_attend {
     int64_t start;   /* position of token 0 */
     int64_t first, last;
     int64_t window;
-    int64_t seen; /* not 0: every query sees the positions before this one, whatever its own */
+    int64_t seen; /* not 0: queries see the positions before this one, those behind their own too, `window` on each side */
     int group, dim;
     float scale, softcap;
     const float *sinks; /* of the group's heads, or NULL */

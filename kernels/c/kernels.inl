@@ -584,11 +584,17 @@ typedef struct progress {
 /* Positions [from, to) that the query of a token sees. */
 INLINE int64_t sees_from(const pk_attend *a, int64_t token)
 {
-    int64_t from = a->start + token + 1 - a->window;
+    int64_t from = a->start + token - a->window + (a->seen == 0);
     return a->window > 0 && from > 0 ? from : 0;
 }
 
-INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->seen > 0 ? a->seen : a->start + token + 1; }
+INLINE int64_t sees_to(const pk_attend *a, int64_t token)
+{
+    const int64_t to = a->start + token + a->window + 1;
+    if (a->seen == 0)
+        return a->start + token + 1;
+    return a->window > 0 && to < a->seen ? to : a->seen;
+}
 
 static float dot(const float *a, const float *b, int dim)
 {

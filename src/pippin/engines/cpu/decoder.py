@@ -12,15 +12,10 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.engines.cpu.description import Sample, describe
-from pippin.engines.cpu.kernels import OtherAnswer
+from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import open_in_place
 from pippin.engines.language.model.lora import Adapters
-
-TOLERANCE = (
-    1e-3  # of the largest number of a layer's output: far above rounding, far below another architecture's
-)
-
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
     """The projection onto the vocabulary. A module of the name that mlx-lm gives it, so that it is narrowed to the
@@ -111,6 +106,20 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         hidden = self._run(tokens, self.make_cache() if cache is None else cache)
         logits: mx.array = self.lm_head(mx.array(hidden))
         return logits if self._logits is None else self._logits(self.args, logits)
+
+    def states(self, inputs: mx.array, lengths: Sequence[int]) -> mx.array:
+        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest] with padding on
+        their right, whose states are zeros. No cache is read or written."""
+        tokens = np.asarray(inputs)
+        real = np.arange(tokens.shape[1]) < np.array(lengths)[:, None]
+        shape = self._decoder.shape
+        size = len(lengths), shape.kv_heads, tokens.shape[1], shape.head_dim
+        kept = KV(np.empty(size, np.float32), np.empty(size, np.float32))
+        # No layer looks at what another one kept, so they share the memory.
+        places = Places([[kept]] * len(shape.layers))
+        step = Step(starts=[0] * len(lengths), counts=list(lengths), places=places)
+        hidden, _ = self._decoder.run(tokens[real], step)
+        return mx.array(_padded(hidden, (tokens.shape[0], tokens.shape[1]), real))
 
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
         """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""

@@ -27,8 +27,12 @@ class Way(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+TOLERANCE = 1e-3
+"""Of the largest number of a layer's output: far above rounding, far below another architecture's."""
+
+
 class OtherAnswer(Exception):
-    """The kernels compute something else than mlx-lm does, whose class of the model is not what it was."""
+    """The kernels compute something else than mlx-lm or mlx-vlm does, whose class of the model is not what it was."""
 
 
 def why_missing() -> str | None:
@@ -77,17 +81,43 @@ def put_on(model: nn.Module, way: Way, threads: int, *, rounds: bool = False) ->
     return found, found.instruction_set
 
 
+def way_of_encoder(model: nn.Module) -> Way:
+    """How an embedding model or a reranker of mlx-vlm will be computed. Looks at no weight."""
+    missing = why_missing()
+    if missing is not None:
+        return Way("float32", missing)
+    from pippin.engines.cpu import embedder, encoder
+
+    if type(model).__module__ == embedder.QWEN3:
+        reason = embedder.why_not(model)
+    else:
+        reason = encoder.why_not(model)
+    return Way("fused layers") if reason is None else Way("float32", reason)
+
+
+def put_encoder_on(model: nn.Module, threads: int) -> nn.Module:
+    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. Takes weights out of the
+    model that was. Raises `ValueError` for weights that are damaged, and `OtherAnswer`."""
+    from pippin.engines.cpu import embedder, encoder
+
+    if type(model).__module__ == embedder.QWEN3:
+        return embedder.KernelEmbedder(model, threads)
+    return encoder.put_on(model, threads)
+
+
 def computes_all(model: nn.Module) -> bool:
     """Whether the kernels compute all of a model, so that the BLAS has nothing of it to do."""
     return hasattr(model, "instruction_set")
 
 
 def way_of_folder(folder: Path) -> Way:
-    """As `way_of`, of a model's folder."""
+    """As `way_of`, of a model's folder; where it is an encoder, as `way_of_encoder`."""
     from mlx_lm.utils import load_model
 
     from pippin.engines.language.vision import checkpoint
 
+    if (encoder := _encoder_in(folder)) is not None:
+        return encoder
     if checkpoint.is_vision(folder):
         return Way("float32", "it takes media, which mlx-vlm computes")
     try:
@@ -95,6 +125,23 @@ def way_of_folder(folder: Path) -> Way:
     except Exception as error:  # whatever a model's class raises for its configuration
         return Way("float32", f"mlx-lm does not load it ({type(error).__name__}: {error})")
     return way_of(model)
+
+
+def _encoder_in(folder: Path) -> Way | None:
+    """How an embedding model or a reranker that mlx-vlm loads will be computed; None for every other model."""
+    from pippin.engines.embeddings import ENCODERS, load_encoder_of
+    from pippin.engines.reranking import is_classifier, load_classifier
+
+    config = json.loads((folder / "config.json").read_bytes())
+    try:
+        if is_classifier(config):
+            return way_of_encoder(load_classifier(folder))
+        # Only the files of sentence-transformers tell an embedding model from one that generates.
+        if config.get("model_type") in ENCODERS and (folder / "modules.json").exists():
+            return way_of_encoder(load_encoder_of(folder, config))
+    except Exception as error:  # whatever a model's class raises for its configuration
+        return Way("float32", f"mlx-vlm does not load it ({type(error).__name__}: {error})")
+    return None
 
 
 if __name__ == "__main__":
