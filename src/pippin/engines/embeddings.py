@@ -343,7 +343,7 @@ def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.
     """The model without its head: tokens [batch, length], and lengths [batch], to states after the last norm [batch,
     length, hidden]."""
     if kernels.computes_all(model):
-        return lambda tokens, lengths: model.states(tokens, lengths.tolist())
+        return lambda tokens, lengths: model.states(tokens, lengths)
     # Attention is causal, so no token attends to the padding on its right.
     if isinstance(model, VisionModel):
         headless = model.without_head()

@@ -172,9 +172,7 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
     try:
-        model = load_encoder(
-            partial(load_classifier, preparer.folder), preparer.options, preparer.threads
-        )
+        model = load_encoder(partial(load_classifier, preparer.folder), preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
             "load_failed", 'Rerankers need mlx-vlm: pip install "pippin[embeddings]".'
@@ -222,7 +220,7 @@ def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forw
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
         lengths = mask.sum(axis=1)
-        states = model.states(tokens, lengths.tolist()) if kernels.computes_all(model) else model.model(tokens)
+        states = model.states(tokens, lengths) if kernels.computes_all(model) else model.model(tokens)
         last = states[mx.arange(len(batch)), lengths - 1]
         logits = head(last)
         return floats((logits[:, yes] - logits[:, no])[:, None])

@@ -17,6 +17,7 @@ from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import open_in_place
 from pippin.engines.language.model.lora import Adapters
 
+
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
     """The projection onto the vocabulary. A module of the name that mlx-lm gives it, so that it is narrowed to the
     positions that are sampled from as theirs are."""
@@ -107,17 +108,18 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         logits: mx.array = self.lm_head(mx.array(hidden))
         return logits if self._logits is None else self._logits(self.args, logits)
 
-    def states(self, inputs: mx.array, lengths: Sequence[int]) -> mx.array:
-        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest] with padding on
-        their right, whose states are zeros. No cache is read or written."""
+    def states(self, inputs: mx.array, lengths: mx.array) -> mx.array:
+        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest], whose `lengths`
+        [sequences] say where padding begins; its states are zeros. No cache is read or written."""
         tokens = np.asarray(inputs)
-        real = np.arange(tokens.shape[1]) < np.array(lengths)[:, None]
+        counts = [int(length) for length in np.asarray(lengths)]
+        real = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
         shape = self._decoder.shape
-        size = len(lengths), shape.kv_heads, tokens.shape[1], shape.head_dim
+        size = len(counts), shape.kv_heads, tokens.shape[1], shape.head_dim
         kept = KV(np.empty(size, np.float32), np.empty(size, np.float32))
         # No layer looks at what another one kept, so they share the memory.
         places = Places([[kept]] * len(shape.layers))
-        step = Step(starts=[0] * len(lengths), counts=list(lengths), places=places)
+        step = Step(starts=[0] * len(counts), counts=counts, places=places)
         hidden, _ = self._decoder.run(tokens[real], step)
         return mx.array(_padded(hidden, (tokens.shape[0], tokens.shape[1]), real))
 

@@ -26,8 +26,8 @@ class KernelEmbedder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Called as mlx-vlm's embedding models are; pools as they do."""
 
     def __init__(self, model: nn.Module, threads: int) -> None:
-        """Of a model that `why_not` has no objection to, whose layers it takes. Raises `ValueError` for weights that are
-        damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own."""
+        """Of a model that `why_not` has no objection to, whose layers it takes. Raises `ValueError` for weights that
+        are damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own."""
         super().__init__()
         twin = _twin(model)
         model.model.layers = []  # so that the weights do not lie there twice
@@ -40,7 +40,7 @@ class KernelEmbedder(nn.Module):  # type: ignore[misc] # mlx has no types
         """Tokens and mask [sequences, length], with padding on the right."""
         from mlx_vlm.models.pooling import EmbeddingOutput, normalize_embeddings, pool_by_config
 
-        states = self._decoder.states(input_ids, attention_mask.sum(axis=1).tolist())
+        states = self._decoder.states(input_ids, attention_mask.sum(axis=1))
         config = getattr(self, "pooling_config", None) or {"pooling_mode": "lasttoken"}
         pooled = pool_by_config(states, attention_mask, config)
         return EmbeddingOutput(last_hidden_state=states, text_embeds=normalize_embeddings(pooled))

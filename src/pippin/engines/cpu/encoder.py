@@ -49,8 +49,8 @@ def why_not(model: nn.Module) -> str | None:
 
 
 def put_on(model: nn.Module, threads: int) -> nn.Module:
-    """The model, its layers on the kernels; `why_not` had no objection. Raises `ValueError` for weights that are damaged,
-    and `OtherAnswer` where a layer says something else than mlx-vlm's own, which are taken out of the model."""
+    """The model, its layers on the kernels; `why_not` had no objection. Raises `ValueError` for weights that are
+    damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own, which are taken out of the model."""
     if type(model).__module__ == MODERNBERT:
         found = _modernbert(model, threads)
         model.layers = [found]
@@ -101,8 +101,8 @@ class _Samples:
     taken: list[tuple[int, NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=list)
 
     def take(self, index: int, layer: Any, sort: tuple[object, ...], hidden: int, masks: Any) -> None:
-        """`masks` gives the layer's arguments behind its states, for a number of tokens. Widens the layer, whose weights
-        were read."""
+        """`masks` gives the layer's arguments behind its states, for a number of tokens. Widens the layer, whose
+        weights were read."""
         if sort in self.known:
             return
         self.known.add(sort)
@@ -156,9 +156,7 @@ def _bert(model: nn.Module, threads: int) -> KernelEncoder:
                 **{f"{name}_bias": floats(norm.bias) for name, norm in norms.items()},
             )
         )
-        samples.take(
-            index, layer, (), layers[0].query.columns, lambda count: (mx.zeros((1, 1, 1, count)),)
-        )
+        samples.take(index, layer, (), layers[0].query.columns, lambda count: (mx.zeros((1, 1, 1, count)),))
     heads, eps = model.config.num_attention_heads, model.config.layer_norm_eps
     encoder = Encoder(Kernels(threads), tuple(layers), heads=heads, norm_eps=float(eps))
     samples.compare(encoder)

@@ -1,18 +1,24 @@
 """Whether a model's steps are computed by Pippin's own kernels, which are a package of their own, `pippin-kernels`.
 
-    python -m pippin.engines.cpu.kernels FOLDER
+    python -m pippin.engines.cpu.kernels FOLDER KIND
 
-prints how a model's folder will be computed on a CPU as a line of JSON, for `pippin show`; no weight is read.
+prints how the model of a kind in a folder will be computed on a CPU as a line of JSON, for `pippin show`; no weight is
+read.
 """
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import mlx.nn as nn
 import msgspec
+
+from pippin.core.decoding import convert
+from pippin.core.models import ModelKind
 
 PACKAGE = "pippin_kernels"
 
@@ -88,10 +94,8 @@ def way_of_encoder(model: nn.Module) -> Way:
         return Way("float32", missing)
     from pippin.engines.cpu import embedder, encoder
 
-    if type(model).__module__ == embedder.QWEN3:
-        reason = embedder.why_not(model)
-    else:
-        reason = encoder.why_not(model)
+    room = embedder if type(model).__module__ == embedder.QWEN3 else encoder
+    reason = room.why_not(model)
     return Way("fused layers") if reason is None else Way("float32", reason)
 
 
@@ -110,40 +114,34 @@ def computes_all(model: nn.Module) -> bool:
     return hasattr(model, "instruction_set")
 
 
-def way_of_folder(folder: Path) -> Way:
-    """As `way_of`, of a model's folder; where it is an encoder, as `way_of_encoder`."""
+def way_of_folder(folder: Path, kind: ModelKind) -> Way:
+    """How a CPU will compute the model of a kind in a folder. Looks at no weight."""
+    load, way = _loader(folder, kind)
+    try:
+        model = load()
+    except Exception as error:  # whatever a model's class raises for its configuration
+        return Way("float32", f"it is not loaded ({type(error).__name__}: {error})")
+    return way(model)
+
+
+def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Way]]:
+    """What gives the model, and says how it will be computed."""
     from mlx_lm.utils import load_model
 
-    from pippin.engines.language.vision import checkpoint
-
-    if (encoder := _encoder_in(folder)) is not None:
-        return encoder
-    if checkpoint.is_vision(folder):
-        return Way("float32", "it takes media, which mlx-vlm computes")
-    try:
-        model, _ = load_model(folder, lazy=True, strict=False, trust_remote_code=False)
-    except Exception as error:  # whatever a model's class raises for its configuration
-        return Way("float32", f"mlx-lm does not load it ({type(error).__name__}: {error})")
-    return way_of(model)
-
-
-def _encoder_in(folder: Path) -> Way | None:
-    """How an embedding model or a reranker that mlx-vlm loads will be computed; None for every other model."""
     from pippin.engines.embeddings import ENCODERS, load_encoder_of
+    from pippin.engines.language.vision import checkpoint
     from pippin.engines.reranking import is_classifier, load_classifier
 
     config = json.loads((folder / "config.json").read_bytes())
-    try:
-        if is_classifier(config):
-            return way_of_encoder(load_classifier(folder))
-        # Only the files of sentence-transformers tell an embedding model from one that generates.
-        if config.get("model_type") in ENCODERS and (folder / "modules.json").exists():
-            return way_of_encoder(load_encoder_of(folder, config))
-    except Exception as error:  # whatever a model's class raises for its configuration
-        return Way("float32", f"mlx-vlm does not load it ({type(error).__name__}: {error})")
-    return None
+    if kind == "reranking" and is_classifier(config):
+        return partial(load_classifier, folder), way_of_encoder
+    if kind == "embeddings" and config.get("model_type") in ENCODERS:
+        return partial(load_encoder_of, folder, config), way_of_encoder
+    if checkpoint.is_vision(folder):
+        return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
+    return lambda: load_model(folder, lazy=True, strict=False, trust_remote_code=False)[0], way_of
 
 
 if __name__ == "__main__":
-    found = way_of_folder(Path(sys.argv[1]))
+    found = way_of_folder(Path(sys.argv[1]), convert(sys.argv[2], ModelKind))
     sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
