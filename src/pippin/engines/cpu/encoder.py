@@ -50,7 +50,7 @@ def why_not(model: nn.Module) -> str | None:
 
 def put_on(model: nn.Module, threads: int) -> nn.Module:
     """The model, its layers on the kernels; `why_not` had no objection. Raises `ValueError` for weights that are
-    damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own, which are taken out of the model."""
+    damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own; these are out of the model then."""
     if type(model).__module__ == MODERNBERT:
         found = _modernbert(model, threads)
         model.layers = [found]

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import mlx.nn as nn
 import msgspec
 
-from pippin.core.decoding import convert
 from pippin.core.models import ModelKind
 
 PACKAGE = "pippin_kernels"
@@ -143,5 +142,5 @@ def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Cal
 
 
 if __name__ == "__main__":
-    found = way_of_folder(Path(sys.argv[1]), convert(sys.argv[2], ModelKind))
+    found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
     sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
