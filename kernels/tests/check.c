@@ -711,6 +711,146 @@ static void check_decoder(const model *m, int64_t sequences, int64_t count, int 
     free(expected);
 }
 
+/* Encoders: as BERT's, and as ModernBERT's with everything that such a layer can have */
+
+enum { SIZE = 48, ENCODER_INNER = 112, ENCODER_HEADS = 4, ENCODER_DIM = 12 };
+
+static pk_encoder_layer make_encoder_layer(float *norms, int gated, int window)
+{
+    return (pk_encoder_layer){.query = matrix_of(SIZE, SIZE, 32, 0, PK_F32),
+                              .key = matrix_of(SIZE, SIZE, 16, 0, PK_F16),
+                              .value = matrix_of(SIZE, SIZE, 16, 0, PK_BF16),
+                              .output = matrix_of(SIZE, SIZE, 32, 0, PK_F32),
+                              .gate = gated ? matrix_of(ENCODER_INNER, SIZE, 32, 0, PK_F32) : (pk_matrix){0},
+                              .up = matrix_of(ENCODER_INNER, SIZE, 32, 0, PK_F32),
+                              .down = matrix_of(SIZE, ENCODER_INNER, 32, 0, PK_F32),
+                              .attention_norm = window ? NULL : norms,
+                              .mlp_norm = norms,
+                              .mlp_norm_bias = norms + SIZE,
+                              .rope = gated ? 0 : -1,
+                              .window = window};
+}
+
+static void release_encoder_layer(pk_encoder_layer *layer)
+{
+    pk_matrix *all[] = {&layer->query, &layer->key, &layer->value, &layer->output, &layer->gate, &layer->up, &layer->down};
+    for (int index = 0; index < 7; index++)
+        release(all[index]);
+}
+
+static void norm_or_not(const pk_encoder_shape *shape, int wanted, const float *scale, const float *bias, const double *x,
+                        double *out)
+{
+    if (wanted && scale != NULL)
+        normed(x, scale, bias, 1, (double)shape->norm_eps, SIZE, out);
+    else
+        memcpy(out, x, SIZE * 8);
+}
+
+/* The states [count, SIZE] of one sequence through one layer. */
+static void run_encoder_layer(const pk_encoder_shape *shape, const pk_encoder_layer *l, int64_t count, double *states)
+{
+    const int first = shape->norms_first;
+    const size_t bytes = (size_t)(count * SIZE) * 8;
+    double x[SIZE], out[SIZE], value[SIZE], inner[ENCODER_INNER], ups[ENCODER_INNER];
+    double *queries = malloc(bytes), *keys = malloc(bytes), *values = malloc(bytes); /* the last two by heads */
+    for (int64_t token = 0; token < count; token++) {
+        double key[SIZE], *query = queries + token * SIZE;
+        norm_or_not(shape, first, l->attention_norm, l->attention_norm_bias, states + token * SIZE, x);
+        project(&l->query, x, query);
+        project(&l->key, x, key);
+        project(&l->value, x, value);
+        for (int64_t head = 0; head < ENCODER_HEADS; head++) {
+            if (l->rope >= 0) {
+                rotate(&shape->ropes[l->rope], token, query + head * ENCODER_DIM);
+                rotate(&shape->ropes[l->rope], token, key + head * ENCODER_DIM);
+            }
+            memcpy(keys + (head * count + token) * ENCODER_DIM, key + head * ENCODER_DIM, ENCODER_DIM * 8);
+            memcpy(values + (head * count + token) * ENCODER_DIM, value + head * ENCODER_DIM, ENCODER_DIM * 8);
+        }
+    }
+    for (int64_t token = 0; token < count; token++) {
+        double *state = states + token * SIZE, attended[SIZE];
+        const int64_t from = l->window && token > l->window ? token - l->window : 0;
+        const int64_t to = l->window && token + l->window + 1 < count ? token + l->window + 1 : count;
+        for (int64_t head = 0; head < ENCODER_HEADS; head++)
+            attend(queries + token * SIZE + head * ENCODER_DIM, keys + head * count * ENCODER_DIM,
+                   values + head * count * ENCODER_DIM, from, to, ENCODER_DIM, (double)shape->attention_scale, 0.0, NULL,
+                   attended + head * ENCODER_DIM);
+        project(&l->output, attended, out);
+        for (int index = 0; index < SIZE; index++)
+            state[index] += out[index];
+        norm_or_not(shape, !first, l->attention_norm, l->attention_norm_bias, state, state);
+        norm_or_not(shape, first, l->mlp_norm, l->mlp_norm_bias, state, x);
+        project(&l->up, x, ups);
+        if (l->gate.rows != 0)
+            project(&l->gate, x, inner);
+        for (int index = 0; index < ENCODER_INNER; index++)
+            inner[index] = l->gate.rows != 0 ? gated(shape->activation, inner[index], ups[index])
+                                             : activation(shape->activation, ups[index]);
+        project(&l->down, inner, out);
+        for (int index = 0; index < SIZE; index++)
+            state[index] += out[index];
+        norm_or_not(shape, !first, l->mlp_norm, l->mlp_norm_bias, state, state);
+    }
+    free(queries);
+    free(keys);
+    free(values);
+}
+
+static void check_encoder(int norms_first)
+{
+    enum { ENCODER_LAYERS = 2, SEQUENCES = 4, TOKENS = 108 };
+    const int64_t lengths[SEQUENCES] = {1, 70, 4, 33};
+    const char *name;
+    float *norms = filled(2 * SIZE, PK_F32), frequencies[ENCODER_DIM / 2];
+    for (int pair = 0; pair < ENCODER_DIM / 2; pair++)
+        frequencies[pair] = powf(100.0f, -(float)pair / (ENCODER_DIM / 2));
+    for (int index = 0; index < SIZE; index++)
+        norms[index] += 1.0f;
+    const pk_rope rope = {frequencies, ENCODER_DIM, 0, 1.0f, 1.0f};
+    pk_encoder_layer layers[ENCODER_LAYERS] = {make_encoder_layer(norms, norms_first, norms_first ? 5 : 0),
+                                               make_encoder_layer(norms, norms_first, 0)};
+    const pk_encoder_shape shape = {.layers = layers,
+                                    .ropes = &rope,
+                                    .layer_count = ENCODER_LAYERS,
+                                    .rope_count = 1,
+                                    .hidden = SIZE,
+                                    .intermediate = ENCODER_INNER,
+                                    .heads = ENCODER_HEADS,
+                                    .head_dim = ENCODER_DIM,
+                                    .activation = PK_GELU,
+                                    .norms_first = norms_first,
+                                    .norm_eps = 1e-5f,
+                                    .attention_scale = 0.3f};
+    float *given = filled(TOKENS * SIZE, PK_F32), *states = malloc(TOKENS * SIZE * 4);
+    for (int index = 0; index < TOKENS * SIZE; index++)
+        given[index] *= 10.0f;
+    double *expected = doubles(given, TOKENS * SIZE), *state = expected;
+    for (int sequence = 0; sequence < SEQUENCES; state += lengths[sequence++] * SIZE)
+        for (int layer = 0; layer < ENCODER_LAYERS; layer++)
+            run_encoder_layer(&shape, &layers[layer], lengths[sequence], state);
+    forget();
+    for (int set = 0; (name = pk_instruction_set(set)) != NULL; set++) {
+        pk_context *context = pk_open(THREADS, name);
+        pk_encoder *encoder = pk_encoder_open(context, &shape);
+        memcpy(states, given, TOKENS * SIZE * 4);
+        must("an encoder", name, encoder == NULL ? PK_REFUSED : pk_encoder_run(encoder, states, SEQUENCES, lengths));
+        near_to("an encoder", name, states, expected, NULL, TOKENS * SIZE, 1e-5);
+        memcpy(states, given, TOKENS * SIZE * 4);
+        for (int layer = 0; encoder != NULL && layer < ENCODER_LAYERS; layer++)
+            must("a layer", name, pk_encoder_layer_run(encoder, layer, states, SEQUENCES, lengths));
+        near_to("an encoder, layer by layer", name, states, expected, NULL, TOKENS * SIZE, 1e-5);
+        pk_encoder_close(encoder);
+        pk_close(context);
+    }
+    for (int layer = 0; layer < ENCODER_LAYERS; layer++)
+        release_encoder_layer(&layers[layer]);
+    void *memory[] = {norms, given, states, expected};
+    for (size_t index = 0; index < sizeof memory / sizeof *memory; index++)
+        free(memory[index]);
+}
+
 static void check_products(void)
 {
     const int bits[] = {2, 3, 4, 5, 6, 8};
@@ -772,6 +912,8 @@ int main(void)
     check_decoder(made, 2, 40, 2);
     forget();
     release_model(made);
+    check_encoder(0);
+    check_encoder(1);
     printf("; %d comparisons, %d failures\n", checks, failures);
     return failures != 0;
 }

@@ -82,7 +82,7 @@ static void try_int8(pk_matrix m, int64_t tokens)
     release(&m);
 }
 
-static void try_encoder(void)
+static void try_encoder(int norms_first)
 {
     enum { HIDDEN = 48, INNER = 112, HEADS = 4, DIM = 12, SEQUENCES = 3, TOKENS = 75 };
     const int64_t lengths[SEQUENCES] = {1, 70, 4}, none[SEQUENCES] = {1, 0, 4};
@@ -93,11 +93,19 @@ static void try_encoder(void)
                               .output = matrix_of(HIDDEN, HEADS * DIM, 32, 0, PK_F32),
                               .up = matrix_of(INNER, HIDDEN, 32, 0, PK_F32),
                               .down = matrix_of(HIDDEN, INNER, 32, 0, PK_F32),
-                              .attention_norm = norm,
+                              .gate = norms_first ? matrix_of(INNER, HIDDEN, 32, 0, PK_F32) : (pk_matrix){0},
+                              .attention_norm = norms_first ? NULL : norm,
                               .mlp_norm = norm,
-                              .mlp_norm_bias = norm};
+                              .mlp_norm_bias = norm,
+                              .rope = norms_first - 1,
+                              .window = norms_first ? 9 : 0};
+    const float frequencies[DIM / 2] = {1.0f, 0.5f, 0.2f, 0.1f, 0.05f, 0.02f};
+    const pk_rope rope = {frequencies, DIM, 0, 1.0f, 1.0f};
     pk_encoder_shape shape = {.layers = &layer,
+                              .ropes = &rope,
                               .layer_count = 1,
+                              .rope_count = norms_first,
+                              .norms_first = norms_first,
                               .hidden = HIDDEN,
                               .intermediate = INNER,
                               .heads = HEADS,
@@ -122,8 +130,8 @@ static void try_encoder(void)
     }
     shape.intermediate++;
     failures += pk_encoder_open(contexts[0], &shape) != NULL;
-    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.up, &layer.down};
-    for (int index = 0; index < 6; index++)
+    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down};
+    for (int index = 0; index < 7; index++)
         release(all[index]);
     free(norm);
     free(first);
@@ -330,7 +338,8 @@ int main(void)
         try_int8(float4_of(37, 96, PK_MXFP4), tokens[t]);
         try_int8(float4_of(37, 80, PK_NVFP4), tokens[t]);
     }
-    try_encoder();
+    try_encoder(0);
+    try_encoder(1);
     try_decoder(3, 1, 12);
     try_decoder(3, 5, 4);
     try_decoder(2, 40, 2);
