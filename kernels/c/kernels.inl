@@ -46,6 +46,14 @@ INLINE F fp4(U word, int index, F table)
 #elif LANES == 8
     const U sign = (word << (28 - 4 * index)) & 0x80000000;
     return (F)((U)_mm256_permutevar8x32_ps(table, (__m256i)found) ^ sign);
+#elif defined(__aarch64__)
+    /* The highest bytes of the sixteen numbers, and the second ones; the others are zero, as is what lies beyond a table. */
+    const uint8x16x2_t bytes = {{{0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+                                  0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0},
+                                 {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
+                                  0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0}}};
+    (void)table;
+    return (F)vqtbl2q_u8(bytes, (uint8x16_t)((found & 15) * 0x01010000 | 0x0010ffff));
 #else
     (void)table;
     const I size = (I)(found & 7), negative = -(I)((found >> 3) & 1);
