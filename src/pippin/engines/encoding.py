@@ -289,7 +289,7 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     model = load()
     if plan.kernels:
         try:
-            model = _on_kernels(model, threads)
+            model = _on_kernels(model, threads, rounds=plan.rounds_activations)
         except kernels.OtherAnswer as error:
             log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
             model = load()  # its weights were taken
@@ -299,14 +299,15 @@ def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: 
     return model
 
 
-def _on_kernels(model: nn.Module, threads: int) -> nn.Module:
+def _on_kernels(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
     """Raises `ValueError` and `kernels.OtherAnswer`."""
     way = kernels.way_of_encoder(model)
     if way.means != "fused layers":
         log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
         return model
-    found = kernels.put_encoder_on(model, threads)
-    log.info("the model runs on the kernels for CPUs, by %s", way.means)
+    found = kernels.put_encoder_on(model, threads, rounds=rounds)
+    rounded = ", its activations rounded to int8" if rounds else ""
+    log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
     return found
 
 

@@ -136,6 +136,20 @@ def test_quantised_encoders_stay_as_they_are_stored(architecture: str, bits: int
         assert np.abs(found - right).max() < 1e-4
 
 
+@pytest.mark.parametrize("architecture", ["bert", "modernbert", "qwen3_embedding"])
+def test_activations_are_rounded_where_that_is_asked_for(architecture: str) -> None:
+    def load() -> nn.Module:
+        model = made(architecture, hidden_size=64)
+        nn.quantize(model, 32, 8, class_predicate=lambda _, module: isinstance(module, nn.Linear))
+        return model
+
+    exact, rounded = (
+        outputs(load_encoder(load, ModelOptions(cpu_activations=kind), 1), (40, 12))[0]
+        for kind in ("float32", "int8")
+    )
+    assert 1e-5 < np.abs(exact - rounded).max() < 0.05
+
+
 @pytest.mark.parametrize(
     ("options", "uses"),
     [

@@ -48,7 +48,7 @@ def why_not(model: nn.Module) -> str | None:
     return next(filter(None, map(why_no_matrix, modules)), None)
 
 
-def put_on(model: nn.Module, threads: int) -> nn.Module:
+def put_on(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
     """The model, its layers on the kernels; `why_not` had no objection. Raises `ValueError` for weights that are
     damaged, and `OtherAnswer` where a layer says something else than mlx-vlm's own; these are out of the model then."""
     if type(model).__module__ == MODERNBERT:
@@ -57,6 +57,8 @@ def put_on(model: nn.Module, threads: int) -> nn.Module:
         model._masks = _whole_mask
     else:
         found = model.encoder = _bert(model, threads)
+    if rounds:  # after the comparison, which is as exact as float32
+        found.round_activations()
     return model
 
 
@@ -69,6 +71,10 @@ class KernelEncoder(nn.Module):  # type: ignore[misc] # mlx has no types
         self._encoder = encoder
         self.instruction_set = encoder.kernels.instruction_set
         self.weight_bytes = encoder.nbytes
+
+    def round_activations(self) -> None:
+        """From now on vectors that meet packed weights are int8."""
+        self._encoder.kernels.round_activations()
 
     @property
     def layer(self) -> list[None]:

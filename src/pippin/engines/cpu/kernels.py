@@ -98,14 +98,14 @@ def way_of_encoder(model: nn.Module) -> Way:
     return Way("fused layers") if reason is None else Way("float32", reason)
 
 
-def put_encoder_on(model: nn.Module, threads: int) -> nn.Module:
-    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. Takes weights out of the
-    model that was. Raises `ValueError` for weights that are damaged, and `OtherAnswer`."""
+def put_encoder_on(model: nn.Module, threads: int, *, rounds: bool = False) -> nn.Module:
+    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. `rounds` vectors to int8.
+    Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and `OtherAnswer`."""
     from pippin.engines.cpu import embedder, encoder
 
     if type(model).__module__ == embedder.QWEN3:
-        return embedder.KernelEmbedder(model, threads)
-    return encoder.put_on(model, threads)
+        return embedder.KernelEmbedder(model, threads, rounds=rounds)
+    return encoder.put_on(model, threads, rounds=rounds)
 
 
 def computes_all(model: nn.Module) -> bool:
