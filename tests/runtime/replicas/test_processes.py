@@ -155,7 +155,7 @@ def test_the_number_of_replicas_follows_the_load_slowly() -> None:
     "options", [{"replicas": 3, "max_replicas": 2}, {"max_replicas": 2, "replica_machines": ["127.0.0.2"]}]
 )
 def test_a_largest_number_that_cannot_be_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ServerError, match="max_replicas is for replicas on this machine"):
+    with pytest.raises(ServerError, match="max_replicas goes with a number of replicas"):
         members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
 
 
