@@ -36,6 +36,11 @@ class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     message: str | None = None
 
 
+class Restarted(Struct, frozen=True, tag=True, gc=False):
+    """The request is begun anew elsewhere, and what came of it before does not count. Only readers that show nothing
+    before the end (`Run.hold_back`) are told so."""
+
+
 class TopToken(Struct, frozen=True, array_like=True, gc=False):
     id: int
     raw: bytes
@@ -262,6 +267,7 @@ Event = (
     Accepted
     | ToolsListed
     | Progress
+    | Restarted
     | PromptEcho
     | PartStarted
     | PartDelta
