@@ -18,6 +18,11 @@ def ray_environment() -> dict[str, str]:
     return SETTINGS | os.environ
 
 
+def set_ray_environment() -> None:
+    """As `ray_environment`, for Ray in this process."""
+    os.environ.update(ray_environment())
+
+
 def token_file(environment: Mapping[str, str]) -> Path | None:
     """Where Ray reads the token; None where a variable holds it, or none is asked for."""
     if environment["RAY_AUTH_MODE"] != "token" or environment.get("RAY_AUTH_TOKEN"):

@@ -263,31 +263,10 @@ class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
         return self.usage.total
 
 
-Event = (
-    Accepted
-    | ToolsListed
-    | Progress
-    | Restarted
-    | PromptEcho
-    | PartStarted
-    | PartDelta
-    | PartEnded
-    | Finished
-    | Failed
-    | Counted
-    | Rendered
-    | Tokenized
-    | Detokenized
-    | Embedded
-    | Ranked
-    | Segment
-    | Transcribed
-    | SpeechChunk
-    | Spoken
-    | Voices
-    | Picture
-    | PicturesDone
-)
+Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | ToolsListed
+Read = Counted | Rendered | Tokenized | Detokenized | Embedded | Ranked
+Media = Segment | Transcribed | SpeechChunk | Spoken | Voices | Picture | PicturesDone
+Event = Accepted | Progress | Restarted | Failed | Generated | Read | Media
 
 
 def merged(events: list[Event]) -> list[Event]:

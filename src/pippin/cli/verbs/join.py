@@ -33,7 +33,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given")
     parser.add_argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)")
     parser.add_argument("--host", help="this machine's address, at which the others reach it")
-    parser.add_argument("--memory-gb", type=float, help="what replicas may take here (default: all but 2)")
+    parser.add_argument(
+        "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
+    )
     parsed = parser.parse(arguments)
     if find_spec("ray") is None:
         raise ConfigError("`pippin join` needs an extra: pip install 'pippin[cluster]'.")
@@ -43,8 +45,9 @@ def run(arguments: Sequence[str]) -> int:
     environment = ray_environment()
     ray = _program()
     token = token_file(environment)
-    words = [ray, "start", "--block", f"--memory={memory}", f"--object-store-memory={OBJECTS}"]
-    words.append(f'--resources={{"{MACHINE}": 1}}')
+    words = [ray, "start", "--block", f"--memory={max(memory, 1)}", f"--object-store-memory={OBJECTS}"]
+    words.append(f'--resources={{"{MACHINE}": {1 if memory > 0 else 0}}}')
+    words += [] if memory > 0 else ["--num-cpus=0"]
     words += [f"--node-ip-address={parsed.host}"] if parsed.host else []
     if parsed.address:
         if token is not None and not token.exists():

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
-from pippin.config.cluster import MACHINE, ray_environment
+from pippin.config.cluster import MACHINE, set_ray_environment
 from pippin.runtime.cluster.host import Host, Ticket
 from pippin.runtime.cluster.pairing import Identity
 from pippin.runtime.cluster.pumps import FIRST_WORD, LINK, LOG, pump, watch
@@ -131,7 +131,7 @@ class Bridge:
 
 def joined(address: str) -> Any:
     """Ray, connected to a cluster. Raises `NotPlaced`."""
-    os.environ.update(ray_environment())
+    set_ray_environment()
     try:
         import ray
     except ImportError:
