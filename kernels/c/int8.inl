@@ -277,7 +277,8 @@ INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int 
         for (int part = 0; part < parts; part++) {
             for (int word = 0; word < words_a_run; word++)
                 held[part][word] = load_words(words + word * PK_BLOCK + part * LANES);
-            held[part][words_a_run] = held[part][0];
+            if (bits & (bits - 1)) /* fields cross words, but for the last */
+                held[part][words_a_run] = held[part][0];
         }
         fetch_ahead(words, words_a_run * PK_BLOCK * 4);
         words += words_a_run * PK_BLOCK;

@@ -222,15 +222,16 @@ def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
 
 def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     """The forward pass of an encoder of mlx-vlm, which pools by itself."""
+    load = partial(load_encoder_of, preparer.folder, preparer.tokenizer.config)
     try:
         from mlx_vlm.models.pooling import pool_by_config
+
+        model = load_encoder(load, preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
             "load_failed",
             'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
         ) from error
-    load = partial(load_encoder_of, preparer.folder, preparer.tokenizer.config)
-    model = load_encoder(load, preparer.options, preparer.threads)
     pad = preparer.tokenizer.pad
     if pooling is not None:
         model.pooling_config = pooling.config
