@@ -25,6 +25,8 @@ SCHEMA = "mlx-community/Qwen3.5-4B-MLX-4bit"
 CACHED = "Qwen/Qwen3-VL-4B-Instruct"
 HEARS = "mlx-community/gemma-3n-E2B-it-4bit"
 EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
+PAINTER = "Qwen/Qwen-Image"
+EDITOR = "black-forest-labs/FLUX.1-Kontext-dev"
 RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
 SPEAKER = "mlx-community/pocket-tts"
 HEARER = "mlx-community/whisper-tiny"
@@ -42,6 +44,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     cache.vision(HEARS, family="gemma4_unified")
     cache.encoder(EMBEDDER)
     cache.encoder(RANKER, ranks=True)
+    cache.images(PAINTER, "QwenImagePipeline")
+    cache.images(EDITOR, "FluxKontextPipeline")
     write_model(cache.place(SPEAKER))
     images = home / "repo" / "examples" / "images"
     images.mkdir(parents=True)
@@ -305,6 +309,21 @@ curl -s --get "http://localhost:8080/v1/models" \\
   --data-urlencode "model_dir=/Users/me/my custom model"
 """)
     assert "--model-dir" in json.loads(told)["error"]["message"]
+
+
+def test_image_defaults(page: Reader) -> None:
+    """`/images/defaults` of its newest version: known without loading anything."""
+    asked = "curl -s 'http://localhost:8080{}/images/defaults?model={}&task={}'"
+    for version in ("", "/v1"):
+        assert page.json(asked.format(version, PAINTER, "generate")) == {"steps": 20, "guidance": 4.0}
+    assert page.json(asked.format("", EDITOR, "edit")) == {"steps": 28, "guidance": 2.5}
+    for model, task, named in (
+        (EDITOR, "generate", "task"),
+        (PAINTER, "draw", "task"),
+        (PRELOADED, "edit", "model"),
+    ):
+        assert page.json(asked.format("", model, task))["error"]["param"] == named
+    assert "images" not in page.json("curl http://localhost:8080/health")["loaded_models"]
 
 
 @pytest.mark.long

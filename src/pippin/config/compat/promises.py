@@ -105,7 +105,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "refused",
             "its newest version has it no more; use `/chat/completions`, which it had too",
         ),
-        Promise("`GET /images/defaults`", "not yet", "404: what a request leaves out is the model's own"),
+        Promise(
+            "`GET /images/defaults`",
+            "works",
+            f"{SHOWN}; `guidance` is null for a model that takes none, and nothing is downloaded for it",
+        ),
         Promise(
             "`WS /v1/realtime`",
             "partly",
