@@ -128,7 +128,7 @@ def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> Non
     way = kernels.way_of(head) if plan.kernels and kernel_threads is not None else None
     if way is not None and kernel_threads is not None and way.means == "fused operations":
         mx.eval(head.parameters())
-        kernels.put_on(head, way, kernel_threads)
+        kernels.put_on(head, way, kernel_threads, whole=False)
         return
     cast_weights(head, plan)
     mx.eval(head.parameters())
