@@ -700,6 +700,23 @@ print(response.content[0].text)  # "The weather in Paris is sunny, 22C."
     assert printed.endswith("The weather in Paris is sunny, 22C.\n")
 
 
+def test_anthropic_messages_thinking(acting: Reader) -> None:
+    """A model that thinks does so through Messages too, unless it is told not to."""
+    acting.python("""
+from anthropic import Anthropic
+
+anthropic_client = Anthropic(base_url="http://localhost:8000", api_key="not-needed")
+reply = anthropic_client.messages.create(
+    model="default", max_tokens=256, messages=[{"role": "user", "content": "Hello!"}]
+)
+quiet = anthropic_client.messages.create(
+    model="default", max_tokens=256, thinking={"type": "disabled"}, messages=[{"role": "user", "content": "Hello!"}]
+)
+""")
+    assert [block.type for block in acting.names["reply"].content] == ["thinking", "text"]
+    assert [block.type for block in acting.names["quiet"].content] == ["text"]
+
+
 def test_tool_calling(acting: Reader) -> None:
     printed = acting.python("""
 response = client.chat.completions.create(

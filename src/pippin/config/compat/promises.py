@@ -376,7 +376,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "registries with lazy models, `--lazy-load-model`", "works", "also those that are not on the disk"
         ),
-        Promise("`VLLM_MCP_ALLOW_UNSAFE`", "refused", "commands run as the file says, without a shell"),
+        Promise(
+            "`VLLM_MCP_ALLOW_UNSAFE`",
+            "refused",
+            "a server of the file may say `allow_shell: true` for itself",
+        ),
         Promise(
             "Kokoro",
             "partly",
