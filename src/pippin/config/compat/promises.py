@@ -133,7 +133,12 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "compaction begins when the conversation does not fit, and nothing is lost before",
         ),
         Promise("pictures for embeddings and reranking", "not yet", "texts are embedded and ranked"),
-        Promise("image pipelines of its own", "not yet", "mflux's twelve presets"),
+        Promise(
+            "image pipelines of its own",
+            "not yet",
+            "pictures are painted by mflux, whose twelve presets are not all that mlx-vlm has (no ERNIE-Image, Bonsai, "
+            "Ideogram 4, LLaDA-Image, Mage-Flow, Ming-Image, Moss-Image)",
+        ),
         Promise("diffusion language models", "not yet", "their fields are refused by name"),
         Promise(
             "text architectures that mlx-lm lacks",
@@ -444,7 +449,9 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "there is no module to import: keep vllm-mlx beside it, or ask the server by OpenAI's client",
         ),
         Promise(
-            "DeepSeek V4 without a template", "not yet", "read and written where the folder has a template"
+            "DeepSeek V4 without a template",
+            "refused",
+            "chat needs a template: that of the folder, or `--chat-template-file`",
         ),
     ),
     "mlx-lm": (),
