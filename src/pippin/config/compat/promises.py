@@ -190,7 +190,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "differs",
             "a prompt that leaves no room is one; an answer that meets the window ends with `length`",
         ),
-        Promise("Apple Silicon", "not yet", "made for it, and never run on it: docs/gaps.md"),
+        Promise("Apple Silicon", "partly", "made for it, and never run on it: docs/gaps.md"),
     ),
     "mlx-openai-server": (
         Promise(
