@@ -84,7 +84,7 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             "engines/language/step/test_heads.py::test_a_drafter_of_another_sort_is_refused_by_name",
         ),
         "speculation on models with recurrent layers": (
-            "engines/language/step/test_speculation.py::test_a_draft_model_gives_the_models_own_answer",
+            "engines/language/step/test_speculation.py::test_prompt_lookup_gives_the_models_own_answer",
         ),
         "`compact_threshold`": (CHAT + "test_what_the_other_fields_come_to",),
         "distributed inference": (

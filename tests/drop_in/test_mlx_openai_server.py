@@ -72,6 +72,12 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 @pytest.mark.parametrize(
     "typed",
     [
+        """mlx-openai-server launch \\
+  --model-type lm \\
+  --model-path mlx-community/Qwen3-Coder-Next-4bit \\
+  --reasoning-parser qwen3_moe \\
+  --tool-call-parser qwen3_coder
+""",
         "mlx-openai-server launch --model-path Darwin-36B-Opus-mlx-text-only-8bit --reasoning-parser qwen3_moe "
         "--tool-call-parser qwen3_coder --debug --served-model-name Darwin-36B-Opus",
         """mlx-openai-server launch \\
