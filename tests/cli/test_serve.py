@@ -11,7 +11,7 @@ import pytest
 
 from pippin.cli.greeting import EXAMPLES, curl_line
 from tests.cli.serving import SECONDS, Terminal, terminal
-from tests.engines.language.vision.test_recordings import wav
+from tests.engines.speech.recordings import wav
 
 __all__ = ["terminal"]
 

@@ -16,8 +16,8 @@ from PIL import Image
 
 from tests.drop_in.examples import Reader, reading, settings_of, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
-from tests.engines.language.vision.test_recordings import wav
 from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.speech.recordings import wav
 from tests.soak.models import WHISPER, write_whisper
 
 CODER = "mlx-community/Qwen3-Coder-Next-4bit"

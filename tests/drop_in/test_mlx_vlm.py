@@ -15,9 +15,9 @@ import pytest
 from pippin.config.errors import ConfigError
 from tests.drop_in.examples import CommandLine, Reader, reading, settings_of, started, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
-from tests.engines.language.vision.test_recordings import wav
 from tests.engines.language.vision.test_vision_adapters import OLD, adapter
 from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.speech.recordings import wav
 from tests.engines.speech.test_speech_models import write_model
 from tests.soak.models import WHISPER, write_whisper
 
