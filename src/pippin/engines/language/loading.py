@@ -112,7 +112,7 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer, name: str) -> Vis
     in_batches = runs(model)
     if in_batches and preparer.try_media(partial(is_faithful, model)):
         return model
-    whole = WholeModel(model.inner)
+    whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
         log.warning("%s runs as mlx-vlm runs it, one request at a time: its media cannot be batched", name)
         return whole

@@ -16,7 +16,8 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.engines.language.vision.whole import WholeModel
-from tests.engines.language.vision.any_family import FAMILIES, write
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.language.vision.vision_bench import VisionBench
 
