@@ -1,4 +1,4 @@
-"""What each family of mlx-vlm needs beyond its own defaults, to be made as a tiny random checkpoint (`any_family.py`)."""
+"""What each family of mlx-vlm needs beyond its own defaults to be made tiny (`any_family.py`)."""
 
 from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
 
@@ -370,58 +370,24 @@ FAMILIES: dict[str, Family] = {
             },
         },
     ),
-}
-
-QWEN3_TEXT: Json = {"mlp_only_layers": [], "rope_scaling": {"mrope_section": [2, 3, 3], "rope_type": "default"}}
-
-FAMILIES |= {
-    "ernie4_5_moe_vl": Family(
-        flat=True,
-        image="<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>",
-        mark="<|IMAGE_PLACEHOLDER|>",
-        config={
-            "moe_num_experts": [4, 4],
-            "moe_intermediate_size": [32, 32],
-            "moe_layer_start_index": [1, 1],
-            "moe_layer_end_index": [1, 1],
-            "mrope_section": [3, 3, 2],
-            "freq_allocation": 2,
-            "pixel_hidden_size": WIDTH,
-            "im_patch_id": "<|IMAGE_PLACEHOLDER|>",
-            "video_token_id": "<|IMAGE_PLACEHOLDER|>",
-        },
-        preprocessor={"patch_size": 8, "merge_size": 2, "min_pixels": 256, "max_pixels": 4096},
-    ),
     "falcon_ocr": Family(flat=True, image="<|image|>", config={"img_id": "<|image|>"}),
     "falcon_perception": Family(
         flat=True,
-        image="<|image|>",
+        image="",
+        mark="<|image|>",
         config={
             "img_id": "<|image|>",
+            "do_segmentation": False,
             **dict.fromkeys(("coord_enc_dim", "size_enc_dim"), 32),
             **dict.fromkeys(("coord_dec_dim", "size_dec_dim"), 64),
             **dict.fromkeys(("coord_out_dim", "size_out_dim"), 32),
         },
     ),
-    "gemma3n": Family(
-        image="<image_soft_token>",
-        config={
-            "text_config": {
-                "layer_types": ["sliding_attention", "full_attention"],
-                "hidden_size_per_layer_input": 16,
-                "intermediate_size": [96, 96],
-                "vocab_size_per_layer_input": 300,
-                "activation_sparsity_pattern": [0.5, 0.0],
-                "laurel_rank": 8,
-                "query_pre_attn_scalar": 16,
-            },
-        },
-    ),
-    "got": Family(flat=True, image="<imgpad>", config={"vision_config": {"img_size": 1024, "patch_size": 16}, "im_patch_token": "<imgpad>", "im_start_token": "<img>", "im_end_token": "</img>"}),
     "kimi_k3": Family(
         image="<|media_pad|>",
         config={
             "media_placeholder_token_id": "<|media_pad|>",
+            "vision_config": {"vt_hidden_size": WIDTH, "qkv_hidden_size": WIDTH, "mm_hidden_size": WIDTH},
             "text_config": {
                 "num_experts_per_token": 2,
                 "linear_attn_config": {
@@ -435,7 +401,6 @@ FAMILIES |= {
         },
         preprocessor={"media_proc_cfg": {"patch_size": 8, "merge_kernel_size": [2, 2]}, "patch_size": 8},
     ),
-    "llmjpvl": Family(),
     "mimo_v2": Family(
         image=QWEN,
         mark="<|image_pad|>",
@@ -453,16 +418,27 @@ FAMILIES |= {
                 "swa_num_key_value_heads": 4,
                 "sliding_window_size": 24,
             },
-            "vision_config": {"qk_channels": 16, "fullatt_block_indexes": [0], "vit_window_attn_types": [0, 1]},
-            "audio_config": {"input_local_layers": 1, "input_local_dim": 64, "input_local_head_dim": 16,
-                "input_local_attn_heads": 4, "input_local_intermediate_size": 96, "out_hidden_size": WIDTH},
+            "vision_config": {
+                "qk_channels": 16,
+                "fullatt_block_indexes": [0],
+                "vit_window_attn_types": [0, 1],
+            },
+            "audio_config": {
+                "input_local_layers": 1,
+                "input_local_dim": 64,
+                "input_local_head_dim": 16,
+                "input_local_attn_heads": 4,
+                "input_local_intermediate_size": 96,
+                "out_hidden_size": WIDTH,
+            },
         },
         preprocessor=QWEN_PIXELS,
     ),
     "molmo": Family(
-        flat=False,
-        image="<|image|>",
+        image="",
+        mark="<im_patch>",
         config={
+            "text_config": {"additional_vocab_size": 16, "embedding_size": 400},
             "vision_config": {
                 "image_emb_dim": WIDTH,
                 "image_num_heads": 4,
@@ -472,49 +448,77 @@ FAMILIES |= {
                 "image_mlp_dim": 96,
                 "d_model": WIDTH,
                 "vit_layers": [-1, -2],
+                "intermediate_size": 588,
             },
-            "text_config": {"additional_vocab_size": 16, "embedding_size": 400},
-            "vision_config": {"image_emb_dim": WIDTH,
-                "image_num_heads": 4,
-                "image_num_key_value_heads": 4,
-                "image_num_layers": 2,
-                "image_head_dim": 16,
-                "image_mlp_dim": 96,
-                "d_model": WIDTH,
-                "vit_layers": [-1, -2], "intermediate_size": 588},
-        },
-    ),
-    "molmo_point": Family(
-        image="<|image|>",
-        tokens=tuple(MOLMO_IDS.values()),
-        config={
-            **MOLMO_IDS,
-            "text_config": {"additional_vocab_size": 16},
-            "adapter_config": {"vit_layers": [-1, -2], "text_hidden_size": WIDTH},
         },
     ),
     "minimax_m3_vl": Family(image="]<]image[>["),
-    "mistral_large3": Family(image="[IMG]", tokens=("[IMG_BREAK]", "[IMG_END]"),
-        preprocessor={"image_processor_type": "PixtralImageProcessor", "patch_size": 8, "size": {"longest_edge": 64}, **HALVES},
-        processor={"processor_class": "PixtralProcessor", "patch_size": 8, "spatial_merge_size": 2, "image_token": "[IMG]",
-        "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}),
-    "muse_glimmer": Family(image="<|image_start|><|patch|><|image_end|>", mark="<|patch|>", tokens=("<|video|>",), config={"text_config": {"num_key_value_heads": 2}, "video_token_id": "<|video|>", "out_hidden_size": 256, "projector_hidden_size": 96}, preprocessor={"patch_size": 8, "merge_size": 2, "temporal_patch_size": 2}, processor={"image_processor": {"patch_size": 8, "merge_size": 2, "temporal_patch_size": 2, "max_image_tokens": 64}}),
-    "muse_spark": Family(image="<|image|>", config={"text_config": {
-        "rope_parameters": {"rope_theta": 10000.0}, "layer_types": ["sliding_attention", "full_attention"],
-        "layer_rope_theta": [10000.0, 0.0], "moe_hidden_size": WIDTH, "sliding_window": 24, "output_multiplier": 1.0, "final_logit_softcapping": 30.0}, "audio_config": {}}),
-    "nemotron_h_nano_omni": Family(preprocessor={"norm_mean": [0.5] * 3, "norm_std": [0.5] * 3, "patch_size": 8, "downsample_ratio": 0.5, "min_num_patches": 16, "max_num_patches": 64}, image="<image>", config={"text_config": {"hybrid_override_pattern": ["M", "*"]}}),
-    "nemotron_parse": Family(image="", config={}),
-    "paddleocr_vl": Family(
-        flat=True, image="<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", mark="<|IMAGE_PLACEHOLDER|>",
-        tokens=("<|IMAGE_START|>", "<|IMAGE_END|>"),
-        config={"head_dim": 16, "use_bias": False, "hidden_act": "silu", "video_token_id": 300, "vision_start_token_id": "<|IMAGE_START|>", "vision_end_token_id": "<|IMAGE_END|>",
-            "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [2, 3, 3]}, "num_key_value_heads": 4},
-        preprocessor={"patch_size": 8, "merge_size": 2, "min_pixels": 256, "max_pixels": 4096, "temporal_patch_size": 1},
+    "muse_glimmer": Family(
+        image="<|image_start|><|patch|><|image_end|>",
+        mark="<|patch|>",
+        tokens=("<|video|>",),
+        config={
+            "text_config": {"num_key_value_heads": 2},
+            "video_token_id": "<|video|>",
+            "out_hidden_size": 256,
+            "projector_hidden_size": 96,
+        },
+        preprocessor={"patch_size": 8, "merge_size": 2, "temporal_patch_size": 2},
+        processor={
+            "image_processor": {
+                "patch_size": 8,
+                "merge_size": 2,
+                "temporal_patch_size": 2,
+                "max_image_tokens": 64,
+            }
+        },
     ),
-    "phi4_siglip": Family(config={"model_type": "phi4-siglip", "mm_hidden_size": WIDTH, "min_num_patches": 16, "max_num_patches": 64, "vision_config": {"num_patches": 16}}),
-    "plamo2vl": Family(config={}),
+    "nemotron_h_nano_omni": Family(
+        preprocessor={
+            "norm_mean": [0.5] * 3,
+            "norm_std": [0.5] * 3,
+            "patch_size": 8,
+            "downsample_ratio": 0.5,
+            "min_num_patches": 16,
+            "max_num_patches": 64,
+        },
+        image="<image>",
+        config={
+            "vit_hidden_size": WIDTH,
+            "projector_hidden_size": 96,
+            "img_context_token_id": "<image>",
+            "text_config": {"hybrid_override_pattern": ["M", "*"]},
+        },
+    ),
+    "paddleocr_vl": Family(
+        flat=True,
+        image="<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>",
+        mark="<|IMAGE_PLACEHOLDER|>",
+        tokens=("<|IMAGE_START|>", "<|IMAGE_END|>"),
+        tokenizer={"extra_special_tokens": {"image_token": "<|IMAGE_PLACEHOLDER|>"}},
+        config={
+            "hidden_size": 1024,
+            "head_dim": 16,
+            "use_bias": False,
+            "hidden_act": "silu",
+            "video_token_id": 300,
+            "vision_start_token_id": "<|IMAGE_START|>",
+            "vision_end_token_id": "<|IMAGE_END|>",
+            "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [2, 3, 3]},
+            "num_key_value_heads": 4,
+        },
+        preprocessor={
+            "patch_size": 8,
+            "merge_size": 2,
+            "min_pixels": 256,
+            "max_pixels": 4096,
+            "temporal_patch_size": 1,
+        },
+    ),
     "qwen4_exp": Family(
-        image=QWEN, mark="<|image_pad|>", tokens=QWEN_TOKENS,
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
         preprocessor=QWEN_PIXELS,
         config={
             **QWEN_IDS,
@@ -523,21 +527,61 @@ FAMILIES |= {
         },
         processor={"processor_class": "Qwen3VLProcessor"},
     ),
-    "youtu_vl": Family(
-        flat=True, image="<|vision_start|><|image_pad|><|vision_end|>", mark="<|image_pad|>", tokens=QWEN_TOKENS,
-        config={**QWEN_IDS, "vision_config": {"num_patches": 64, "window_size": 32, "fullatt_block_indexes": [1]}},
-        preprocessor={"image_processor_type": "Siglip2ImageProcessor", "patch_size": 8},
-    ),
     "zaya1_vl": Family(
-        flat=True, image=QWEN, mark="<|image_pad|>", tokens=QWEN_TOKENS, preprocessor=QWEN_PIXELS,
-        config={**QWEN_IDS, "ffn_hidden_size": 96, "zaya_mlp_expansion": 32, "num_key_value_heads": 2, "vision_config": {"fullatt_block_indexes": [1], "window_size": 32}},
+        flat=True,
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "ffn_hidden_size": 96,
+            "zaya_mlp_expansion": 32,
+            "num_key_value_heads": 2,
+            "vision_config": {"fullatt_block_indexes": [1], "window_size": 32},
+        },
     ),
-    "minicpmv4_7": Family(template=None, config={"text_config": {"model_type": "qwen3_5_text", "full_attention_interval": 2}}),
-    "glm5_next": Family(processor={"image_processor": {"patch_size": 8, "merge_size": 2, "min_pixels": 256, "max_pixels": 4096, "size": {"shortest_edge": 256, "longest_edge": 8192}}}, image="<|begin_of_image|><|image|><|end_of_image|>", mark="<|image|>", tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"), preprocessor=GLM,
-        config={"video_token_id": "<|video|>", "image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>",
-        "text_config": {"qk_rope_head_dim": 0, "layer_types": ["linear_attention", "deepseek_sparse_attention"],
-        "first_k_dense_replace": 1, "index_topk": 32, "index_kpool": 4, "index_head_dim": 16, "index_n_heads": 2, "linear_head_dim": 16, "linear_num_heads": 4},
-        "vision_config": {"projection_intermediate_size": 96}}),
-    "qwen3_omni_moe": Family(image=QWEN),
-    "unlimited_ocr": Family(),
+    "glm5_next": Family(
+        processor={
+            "image_processor": {
+                "patch_size": 8,
+                "merge_size": 2,
+                "min_pixels": 256,
+                "max_pixels": 4096,
+                "size": {"shortest_edge": 256, "longest_edge": 8192},
+            }
+        },
+        image="<|begin_of_image|><|image|><|end_of_image|>",
+        mark="<|image|>",
+        tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        preprocessor=GLM,
+        config={
+            "video_token_id": "<|video|>",
+            "image_start_token_id": "<|begin_of_image|>",
+            "image_end_token_id": "<|end_of_image|>",
+            "text_config": {
+                "qk_rope_head_dim": 0,
+                "layer_types": ["linear_attention", "deepseek_sparse_attention"],
+                "first_k_dense_replace": 1,
+                "index_topk": 32,
+                "index_kpool": 4,
+                "index_head_dim": 16,
+                "index_n_heads": 2,
+                "linear_head_dim": 16,
+                "linear_num_heads": 4,
+            },
+            "vision_config": {"projection_intermediate_size": 96},
+        },
+    ),
+    "dots_ocr": Family(
+        image="<|img|><|imgpad|><|endofimg|>",
+        mark="<|imgpad|>",
+        tokens=("<|img|>", "<|endofimg|>"),
+        ids={"<|imgpad|>": 151665, "<|video_pad|>": 151656},
+        preprocessor={
+            "image_processor_type": "Qwen2VLImageProcessor",
+            **QWEN_PIXELS,
+            "temporal_patch_size": 1,
+        },
+    ),
 }
