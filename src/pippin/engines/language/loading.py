@@ -282,6 +282,8 @@ def _open_prefixes(
     if options.cache_dir is not None and folder is not None:
         bits = None if options.quantized_kv_start else _told(cache_bits(options))
         details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+        if options.kv_quant_scheme != "uniform":
+            details += f" {options.kv_quant_scheme}"
         try:
             disk = DiskCache(
                 Path(options.cache_dir).expanduser(),
