@@ -184,6 +184,15 @@ class Ranked(Ending, frozen=True, tag=True):
         return self.prompt_tokens
 
 
+class Decided(Ending, frozen=True, tag=True):
+    answers: str  # JSON: an object with an answer for each question, as the model's library gives it
+    prompt_tokens: int
+
+    @property
+    def used_tokens(self) -> int:
+        return self.prompt_tokens
+
+
 class Word(Struct, frozen=True, omit_defaults=True):
     text: str
     start: float  # seconds
@@ -274,6 +283,7 @@ Event = (
     | Detokenized
     | Embedded
     | Ranked
+    | Decided
     | Segment
     | Transcribed
     | SpeechChunk

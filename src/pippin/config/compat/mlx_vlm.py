@@ -12,7 +12,6 @@ DRAFTERS = (
 )
 KIND = "the kind is found by the drafter's configuration"
 BLOCK = "one less, as a block has the last token too"
-DECISIONS = "there is no decisions endpoint; a language model with a `choice` output does the same"
 
 FLAGS = (
     same("--host", "host", "0.0.0.0"),
@@ -23,7 +22,7 @@ FLAGS = (
     same("--tts-model", "tts_model", "-"),
     same("--stt-model", "stt_model", "-"),
     same("--embedding-model", "embedding_model", "-"),
-    unsupported("--decision-model", "-", DECISIONS),
+    same("--decision-model", "decision_model", "-"),
     same("--reranker-model", "reranker_model", "-"),
     same("--model-dir", "model_dirs", "-", takes="list"),
     same("--adapter-path", "adapter_path", "-"),
@@ -94,7 +93,7 @@ VARIABLES = (
     same("MLX_VLM_PRELOAD_TTS_MODEL", "tts_model", "-"),
     same("MLX_VLM_PRELOAD_STT_MODEL", "stt_model", "-"),
     same("MLX_VLM_PRELOAD_EMBEDDING_MODEL", "embedding_model", "-"),
-    unsupported("MLX_VLM_PRELOAD_DECISION_MODEL", "-", "there is no decisions endpoint"),
+    same("MLX_VLM_PRELOAD_DECISION_MODEL", "decision_model", "-"),
     same("MLX_VLM_PRELOAD_RERANKER_MODEL", "reranker_model", "-"),
     same("PRELOAD_MODEL", "model", "-"),
     same("PRELOAD_ADAPTER", "adapter_path", "-"),
@@ -246,7 +245,7 @@ SERVER: Final = Server(
         "A model makes the last one of its kind leave, as there; `--max-models-per-kind N` keeps several.",
     ),
     differences=(
-        ("POST /v1/decisions", DECISIONS),
+        ("POST /v1/decisions", "decisions are made about text; `images` and `audio` are refused by name"),
         (
             "WS /v1/realtime",
             "the answer begins at the commit, by three models; no `token_id`, no `audio_codes`",

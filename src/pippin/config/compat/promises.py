@@ -114,7 +114,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
         ),
-        Promise("`/v1/decisions`", "not yet", "a language model with a `choice` output does the same"),
+        Promise("`/v1/decisions`", "partly", "about text; `images` and `audio` are refused by name"),
         Promise("`--expert-cache-gb`, `/v1/moe-offload/stats`", "not yet", "the whole model is in memory"),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",
