@@ -81,7 +81,7 @@ def decision(task: Decide) -> Callable[[Decider, Call], None]:
                 "invalid_request", f"The model cannot decide this: {error}", "questions"
             ) from error
         tokens = int(found.get("usage", {}).get("input_tokens", 0))
-        call.emit(Decided(answers=json.dumps(found["answers"], ensure_ascii=False), prompt_tokens=tokens))
+        call.emit(Decided(answers=json.dumps(found["answers"], ensure_ascii=False), used_tokens=tokens))
 
     return run
 

@@ -89,5 +89,5 @@ def reply_of(model: str, found: Decided) -> DecisionReply:
     return DecisionReply(
         model=model,
         answers=from_json(found.answers, dict[str, Any]),
-        usage=DecisionUsage(input_tokens=found.prompt_tokens),
+        usage=DecisionUsage(input_tokens=found.used_tokens),
     )
