@@ -149,8 +149,13 @@ def defaults(*words: str, **more: Any) -> ModelOptions:
     return resolved(*words, **more).server.model_defaults
 
 
-@pytest.mark.parametrize("bits", ["3.5", "7", "1"])
-@pytest.mark.parametrize("flag", ["--kv-bits", "--kv-key-bits", "--kv-value-bits"])
+@pytest.mark.parametrize(
+    ("flag", "bits"),
+    [
+        *(("--kv-bits", bits) for bits in ("3.25", "6.5", "7", "1", "inf")),
+        *((flag, bits) for flag in ("--kv-key-bits", "--kv-value-bits") for bits in ("3.5", "7", "1")),
+    ],
+)
 def test_bits_that_no_batch_can_keep_are_refused_by_name(flag: str, bits: str) -> None:
     with pytest.raises(ConfigError, match=f"{flag}.*2, 3, 4, 5, 6 or 8"):
         resolved(f"{flag}={bits}")
@@ -162,9 +167,19 @@ def test_bits_are_kept_as_they_are(bits: int) -> None:
     assert (given.kv_bits, given.kv_key_bits, given.kv_value_bits) == (bits, bits, None)
 
 
-def test_turboquant_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"--kv-quant-scheme.*TurboQuant"):
-        resolved("--kv-quant-scheme=turboquant")
+def test_half_bits_are_turboquants_as_in_mlx_vlm() -> None:
+    for words in (["--kv-bits=3.5"], ["--kv-bits=3.5", "--kv-quant-scheme=turboquant"]):
+        given = defaults(*words)
+        assert (given.kv_bits, given.kv_key_bits, given.kv_value_bits) == (None, 3, 4)
+        assert given.kv_quant_scheme == "turboquant"
+    given = defaults("--kv-bits=4", "--kv-quant-scheme=turboquant")
+    assert (given.kv_bits, given.kv_quant_scheme) == (4, "turboquant")
+
+
+@pytest.mark.parametrize("flag", ["--kv-key-scheme", "--kv-value-scheme"])
+def test_a_scheme_of_keys_or_values_alone_is_refused_by_name(flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"{flag}.*one scheme"):
+        resolved(f"{flag}=turboquant")
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,13 @@ Task = (
     ],
     "src/pippin/core/events.py": [
         (
-            "Event = (\n",
+            "Event = Accepted",
             """class LettersCounted(Ending, frozen=True, tag=True):
     count: int
     used_tokens: int
 
 
-Event = (
-    LettersCounted |
-""",
+Event = LettersCounted | Accepted""",
         )
     ],
     "src/pippin/catalog/kinds.py": [

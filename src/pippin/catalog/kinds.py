@@ -29,6 +29,7 @@ ENCODERS: Final = frozenset(
         "xlm-roberta",
     }
 )
+DECIDERS: Final = frozenset({"clef", "d1", "d1_omni", "decider2", "laya"})
 TRANSCRIBERS: Final = frozenset(
     {
         "canary",
@@ -84,6 +85,8 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     named = (
         [item for item in architectures if isinstance(item, str)] if isinstance(architectures, list) else []
     )
+    if model_type in DECIDERS or _decides(model_type, config):
+        return "decisions"
     lower = name.rpartition("/")[2].lower()
     if any(item.endswith("ForSequenceClassification") for item in named) or "reranker" in lower:
         return "reranking"
@@ -103,6 +106,12 @@ def kind_of(folder: Path, name: str, config: Json) -> ModelKind | None:
     if model_type or named:
         return "language"
     return None
+
+
+def _decides(model_type: str, config: Json) -> bool:
+    """Whether a checkpoint of LFM2-VL has d1's readout of decisions, which its own code says."""
+    made_by = text(table(config.get("auto_map")).get("AutoModel")) or ""
+    return model_type == "lfm2_vl" and made_by.endswith("D1Model")
 
 
 def _voice_kind(config: Json, model_type: str) -> ModelKind | None:

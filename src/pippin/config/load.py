@@ -33,6 +33,7 @@ KIND_OPTIONS = {
     "stt_model": "transcription",
     "embedding_model": "embeddings",
     "reranker_model": "reranking",
+    "decision_model": "decisions",
 }
 
 

@@ -189,6 +189,11 @@ class Ranked(Ending, frozen=True, tag=True):
         return self.prompt_tokens
 
 
+class Decided(Ending, frozen=True, tag=True):
+    answers: str  # JSON: an object with an answer for each question, as the model's library gives it
+    used_tokens: int
+
+
 class Word(Struct, frozen=True, omit_defaults=True):
     text: str
     start: float  # seconds
@@ -264,7 +269,7 @@ class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
 
 
 Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | ToolsListed
-Read = Counted | Rendered | Tokenized | Detokenized | Embedded | Ranked
+Read = Counted | Rendered | Tokenized | Detokenized | Embedded | Ranked | Decided
 Media = Segment | Transcribed | SpeechChunk | Spoken | Voices | Picture | PicturesDone
 Event = Accepted | Progress | Restarted | Failed | Generated | Read | Media
 

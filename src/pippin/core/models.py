@@ -8,7 +8,9 @@ from msgspec import Struct, field, structs
 from pippin.core.errors import ErrorReport
 from pippin.core.requests import Sampling
 
-ModelKind = Literal["language", "embeddings", "reranking", "transcription", "speech", "images", "scripted"]
+ModelKind = Literal[
+    "language", "embeddings", "reranking", "decisions", "transcription", "speech", "images", "scripted"
+]
 
 
 class Capabilities(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -69,6 +69,28 @@ class Rerank(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     overflow: Literal["error", "truncate"] | None = None
 
 
+class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is to be decided: one of some labels, how far on a scale, whether something holds, or which labels do."""
+
+    name: str
+    kind: Literal["choice", "score", "bool", "noul", "multi_label"] = "choice"
+    instructions: str
+    criteria: tuple[str, ...] | dict[str, str | None] | None = (
+        None  # labels or levels, or what each label means
+    )
+    threshold: float | None = None
+
+
+class Decide(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    """Answer questions about a state by the model's own scoring (`/v1/decisions`)."""
+
+    model_kind = "decisions"
+    verb = "decide"
+
+    state: str  # JSON: a text, an object or a list
+    questions: tuple[Question, ...]
+
+
 class Transcribe(BaseTask, frozen=True, tag=True, kw_only=True, omit_defaults=True):
     model_kind = "transcription"
     verb = "transcribe sound"
@@ -153,6 +175,7 @@ Task = (
     | Detokenize
     | Embed
     | Rerank
+    | Decide
     | Transcribe
     | Speak
     | ListVoices

@@ -131,9 +131,9 @@ def _wired_limit(facts: DeviceFacts, options: ModelOptions, share: int | None) -
 
 def _wants_kernels(options: ModelOptions) -> bool:
     """Whether the options ask for nothing that the kernels lack: these compute in float32, and read keys and values
-    of 4 or 8 bits, alike, where they are quantised."""
+    of 4 or 8 bits, alike, scaled in groups, where they are quantised."""
     keys, values = cache_bits(options)
-    readable = keys == values and keys in (None, 4, 8)
+    readable = keys == values and (keys is None or (keys in (4, 8) and options.kv_quant_scheme == "uniform"))
     return options.cpu_kernels == "auto" and options.dtype in ("auto", "float32") and readable
 
 

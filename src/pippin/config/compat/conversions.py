@@ -1,6 +1,7 @@
 """Values of the replaced servers in Pippin's words."""
 
 import json
+import math
 import os
 from typing import Any
 
@@ -71,7 +72,7 @@ def bits_of(option: str) -> Convert:
         if 8 < bits <= 16:
             return Converted({option: None}, f"a KV cache of {value} bits is not quantised at all")
         if bits not in KV_BITS:
-            raise Refused("2, 3, 4, 5, 6 or 8: other numbers of bits (TurboQuant's 3.5) are not built in")
+            raise Refused("2, 3, 4, 5, 6 or 8")
         return Converted({option: int(bits)})
 
     return convert
@@ -80,13 +81,29 @@ def bits_of(option: str) -> Convert:
 kv_bits = bits_of("kv_bits")
 
 
+def kv_bits_or_half(value: Any) -> Converted:
+    """As `kv_bits`. In mlx-vlm halves of bits mean TurboQuant: keys in the bits below, values in those above."""
+    bits = number(value)
+    if not math.isfinite(bits):
+        return kv_bits(value)
+    below, above = math.floor(bits), math.ceil(bits)
+    if bits - below != 0.5 or not {below, above} <= set(KV_BITS):
+        return kv_bits(value)
+    return Converted({"kv_key_bits": below, "kv_value_bits": above, "kv_quant_scheme": "turboquant"})
+
+
 def kv_scheme(value: Any) -> Converted:
     scheme = str(value).strip().lower()
-    if scheme == "uniform":
-        return Converted({})
-    if scheme == "turboquant":
-        raise Refused("uniform: TurboQuant is not built in; set kv_bits to 2, 3, 4, 5, 6 or 8")
-    raise Refused("uniform")
+    if scheme not in ("uniform", "turboquant"):
+        raise Refused("uniform or turboquant")
+    return Converted({"kv_quant_scheme": scheme})
+
+
+def kv_scheme_of_one(value: Any) -> Converted:
+    """Of keys or of values alone, which batches of mlx-vlm cannot mix either."""
+    if str(value).strip().lower() != "uniform":
+        raise Refused("uniform: keys and values are kept by one scheme, which kv_quant_scheme sets")
+    return Converted({})
 
 
 def repetition_penalty(value: Any) -> Converted:

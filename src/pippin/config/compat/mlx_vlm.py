@@ -12,7 +12,6 @@ DRAFTERS = (
 )
 KIND = "the kind is found by the drafter's configuration"
 BLOCK = "one less, as a block has the last token too"
-DECISIONS = "there is no decisions endpoint; a language model with a `choice` output does the same"
 
 FLAGS = (
     same("--host", "host", "0.0.0.0"),
@@ -23,7 +22,7 @@ FLAGS = (
     same("--tts-model", "tts_model", "-"),
     same("--stt-model", "stt_model", "-"),
     same("--embedding-model", "embedding_model", "-"),
-    unsupported("--decision-model", "-", DECISIONS),
+    same("--decision-model", "decision_model", "-"),
     same("--reranker-model", "reranker_model", "-"),
     same("--model-dir", "model_dirs", "-", takes="list"),
     same("--adapter-path", "adapter_path", "-"),
@@ -42,16 +41,26 @@ FLAGS = (
         "--kv-bits",
         "kv_bits",
         "-",
-        "2, 3, 4, 5, 6 and 8; another number (3.5) is refused at the start",
-        convert=to.kv_bits,
+        "2, 3, 4, 5, 6 and 8; halves between them (3.5) are TurboQuant's, as there; other numbers are refused",
+        convert=to.kv_bits_or_half,
     ),
     same("--kv-key-bits", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
     same("--kv-value-bits", "kv_value_bits", "-", convert=to.bits_of("kv_value_bits")),
-    equivalent("--kv-key-scheme", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
-    equivalent("--kv-value-scheme", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
     equivalent(
-        "--kv-quant-scheme", "kv_bits", "uniform", "`turboquant` is refused at the start", to.kv_scheme
+        "--kv-key-scheme",
+        "kv_quant_scheme",
+        "-",
+        "one scheme for both: `turboquant` of one alone is refused",
+        to.kv_scheme_of_one,
     ),
+    equivalent(
+        "--kv-value-scheme",
+        "kv_quant_scheme",
+        "-",
+        "one scheme for both: `turboquant` of one alone is refused",
+        to.kv_scheme_of_one,
+    ),
+    same("--kv-quant-scheme", "kv_quant_scheme", "uniform", convert=to.kv_scheme),
     same("--kv-group-size", "kv_group_size", "64"),
     equivalent(
         "--max-kv-size",
@@ -84,7 +93,7 @@ VARIABLES = (
     same("MLX_VLM_PRELOAD_TTS_MODEL", "tts_model", "-"),
     same("MLX_VLM_PRELOAD_STT_MODEL", "stt_model", "-"),
     same("MLX_VLM_PRELOAD_EMBEDDING_MODEL", "embedding_model", "-"),
-    unsupported("MLX_VLM_PRELOAD_DECISION_MODEL", "-", "there is no decisions endpoint"),
+    same("MLX_VLM_PRELOAD_DECISION_MODEL", "decision_model", "-"),
     same("MLX_VLM_PRELOAD_RERANKER_MODEL", "reranker_model", "-"),
     same("PRELOAD_MODEL", "model", "-"),
     same("PRELOAD_ADAPTER", "adapter_path", "-"),
@@ -117,13 +126,25 @@ VARIABLES = (
     needless("MLX_VLM_RERANK_BATCH_SIZE", "8", "documents are batched by their length"),
     needless("MLX_VLM_COMPACTION_KEY_FILE", "-", "compaction needs no key file"),
     same("PREFILL_STEP_SIZE", "prefill_step_size", "2048"),
-    same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits),
+    same("KV_BITS", "kv_bits", "off", "as `--kv-bits`", convert=to.kv_bits_or_half),
     same("KV_KEY_BITS", "kv_key_bits", "-", convert=to.bits_of("kv_key_bits")),
     same("KV_VALUE_BITS", "kv_value_bits", "-", convert=to.bits_of("kv_value_bits")),
-    equivalent("KV_KEY_SCHEME", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
-    equivalent("KV_VALUE_SCHEME", "kv_bits", "-", "`turboquant` is refused at the start", to.kv_scheme),
+    equivalent(
+        "KV_KEY_SCHEME",
+        "kv_quant_scheme",
+        "-",
+        "one scheme for both: `turboquant` of one alone is refused",
+        to.kv_scheme_of_one,
+    ),
+    equivalent(
+        "KV_VALUE_SCHEME",
+        "kv_quant_scheme",
+        "-",
+        "one scheme for both: `turboquant` of one alone is refused",
+        to.kv_scheme_of_one,
+    ),
     same("KV_GROUP_SIZE", "kv_group_size", "64"),
-    equivalent("KV_QUANT_SCHEME", "kv_bits", "uniform", "`turboquant` is refused at the start", to.kv_scheme),
+    same("KV_QUANT_SCHEME", "kv_quant_scheme", "uniform", convert=to.kv_scheme),
     equivalent(
         "MAX_KV_SIZE", "context_length", "-", "the window of the model", to.off_at_zero("context_length")
     ),
@@ -224,7 +245,7 @@ SERVER: Final = Server(
         "A model makes the last one of its kind leave, as there; `--max-models-per-kind N` keeps several.",
     ),
     differences=(
-        ("POST /v1/decisions", DECISIONS),
+        ("POST /v1/decisions", "decisions are made about text; `images` and `audio` are refused by name"),
         (
             "WS /v1/realtime",
             "the answer begins at the commit, by three models; no `token_id`, no `audio_codes`",

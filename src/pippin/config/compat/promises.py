@@ -55,8 +55,8 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise("`/health.loaded_adapter`", "works", "the operator's words for it"),
         Promise(
             "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values",
-            "partly",
-            "2, 3, 4, 5, 6 and 8, apart for keys and values; 3.5 and TurboQuant are refused at the start",
+            "works",
+            "in batches too; TurboQuant by mlx-vlm's own codec",
         ),
         Promise(
             "`input_audio` as a string: an address, base64 or a path", "works", "a path inside `--media-path`"
@@ -118,7 +118,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "audio out of chat", "refused", "it has it in `/v1/realtime` alone; `/v1/audio/speech` speaks"
         ),
-        Promise("`/v1/decisions`", "not yet", "a language model with a `choice` output does the same"),
+        Promise("`/v1/decisions`", "partly", "about text; `images` and `audio` are refused by name"),
         Promise("`--expert-cache-gb`, `/v1/moe-offload/stats`", "not yet", "the whole model is in memory"),
         Promise(
             "drafters DFlash, EAGLE-3, MTP",

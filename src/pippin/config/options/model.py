@@ -14,6 +14,7 @@ Natural = Annotated[int, Meta(ge=0)]
 
 
 KvBits = Literal[2, 3, 4, 5, 6, 8]
+KvScheme = Literal["uniform", "turboquant"]
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,6 +185,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_value_bits: Annotated[
         KvBits | None, Meta(description="Bits of the values, where they differ from `kv_bits`.")
     ] = None
+    kv_quant_scheme: Annotated[
+        KvScheme,
+        Meta(
+            description="How they are kept: scaled in groups, or by mlx-vlm's TurboQuant (3.5 bits there are "
+            "`kv_key_bits` 3 and `kv_value_bits` 4)."
+        ),
+    ] = "uniform"
     kv_group_size: Annotated[
         Literal[32, 64, 128], Meta(description="Values of the KV cache that share a scale.")
     ] = 64

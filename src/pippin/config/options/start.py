@@ -35,3 +35,4 @@ class StartOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stt_model: Annotated[str | None, Meta(description="Speech-to-text model to serve.")] = None
     embedding_model: Annotated[str | None, Meta(description="Embedding model to serve.")] = None
     reranker_model: Annotated[str | None, Meta(description="Reranker to serve.")] = None
+    decision_model: Annotated[str | None, Meta(description="Decision model to serve.")] = None

@@ -112,7 +112,7 @@ def choose_way(model: VisionModel, preparer: LanguagePreparer, name: str) -> Vis
     in_batches = runs(model)
     if in_batches and preparer.try_media(partial(is_faithful, model)):
         return model
-    whole = WholeModel(model.inner)
+    whole = WholeModel(model.inner, model.unused)
     if preparer.takes_whole_prompts(partial(evaluated, whole)):
         log.warning("%s runs as mlx-vlm runs it, one request at a time: its media cannot be batched", name)
         return whole
@@ -282,6 +282,8 @@ def _open_prefixes(
     if options.cache_dir is not None and folder is not None:
         bits = None if options.quantized_kv_start else _told(cache_bits(options))
         details = f"{plan.run_type} {options.cache_block_tokens} {bits} {options.kv_group_size}"
+        if options.kv_quant_scheme != "uniform":
+            details += f" {options.kv_quant_scheme}"
         try:
             disk = DiskCache(
                 Path(options.cache_dir).expanduser(),

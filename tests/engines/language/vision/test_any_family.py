@@ -16,19 +16,39 @@ from pippin.engines.language.job import LanguageJob
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.vision.media import PromptMedia, WholePrompt
 from pippin.engines.language.vision.whole import WholeModel
-from tests.engines.language.vision.any_family import FAMILIES, write
+from tests.engines.language.vision.any_family import write
+from tests.engines.language.vision.family_settings import FAMILIES
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.language.vision.vision_bench import VisionBench
 
 BATCHED = {
-    *("glm4v", "glm4v_moe", "glm_ocr", "indic_ocr", "lfm2_vl", "llama4", "llava_onevision", "mage_vl"),
-    *("qwen3_5_moe", "qwen3_vl_moe"),
+    *(
+        "dots_ocr",
+        "glm4v",
+        "glm4v_moe",
+        "glm5_next",
+        "glm_ocr",
+        "indic_ocr",
+        "lfm2_vl",
+        "llama4",
+        "llava_onevision",
+    ),
+    *(
+        "mage_vl",
+        "mimo_v2",
+        "muse_glimmer",
+        "nemotron_h_nano_omni",
+        "paddleocr_vl",
+        "qwen3_5_moe",
+        "qwen3_vl_moe",
+    ),
+    "qwen4_exp",
 }
 ALIKE = {
     "granite_vision",
     "granite4_vision",
 }  # tiny random models that say the same of both pictures in mlx-vlm, too
-QUICK = ("paligemma",)
+QUICK = ("falcon_ocr", "paddleocr_vl", "paligemma")
 SHOWN = (picture(60, 28, 1), picture(30, 40, 2))
 
 

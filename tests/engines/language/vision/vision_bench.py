@@ -20,12 +20,16 @@ from pippin.engines.language.loading import build_engine, choose_way
 from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.prompt.preparer import open_preparer
 from pippin.engines.language.step.engine import LanguageEngine
+from pippin.engines.language.vision.checkpoint import read_config
 from pippin.engines.language.vision.model import VisionModel
 from pippin.engines.language.vision.video import Clip
 from pippin.engines.sound import Samples
 from tests.engines.language.bench import PLAN, watch
 
 Tokens = dict[str, list[int]]
+
+WRITTEN_BY_LIBRARY = {"jina_vlm", "minicpmv4_6", "minicpmv4_7"}
+"""Families whose markers of pictures mlx-vlm writes, and no template."""
 
 
 def tokenizer_of(processor: Any) -> Any:
@@ -43,6 +47,7 @@ class VisionBench:
         loaded, _ = load_weights(info, plan, lambda *_: None, trust_remote_code=False)
         self.model: Any = loaded
         if isinstance(loaded, VisionModel):
+            self.unused = loaded.unused
             self.model = choose_way(loaded, self.preparer, "tiny")
         else:
             self.preparer.try_media(lambda _: False)
@@ -93,21 +98,26 @@ class VisionBench:
     def judged(
         self, text: str, pictures: Sequence[bytes], tokens: int = 12, *, sound: Samples | None = None
     ) -> list[int]:
-        """What mlx-vlm generates for one message of the user, pictures and sound first."""
+        """What mlx-vlm generates for one message of the user, pictures and sound first, having seen no other prompt."""
+        self.unused.restore()
         from mlx_vlm.generate import stream_generate
+        from mlx_vlm.prompt_utils import apply_chat_template
         from mlx_vlm.utils import load_image_processor, load_processor
 
         processor = load_processor(self.folder, eos_token_ids=256, trust_remote_code=False)
-        # As its `load` does. That of Gemma 4 is made for the patches of the real model, not for those of a tiny one.
+        # As its `load` does, but for those that are made for the patches of the real model whatever the folder says.
         own = load_image_processor(self.folder, trust_remote_code=False)
-        if own is not None and self.folder.name != "gemma4_unified":
+        if own is not None and self.folder.name not in ("gemma4_unified", "glm5_next"):
             processor.image_processor = own
         content = [*({"type": "image"} for _ in pictures), {"type": "text", "text": text}]
         if sound is not None:
             content = [{"type": "audio"}, *content]
-        prompt = tokenizer_of(processor).apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
+        if self.folder.name in WRITTEN_BY_LIBRARY:
+            prompt = apply_chat_template(processor, read_config(self.folder), text, num_images=len(pictures))
+        else:
+            prompt = tokenizer_of(processor).apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
         given: dict[str, Any] = {
             "image": [Pictures.open(io.BytesIO(picture)) for picture in pictures] or None
         }
@@ -118,6 +128,9 @@ class VisionBench:
             made = processor(text=[prompt], images=given.pop("image"))
             given |= {"input_ids": made["input_ids"], "pixel_values": made["pixel_values"]}
             given["mask"] = made["attention_mask"]
+        if self.folder.name == "zaya1_vl":
+            # mlx-vlm calls the tokens of a chunk `inputs`, and this model does not: its prompts can only be whole.
+            given["prefill_step_size"] = None
         found = stream_generate(
             self.model.inner, processor, prompt, max_tokens=tokens, temperature=0.0, **given
         )

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -58,6 +59,7 @@ def choose_batching(
     or cannot run as the options ask."""
     started = time.monotonic()
     quantizes = cache_bits(options) != (None, None)
+    _check_scheme(options, quantizes=quantizes)
     try:
         prompts = [probe_prompt(model, length) for length in PROBE_LENGTHS]
         alone = mx.concatenate(
@@ -109,6 +111,19 @@ def choose_batching(
     )
 
 
+def _check_scheme(options: ModelOptions, *, quantizes: bool) -> None:
+    """Raises `ServerError("load_failed")` where the scheme cannot be had."""
+    if options.kv_quant_scheme == "uniform":
+        return
+    message = None
+    if not quantizes:
+        message = "kv_quant_scheme says how keys and values are kept in few bits: give kv_bits too."
+    elif find_spec("mlx_vlm") is None:
+        message = 'TurboQuant is mlx-vlm\'s: pip install "pippin[vision]", or start without kv_quant_scheme.'
+    if message is not None:
+        raise ServerError("load_failed", message, "kv_quant_scheme")
+
+
 def one_at_a_time(model: nn.Module, cache: PromptCache, vocabulary: int) -> Batching:
     """For a model that has state beside its caches, of which `cache` is an example: a sequence goes on in the cache of
     its prompt, and the next begins after its end."""
@@ -155,14 +170,19 @@ def _quantized(
     head_sizes = {size for kind in plain.layout.kinds for size in kind.quantized_sizes}
     if not head_sizes:
         raise _no_quantization("it has no layer of full attention")
-    if any(size % options.kv_group_size for size in head_sizes):
+    turbo = options.kv_quant_scheme == "turboquant"
+    if not turbo and any(size % options.kv_group_size for size in head_sizes):
         raise ServerError(
             "load_failed",
             f"kv_group_size {options.kv_group_size} does not divide the size of this model's heads "
             f"({', '.join(map(str, sorted(head_sizes)))}): take 32, or leave kv_bits out.",
             "kv_group_size",
         )
-    shape = replace(plain, layout=plain.layout.quantized(key_bits, value_bits, options.kv_group_size))
+    if turbo:
+        layout = plain.layout.turbo_quantized(key_bits, value_bits)
+    else:
+        layout = plain.layout.quantized(key_bits, value_bits, options.kv_group_size)
+    shape = replace(plain, layout=layout)
     if not _agree(model, shape, prompts, alone, QUANTIZED_TOLERANCE[min(key_bits, value_bits)]):
         raise _no_quantization(
             "its attention does not take quantised keys (attention sinks, for one, do not)"

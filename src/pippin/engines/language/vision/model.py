@@ -63,6 +63,23 @@ class RotaryPositions:
         return mx.concatenate(parts, axis=-1)
 
 
+class ModuleState:
+    """What the modules of a model hold beside weights, as it is at the time of making.
+
+    Some models of mlx-vlm leave on their modules what belongs to a prompt (positions of its pictures, masks), and
+    answer the next prompt by it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._held = [(module, dict(vars(module)), frozenset(module)) for module in model.modules()]
+
+    def restore(self) -> None:
+        for module, attributes, arrays in self._held:
+            for name in [name for name in module if name not in arrays]:
+                del module[name]
+            vars(module).update(attributes)
+
+
 class _MutualView:
     """A layer's cache whose mask lets the tokens of each span see each other.
 
@@ -99,6 +116,7 @@ class VisionModel(nn.Module):  # type: ignore[misc]
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
+        self.unused = ModuleState(inner)  # before any prompt
         self._three_axes = hasattr(inner.language_model, "get_rope_index")
         # The modalities whose tokens have bidirectional attention among each other, as the trial found.
         self.bidirectional: frozenset[Modality] = frozenset()

@@ -96,9 +96,7 @@ class MediaProcessor:
         config = read_config(folder)
         mlx_vlm.utils.get_model_and_args(config)
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
-        self._processor = AutoProcessor.from_pretrained(
-            folder, trust_remote_code=options.trust_remote_code, local_files_only=True
-        )
+        self._processor = AutoProcessor.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
         self._recording = _RecordingTokenizer(self._processor.tokenizer)
         self._processor.tokenizer = self._recording
         self._options = options

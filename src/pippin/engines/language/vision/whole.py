@@ -2,7 +2,8 @@
 
 For families that the engine's batches can't serve: those whose pictures are more than embeddings of prompt tokens
 (cross-attention, encoder and decoder, one token for a whole picture), and those whose trial differs. What such models
-keep of a prompt beside its KV cache lies on their modules, so the next prompt begins after the last answer.
+keep of a prompt beside its KV cache lies on their modules, so the next prompt begins after the last answer, and begins
+by forgetting that.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from pippin.engines.language.kv_cache.layout import arrays_of
 from pippin.engines.language.kv_cache.slots import PromptCache
 from pippin.engines.language.vision.encoder import FeatureCache
 from pippin.engines.language.vision.media import Medium, PromptMedia, WholePrompt
-from pippin.engines.language.vision.model import on_device
+from pippin.engines.language.vision.model import ModuleState, on_device
 
 CHUNK = 2048
 """Tokens of a prompt that go through the layers at once, as in mlx-vlm."""
@@ -29,9 +30,11 @@ CARRIED = ("cross_attention_states", "encoder_outputs")
 class WholeModel(nn.Module):  # type: ignore[misc]
     """A model of mlx-vlm with the interface of mlx-lm's models, for one sequence at a time."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, unused: ModuleState) -> None:
+        """`unused`: the state of `inner` before any prompt, from which each prompt begins."""
         super().__init__()
         self.inner = inner
+        self._unused = unused
         self._carried: dict[str, Any] = {}
 
     @property
@@ -55,6 +58,7 @@ class WholeModel(nn.Module):  # type: ignore[misc]
     def _prefill(self, prompt: WholePrompt, cache: PromptCache) -> mx.array:
         """Compute a whole prompt into an empty cache, in the steps of mlx-vlm's `generate_step`."""
         self._carried = {}
+        self._unused.restore()
         ids = mx.array(prompt.ids)
         arrays = {name: on_device(value) for name, value in prompt.arrays.items()}
         pixels, mask = arrays.pop("pixel_values", None), arrays.pop("attention_mask", None)
@@ -66,8 +70,9 @@ class WholeModel(nn.Module):  # type: ignore[misc]
         if self._takes_chunks(ids, embeddings, cache, given):
             while (left := embeddings.shape[1]) > 1:
                 count = min(CHUNK, left - 1)
+                # By position: mlx-vlm itself says `inputs=`, which some of its models do not call the tokens.
                 self.inner.language_model(
-                    inputs=ids[:, :count],
+                    ids[:, :count],
                     inputs_embeds=embeddings[:, :count],
                     cache=cache,
                     n_to_process=count,

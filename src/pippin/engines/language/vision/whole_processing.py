@@ -135,7 +135,7 @@ class WholeProcessor:
         self._lock = threading.Lock()
         # `trust_remote_code` is always given: mlx-vlm's own processors run code from the folder by default.
         self._processor = mlx_vlm.utils.load_processor(
-            folder, False, trust_remote_code=options.trust_remote_code, local_files_only=True
+            folder, False, trust_remote_code=options.trust_remote_code
         )
         if hasattr(package, "ImageProcessor"):
             self._processor.image_processor = mlx_vlm.utils.load_image_processor(

@@ -60,6 +60,13 @@ class AttentionKind(CacheKind):
 
         return quantized.kind_of(self, key_bits, value_bits, group_size)
 
+    def turbo_quantized(self, key_bits: int, value_bits: int) -> CacheKind:
+        from pippin.engines.language.kv_cache.kinds.turboquant import (
+            TurboQuantKind,
+        )  # which builds on this module
+
+        return TurboQuantKind(keys=self.keys, values=self.values, key_bits=key_bits, value_bits=value_bits)
+
     @property
     def quantized_sizes(self) -> tuple[int, ...]:
         return self.keys.size, self.values.size

@@ -177,6 +177,10 @@ class CacheKind(ABC):
         """The kind that keeps the same in few bits; itself where there is none."""
         return self
 
+    def turbo_quantized(self, key_bits: int, value_bits: int) -> "CacheKind":
+        """The kind that keeps the same by TurboQuant; itself where there is none."""
+        return self
+
     @property
     def quantized_sizes(self) -> tuple[int, ...]:
         """Sizes of the vectors that `quantized` would quantise."""

@@ -1,0 +1,97 @@
+"""The engine of decision models: named questions about a state, answered by the models' own scoring in mlx-vlm."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+
+from pippin.config.options.model import ModelOptions
+from pippin.core.decoding import convert
+from pippin.core.errors import ServerError
+from pippin.core.events import Accepted, Decided, Event
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Decide, Question, Task
+from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
+
+REFUSALS = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+"""What models raise for questions that they cannot read."""
+
+
+@dataclass(frozen=True)
+class Decider:
+    model: nn.Module
+    processor: Any
+
+
+class DecisionPreparer:
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+
+    def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
+        if not isinstance(task, Decide):
+            raise ServerError(
+                "invalid_request", f"{self.info.id} answers questions of /v1/decisions only.", "model"
+            )
+        return BlockingJob[Decider](id, Accepted(prompt_tokens=0), decision(task))
+
+
+def open_preparer(spec: WorkerSpec) -> DecisionPreparer:
+    return DecisionPreparer(spec.info)
+
+
+def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> BlockingEngine[Decider]:
+    """Raises `ServerError("load_failed")` where mlx-vlm is not installed, or its model decides nothing."""
+    folder = Path(spec.info.path or "")
+    options = convert(spec.options, ModelOptions)
+
+    def load() -> Decider:
+        try:
+            from mlx_vlm.utils import load_model, load_processor
+        except ImportError as error:
+            message = 'Decision models are mlx-vlm\'s: pip install "pippin[vision]".'
+            raise ServerError("load_failed", message) from error
+        progress(0, spec.info.size_bytes, "weights")
+        model = load_model(folder)
+        if not getattr(model, "decision_types", ()):
+            raise ServerError(
+                "load_failed", f"{spec.info.id} decides nothing: mlx-vlm's model has no decisions."
+            )
+        processor = load_processor(folder, False, trust_remote_code=options.trust_remote_code)
+        progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
+        return Decider(model, processor)
+
+    return BlockingEngine(load)
+
+
+def decision(task: Decide) -> Callable[[Decider, Call], None]:
+    """The call that a job runs on the model's thread. Raises `ServerError` for questions that the model cannot read."""
+
+    def run(decider: Decider, call: Call) -> None:
+        from mlx_vlm.decision import predict
+
+        asked = {question.name: _as_asked(question) for question in task.questions}
+        try:
+            found = predict(decider.model, decider.processor, json.loads(task.state), asked)
+        except REFUSALS as error:
+            raise ServerError(
+                "invalid_request", f"The model cannot decide this: {error}", "questions"
+            ) from error
+        tokens = int(found.get("usage", {}).get("input_tokens", 0))
+        call.emit(Decided(answers=json.dumps(found["answers"], ensure_ascii=False), used_tokens=tokens))
+
+    return run
+
+
+def _as_asked(question: Question) -> dict[str, Any]:
+    """As mlx-vlm's `predict` takes it."""
+    given = {
+        "type": question.kind,
+        "instructions": question.instructions,
+        "criteria": list(question.criteria) if isinstance(question.criteria, tuple) else question.criteria,
+        "threshold": question.threshold,
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,587 @@
+"""What each family of mlx-vlm needs beyond its own defaults to be made tiny (`any_family.py`)."""
+
+from tests.engines.language.vision.any_family import HALVES, WIDTH, Family, Json
+
+CLIP = {"vision_config": {"model_type": "clip_vision_model"}, "vision_feature_layer": -2}
+SQUARE: Json = {"size": {"height": 32, "width": 32}, **HALVES}
+GLM = {
+    "patch_size": 8,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "size": {"shortest_edge": 256, "longest_edge": 4096},
+}
+ANYRES: Json = {
+    "size": {"shortest_edge": 32},
+    "crop_size": {"height": 32, "width": 32},
+    "image_grid_pinpoints": [[32, 64], [64, 32]],
+    **HALVES,
+}
+WITH_CLASS: Json = {
+    "patch_size": 8,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+}
+QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+QWEN_PIXELS: Json = {
+    "patch_size": 8,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "min_pixels": 256,
+    "max_pixels": 4096,
+}
+QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>")
+QWEN_IDS: Json = {
+    "video_token_id": "<|video_pad|>",
+    "video_token_index": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+TOWER: Json = {
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+}
+MOLMO_IDS = {
+    "image_patch_id": "<im_patch>",
+    "image_start_token_id": "<im_start>",
+    "image_end_token_id": "<im_end>",
+    "image_col_id": "<im_col>",
+    "low_res_image_start_token_id": "<low_res_im_start>",
+    "image_low_res_id": "<im_low>",
+    "frame_start_token_id": "<frame_start>",
+    "frame_end_token_id": "<frame_end>",
+}
+
+FAMILIES: dict[str, Family] = {
+    "internvl_chat": Family(),
+    "llava_next": Family(
+        config={**CLIP, "text_config": {"model_type": "llama"}, "image_grid_pinpoints": [[32, 64], [64, 32]]},
+        preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
+        processor={"processor_class": "LlavaNextProcessor", **WITH_CLASS},
+    ),
+    "granite_vision": Family(
+        config={"vision_feature_layer": [-2, -1], "image_grid_pinpoints": [[32, 64], [64, 32]]},
+        preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
+        processor={"processor_class": "LlavaNextProcessor", **WITH_CLASS},
+    ),
+    "paligemma": Family(
+        config={
+            "text_config": {"model_type": "gemma"},
+            "vision_config": {"model_type": "siglip_vision_model"},
+        },
+        preprocessor={"image_processor_type": "SiglipImageProcessor", "image_seq_length": 16, **SQUARE},
+        processor={"processor_class": "PaliGemmaProcessor", "image_seq_length": 16},
+        tokenizer={"extra_special_tokens": {"image_token": "<image>"}},
+    ),
+    "idefics2": Family(
+        tokens=("<fake_token_around_image>", "<end_of_utterance>"),
+        config={"perceiver_config": {"resampler_n_latents": 8, "resampler_depth": 1, "resampler_n_heads": 4}},
+        preprocessor={
+            "image_processor_type": "Idefics2ImageProcessor",
+            "size": {"shortest_edge": 24, "longest_edge": 32},
+            "do_image_splitting": False,
+            **HALVES,
+        },
+        processor={"processor_class": "Idefics2Processor", "image_seq_len": 8},
+    ),
+    "glm4v": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
+    "glm_ocr": Family(image="<|image|>", tokens=("<|video|>",), preprocessor=GLM),
+    "llava_onevision": Family(
+        tokens=("<video>",),
+        config={
+            "image_grid_pinpoints": [[32, 64], [64, 32]],
+            "vision_feature_layer": -1,
+            "vision_aspect_ratio": "anyres_max_9",
+            "text_config": {"model_type": "qwen2"},
+        },
+        preprocessor={**ANYRES, "size": {"height": 32, "width": 32}},
+        processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
+    ),
+    "aya_vision": Family(
+        config={
+            "image_token_index": "<|IMG_PATCH|>",
+            "downsample_factor": 2,
+            "vision_feature_select_strategy": "full",
+            "vision_feature_layer": -1,
+            "text_config": {"layer_types": ["full_attention"] * 2, "sliding_window_pattern": 1},
+            "vision_config": {"model_type": "siglip_vision_model"},
+        },
+        preprocessor=SQUARE,
+        processor={"patch_size": 8, "img_size": 32, "downsample_factor": 2},
+    ),
+    "cohere_compass": Family(
+        image="<|VISION_START|><|IMAGE_PAD|><|VISION_END|>",
+        mark="<|IMAGE_PAD|>",
+        tokens=("<|VISION_START|>", "<|VISION_END|>"),
+        preprocessor=QWEN_PIXELS,
+    ),
+    "kimi_vl": Family(image="<|media_pad|>"),
+    "qwen3_vl_moe": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "text_config": {
+                "mlp_only_layers": [],
+                "rope_scaling": {"mrope_section": [2, 3, 3], "rope_type": "default"},
+            },
+            "vision_config": {"deepstack_visual_indexes": [0], "num_position_embeddings": 64},
+        },
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
+    "qwen3_5_moe": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "text_config": {"full_attention_interval": 2},
+            "vision_config": {"num_position_embeddings": 64, "deepstack_visual_indexes": []},
+        },
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
+    "locateanything": Family(image="<image-1>", mark="<IMG_CONTEXT>"),
+    "indic_ocr": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={**QWEN_IDS, "text_config": {"full_attention_interval": 2}},
+    ),
+    "granite4_vision": Family(
+        config={
+            "image_grid_pinpoints": [[32, 64], [64, 32]],
+            "downsample_rate": "2/4",
+            "deepstack_layer_map": [[-1, 0]],
+            "spatial_target_layers": [1],
+            "text_config": {"shared_intermediate_size": 96},
+        },
+        preprocessor={"image_processor_type": "LlavaNextImageProcessor", **ANYRES},
+        processor={"patch_size": 8, "downsample_rate": "2/4", "vision_feature_select_strategy": "full"},
+    ),
+    "inkling": Family(),
+    "kimi_k25": Family(
+        image="<|media_pad|>",
+        config={"media_placeholder_token_id": "<|media_pad|>"},
+        preprocessor={"media_proc_cfg": {"patch_size": 8, "merge_kernel_size": [2, 2]}},
+    ),
+    "mllama": Family(
+        image="<|image|>",
+        config={
+            "text_config": {"cross_attention_layers": [1]},
+            "vision_config": {
+                "intermediate_layers_indices": [0],
+                "num_global_layers": 1,
+                "vision_output_dim": 2 * WIDTH,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "MllamaImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "max_image_tiles": 4,
+            **HALVES,
+        },
+    ),
+    "llama4": Family(
+        image="<|image|>",
+        mark="<|patch|>",
+        tokens=(
+            *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+            "<|image|>",
+        ),
+        config={
+            "text_config": {
+                "model_type": "llama4_text",
+                "no_rope_layers": [1, 1],
+                "intermediate_size_mlp": 96,
+                "moe_layers": [],
+                "attention_chunk_size": 64,
+            },
+            "vision_config": {
+                "vision_feature_select_strategy": "default",
+                "pixel_shuffle_ratio": 0.5,
+                "intermediate_size": 4 * WIDTH,
+                "projector_input_dim": WIDTH,
+                "projector_output_dim": WIDTH,
+                "vision_output_dim": WIDTH,
+                "vision_feature_layer": -1,
+                "num_channels": 3,
+            },
+        },
+        preprocessor={
+            "image_processor_type": "Llama4ImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "max_patches": 4,
+            **HALVES,
+        },
+        processor={"patch_size": 8, "pixel_shuffle_ratio": 0.5},
+    ),
+    "lfm2_vl": Family(
+        tokens=("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
+        config={
+            "text_config": {
+                "layer_types": ["conv", "full_attention"],
+                "block_dim": WIDTH,
+                "conv_dim": WIDTH,
+                "conv_dim_out": WIDTH,
+                "block_auto_adjust_ff_dim": False,
+            },
+            "tile_size": 32,
+            "max_num_patches": 64,
+            "vision_config": {"num_patches": 16},
+        },
+        preprocessor={
+            "image_processor_type": "Lfm2VlImageProcessor",
+            "tile_size": 32,
+            "encoder_patch_size": 8,
+            "max_image_tokens": 16,
+            "min_image_tokens": 4,
+            "do_image_splitting": False,
+            "downsample_factor": 2,
+            "max_num_patches": 64,
+        },
+    ),
+    "glm4v_moe": Family(
+        image="<|image|>",
+        tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        preprocessor=GLM,
+        config={
+            "text_config": {
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]},
+                "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.0,
+            },
+            "image_token_id": "<|image|>",
+            "video_token_id": "<|video|>",
+            "vision_config": {"in_channels": 3},
+        },
+    ),
+    "mage_vl": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        config={
+            **QWEN_IDS,
+            "vision_config": {"num_attention_heads": 2, "num_channels": 3, "image_size": 32},
+            "text_config": {"head_dim": 16},
+        },
+        preprocessor={
+            "image_processor_type": "Qwen2VLImageProcessor",
+            **QWEN_PIXELS,
+            "temporal_patch_size": 1,
+        },
+    ),
+    "minicpmo": Family(
+        tokens=("<unk>",),
+        config={
+            "query_num": 16,
+            "vision_config": {"image_size": 448, "patch_size": 14},
+            "audio_config": {"num_mel_bins": 80},
+        },
+    ),
+    "florence2": Family(
+        config={
+            "vision_config": {
+                "depths": [1, 1, 1, 1],
+                "dim_embed": [16, 32, 32, WIDTH],
+                "num_heads": [2, 2, 2, 2],
+                "num_groups": [2, 2, 2, 2],
+                "window_size": 2,
+                "patch_size": [7, 3, 3, 3],
+                "patch_stride": [4, 2, 2, 2],
+                "projection_dim": WIDTH,
+            }
+        },
+        preprocessor={
+            "image_processor_type": "CLIPImageProcessor",
+            "size": {"height": 32, "width": 32},
+            "crop_size": {"height": 32, "width": 32},
+            "image_seq_length": 2,
+            **HALVES,
+        },
+    ),
+    "llava_bunny": Family(
+        config={
+            "auto_map": {},
+            "text_config": {"model_type": "qwen2"},
+            "vision_config": {"model_type": "siglip_vision_model", "image_size": 378, "patch_size": 14},
+        },
+        preprocessor={
+            "image_processor_type": "SiglipImageProcessor",
+            "size": {"height": 378, "width": 378},
+            **HALVES,
+        },
+    ),
+    "multi_modality": Family(
+        config={
+            "vision_config": {
+                "model_type": "vision",
+                "cls": "CLIPVisionTower",
+                "params": {},
+                "image_size": 384,
+                "patch_size": 16,
+            },
+            "projector_config": {
+                "model_type": "projector",
+                "cls": "MlpProjector",
+                "params": {
+                    "n_embed": WIDTH,
+                    "input_dim": WIDTH,
+                    "depth": 2,
+                    "projector_type": "mlp_gelu",
+                },
+            },
+            "text_config": {"model_type": "llama"},
+        },
+    ),
+    "step3p7": Family(
+        image="<im_patch>",
+        config={
+            "text_config": {
+                "num_attention_groups": 2,
+                "moe_layers_enum": [1],
+                "share_expert_dim": 32,
+                "moe_top_k": 2,
+                "moe_num_experts": 4,
+            },
+            "vision_config": {"image_size": 728, "patch_size": 14},
+        },
+    ),
+    "molmo2": Family(
+        image="<|image|>",
+        tokens=tuple(MOLMO_IDS.values()),
+        config={
+            **MOLMO_IDS,
+            "text_config": {"additional_vocab_size": 16},
+            "vision_config": {
+                "vit_config": {**TOWER, "hidden_size": WIDTH, "num_hidden_layers": 2},
+                "adapter_config": {
+                    **TOWER,
+                    "hidden_size": WIDTH,
+                    "text_hidden_size": WIDTH,
+                    "vit_layers": [-1, -2],
+                },
+            },
+        },
+    ),
+    "falcon_ocr": Family(flat=True, image="<|image|>", config={"img_id": "<|image|>"}),
+    "falcon_perception": Family(
+        flat=True,
+        image="",
+        mark="<|image|>",
+        config={
+            "img_id": "<|image|>",
+            "do_segmentation": False,
+            **dict.fromkeys(("coord_enc_dim", "size_enc_dim"), 32),
+            **dict.fromkeys(("coord_dec_dim", "size_dec_dim"), 64),
+            **dict.fromkeys(("coord_out_dim", "size_out_dim"), 32),
+        },
+    ),
+    "kimi_k3": Family(
+        image="<|media_pad|>",
+        config={
+            "media_placeholder_token_id": "<|media_pad|>",
+            "vision_config": {"vt_hidden_size": WIDTH, "qkv_hidden_size": WIDTH, "mm_hidden_size": WIDTH},
+            "text_config": {
+                "num_experts_per_token": 2,
+                "linear_attn_config": {
+                    "kda_layers": [1],
+                    "full_attn_layers": [2],
+                    "num_heads": 4,
+                    "head_dim": 16,
+                    "short_conv_kernel_size": 4,
+                },
+            },
+        },
+        preprocessor={"media_proc_cfg": {"patch_size": 8, "merge_kernel_size": [2, 2]}, "patch_size": 8},
+    ),
+    "mimo_v2": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        config={
+            **QWEN_IDS,
+            "text_config": {
+                "hybrid_layer_pattern": [1, 0],
+                "moe_layer_freq": [0, 1],
+                "partial_rotary_factor": 0.5,
+                "v_head_dim": 16,
+                "swa_head_dim": 16,
+                "swa_v_head_dim": 16,
+                "swa_num_attention_heads": 4,
+                "swa_num_key_value_heads": 4,
+                "sliding_window_size": 24,
+            },
+            "vision_config": {
+                "qk_channels": 16,
+                "fullatt_block_indexes": [0],
+                "vit_window_attn_types": [0, 1],
+            },
+            "audio_config": {
+                "input_local_layers": 1,
+                "input_local_dim": 64,
+                "input_local_head_dim": 16,
+                "input_local_attn_heads": 4,
+                "input_local_intermediate_size": 96,
+                "out_hidden_size": WIDTH,
+            },
+        },
+        preprocessor=QWEN_PIXELS,
+    ),
+    "molmo": Family(
+        image="",
+        mark="<im_patch>",
+        config={
+            "text_config": {"additional_vocab_size": 16, "embedding_size": 400},
+            "vision_config": {
+                "image_emb_dim": WIDTH,
+                "image_num_heads": 4,
+                "image_num_key_value_heads": 4,
+                "image_num_layers": 2,
+                "image_head_dim": 16,
+                "image_mlp_dim": 96,
+                "d_model": WIDTH,
+                "vit_layers": [-1, -2],
+                "intermediate_size": 588,
+            },
+        },
+    ),
+    "minimax_m3_vl": Family(image="]<]image[>["),
+    "muse_glimmer": Family(
+        image="<|image_start|><|patch|><|image_end|>",
+        mark="<|patch|>",
+        tokens=("<|video|>",),
+        config={
+            "text_config": {"num_key_value_heads": 2},
+            "video_token_id": "<|video|>",
+            "out_hidden_size": 256,
+            "projector_hidden_size": 96,
+        },
+        preprocessor={"patch_size": 8, "merge_size": 2, "temporal_patch_size": 2},
+        processor={
+            "image_processor": {
+                "patch_size": 8,
+                "merge_size": 2,
+                "temporal_patch_size": 2,
+                "max_image_tokens": 64,
+            }
+        },
+    ),
+    "nemotron_h_nano_omni": Family(
+        preprocessor={
+            "norm_mean": [0.5] * 3,
+            "norm_std": [0.5] * 3,
+            "patch_size": 8,
+            "downsample_ratio": 0.5,
+            "min_num_patches": 16,
+            "max_num_patches": 64,
+        },
+        image="<image>",
+        config={
+            "vit_hidden_size": WIDTH,
+            "projector_hidden_size": 96,
+            "img_context_token_id": "<image>",
+            "text_config": {"hybrid_override_pattern": ["M", "*"]},
+        },
+    ),
+    "paddleocr_vl": Family(
+        flat=True,
+        image="<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>",
+        mark="<|IMAGE_PLACEHOLDER|>",
+        tokens=("<|IMAGE_START|>", "<|IMAGE_END|>"),
+        tokenizer={"extra_special_tokens": {"image_token": "<|IMAGE_PLACEHOLDER|>"}},
+        config={
+            "hidden_size": 1024,
+            "head_dim": 16,
+            "use_bias": False,
+            "hidden_act": "silu",
+            "video_token_id": 300,
+            "vision_start_token_id": "<|IMAGE_START|>",
+            "vision_end_token_id": "<|IMAGE_END|>",
+            "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [2, 3, 3]},
+            "num_key_value_heads": 4,
+        },
+        preprocessor={
+            "patch_size": 8,
+            "merge_size": 2,
+            "min_pixels": 256,
+            "max_pixels": 4096,
+            "temporal_patch_size": 1,
+        },
+    ),
+    "qwen4_exp": Family(
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "text_config": {"full_attention_interval": 2},
+            "vision_config": {"num_position_embeddings": 64, "deepstack_visual_indexes": []},
+        },
+        processor={"processor_class": "Qwen3VLProcessor"},
+    ),
+    "zaya1_vl": Family(
+        flat=True,
+        image=QWEN,
+        mark="<|image_pad|>",
+        tokens=QWEN_TOKENS,
+        preprocessor=QWEN_PIXELS,
+        config={
+            **QWEN_IDS,
+            "ffn_hidden_size": 96,
+            "zaya_mlp_expansion": 32,
+            "num_key_value_heads": 2,
+            "vision_config": {"fullatt_block_indexes": [1], "window_size": 32},
+        },
+    ),
+    "glm5_next": Family(
+        processor={
+            "image_processor": {
+                "patch_size": 8,
+                "merge_size": 2,
+                "min_pixels": 256,
+                "max_pixels": 4096,
+                "size": {"shortest_edge": 256, "longest_edge": 8192},
+            }
+        },
+        image="<|begin_of_image|><|image|><|end_of_image|>",
+        mark="<|image|>",
+        tokens=("<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
+        preprocessor=GLM,
+        config={
+            "video_token_id": "<|video|>",
+            "image_start_token_id": "<|begin_of_image|>",
+            "image_end_token_id": "<|end_of_image|>",
+            "text_config": {
+                "qk_rope_head_dim": 0,
+                "layer_types": ["linear_attention", "deepseek_sparse_attention"],
+                "first_k_dense_replace": 1,
+                "index_topk": 32,
+                "index_kpool": 4,
+                "index_head_dim": 16,
+                "index_n_heads": 2,
+                "linear_head_dim": 16,
+                "linear_num_heads": 4,
+            },
+            "vision_config": {"projection_intermediate_size": 96},
+        },
+    ),
+    "dots_ocr": Family(
+        image="<|img|><|imgpad|><|endofimg|>",
+        mark="<|imgpad|>",
+        tokens=("<|img|>", "<|endofimg|>"),
+        ids={"<|imgpad|>": 151665, "<|video_pad|>": 151656},
+        preprocessor={
+            "image_processor_type": "Qwen2VLImageProcessor",
+            **QWEN_PIXELS,
+            "temporal_patch_size": 1,
+        },
+    ),
+}
