@@ -29,8 +29,8 @@ def main() -> None:
     parser.add_argument("--held-out-texts", type=Path)
     parser.add_argument("--count", type=int, default=700)
     parser.add_argument("--most", type=int, default=224, help="tokens of an answer")
-    parser.add_argument("--words", type=int, default=6144, help="tokens that the head knows")
-    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--words", type=int, default=4096, help="tokens that the head knows")
+    parser.add_argument("--passes", type=int, default=8, help="over all answers")
     parser.add_argument("--bits", type=int, default=8)
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), None)
@@ -46,7 +46,7 @@ def main() -> None:
             count=given.count,
             most=given.most,
             words=given.words,
-            minutes=given.minutes,
+            passes=given.passes,
             bits=given.bits,
         )
     )
