@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 import pytest
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
@@ -262,3 +263,19 @@ def test_a_drafter_of_another_sort_is_refused_by_name(pairs: dict[str, Pair], tm
     (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}')
     with pytest.raises(ServerError, match="which this version cannot run"):
         Bench(pairs["eagle3"].model, options(draft_model_path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_of_a_head_is_counted_but_not_what_it_shares_with_the_model(
+    pairs: dict[str, Pair], kind: str
+) -> None:
+    pair = pairs[kind]
+    plain, drafting = (Bench(pair.model, options(**changes)).engine for changes in ({}, pair.options))
+    more = drafting.stats().weight_bytes - plain.stats().weight_bytes
+    assert drafting.speculation is not None
+    head = drafting.speculation.heads._head.inner  # type: ignore[union-attr]
+    own = {
+        name: array.nbytes for name, array in tree_flatten(head.parameters()) if "embed_tokens" not in name
+    }
+    assert more == sum(own.values())
+    assert drafting.scheduler.limits.memory < plain.scheduler.limits.memory

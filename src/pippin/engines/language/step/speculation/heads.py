@@ -97,6 +97,7 @@ class Heads:
 
     def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates) -> None:
         self._head = head
+        self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
         self.rests = False  # hardly asked any more: it does not read prompts that begin now
