@@ -53,7 +53,8 @@ def attended(
     queries: mx.array, keys: mx.array, values: mx.array, own_keys: mx.array, own_values: mx.array
 ) -> tuple[mx.array, mx.array]:
     """Causal attention [texts, heads, group, tokens, size] of queries of that shape to keys and values [texts, heads,
-    tokens, size], and for each place to what was drafted from it so far [texts, heads, tokens, ahead, size]. Beside it its weights."""
+    tokens, size], and for each place to what was drafted from it so far [texts, heads, tokens, ahead, size]. Beside it
+    the weights."""
     query, key, value, own_key, own_value = _arrays((queries, keys, values, own_keys, own_values))
     weights, count = _weights(query, key, own_key), query.shape[-2]
     mixed = weights[..., :count] @ value[:, :, None]

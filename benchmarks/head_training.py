@@ -17,7 +17,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from benchmarks.head_operations import attended, distilled, gated
+from benchmarks.head_operations import Floats, attended, distilled, gated
 from benchmarks.head_texts import Said, opened, prompts, said
 from pippin.engines.language.kv_cache.layout import new_prompt_cache
 from pippin.engines.language.model.head import Head
@@ -123,42 +123,38 @@ class Known(NamedTuple):
     """What labels are made with."""
 
     index_of: NDArray[np.int32]  # by token, among the words of the head; -1 for others
-    norm: NDArray[np.float32]  # the weights of the model's last norm
-    size: NDArray[np.float32]  # `Start.size`
+    norm: Floats  # the weights of the model's last norm
+    size: Floats  # `Start.size`
 
 
 class Start(NamedTuple):
     """What a head begins as, computed from examples: parts of its weights by least squares."""
 
-    states: NDArray[
-        np.float32
-    ]  # [hidden, 3 x hidden], from the model's states to its state at the next token
-    embedding: NDArray[np.float32]  # [hidden, hidden], what the normed embedding of that token adds
-    constant: NDArray[np.float32]  # [hidden], what gives 1 for all of the head's normed states
-    size: NDArray[
-        np.float32
-    ]  # [3 x hidden], of the model's states, which are divided by it while a head learns
+    states: Floats  # [hidden, 3 x hidden], from the model's states to its state at the next token
+    embedding: Floats  # [hidden, hidden], what the normed embedding of that token adds
+    constant: Floats  # [hidden], what gives 1 for all of the head's normed states
+    size: Floats  # [3 x hidden], of the model's states, which are divided by it while a head learns
 
 
-def unit(states: NDArray[Any]) -> NDArray[np.float32]:
+def unit(states: NDArray[Any]) -> Floats:
     """With a mean square of 1."""
     whole = states.astype(np.float32)
-    found: NDArray[np.float32] = whole / np.sqrt(np.square(whole).mean(-1, keepdims=True) + 1e-6)
+    found: Floats = whole / np.sqrt(np.square(whole).mean(-1, keepdims=True) + 1e-6)
     return found
 
 
-def solved(inputs: NDArray[np.float32], outputs: NDArray[np.float32]) -> NDArray[np.float32]:
+def solved(inputs: Floats, outputs: Floats) -> Floats:
     """The matrix [in, out] that comes nearest to giving the outputs, held back as far as inputs are few."""
     size = np.sqrt(np.square(inputs).mean(0)) + 1e-6
     scaled = (inputs / size).astype(np.float32)
     products = scaled.T @ scaled + HELD_BACK * len(inputs) * np.eye(len(size), dtype=np.float32)
-    found: NDArray[np.float32] = np.linalg.solve(products, scaled.T @ outputs) / size.reshape(
+    found: Floats = np.linalg.solve(products, scaled.T @ outputs) / size.reshape(
         -1, *[1] * (outputs.ndim - 1)
     )
     return found
 
 
-def start_of(learnt: list[Example], embeddings: NDArray[np.float32]) -> Start:
+def start_of(learnt: list[Example], embeddings: Floats) -> Start:
     size = embeddings.shape[1]
     some = learnt[:: max(1, len(learnt) // START_TEXTS)]
     # Without the first token, whose states are far larger than all others.
@@ -225,8 +221,8 @@ class Batch(NamedTuple):
     """Texts side by side, padded on the right: a place is a state and the token that followed it."""
 
     tokens: NDArray[np.int32]  # [texts, places + MOST_AHEAD]: `tokens[:, t]` followed state t
-    states: NDArray[np.float32]  # [texts, places, 3 x hidden]
-    after: NDArray[np.float32]  # [texts, places + MOST_AHEAD, hidden]: the model's normed state at `tokens`
+    states: Floats  # [texts, places, 3 x hidden]
+    after: Floats  # [texts, places + MOST_AHEAD, hidden]: the model's normed state at `tokens`
     labels: NDArray[
         np.int32
     ]  # [texts, places + MOST_AHEAD]: what followed `tokens`, among the words of the head
@@ -326,11 +322,11 @@ def train(head: nn.Module, learnt: list[Example], known: Known, recipe: Recipe, 
     groups_in_all = recipe.passes * -(-len(learnt) // TOGETHER)
     optimizer = optimizers.AdamW(learning_rate=PEAK_RATE, betas=[0.9, 0.95], weight_decay=0.01)
     gradient = nn.value_and_grad(head, loss_of)
-    draw, steps, start = Random(SEED), 0, time.monotonic()
+    draw, start = Random(SEED), time.monotonic()
     losses: list[float] = []
-    for group in chain.from_iterable(shuffled(learnt, draw) for _ in range(recipe.passes)):
-        done = steps / groups_in_all
-        steps += 1
+    groups = chain.from_iterable(shuffled(learnt, draw) for _ in range(recipe.passes))
+    for steps, group in enumerate(groups, 1):
+        done = (steps - 1) / groups_in_all
         optimizer.learning_rate = PEAK_RATE * min(1.0, steps / WARM) * 0.5 * (1 + cos(pi * done))
         depth = 1 + sum(done >= share for share in DEEPER)
         loss, gradients = gradient(head, batch_of(group, known), depth)
@@ -353,9 +349,7 @@ def shuffled(learnt: list[Example], draw: Random) -> list[list[Example]]:
     return groups
 
 
-def write(
-    head: nn.Module, size: NDArray[np.float32], config: dict[str, Any], folder: Path, bits: int
-) -> None:
+def write(head: nn.Module, size: Floats, config: dict[str, Any], folder: Path, bits: int) -> None:
     """In few bits, with the embeddings that the format has although the server shares the model's."""
     folder.mkdir(parents=True, exist_ok=True)
     copy = type(head)(head.config)
