@@ -398,6 +398,7 @@ def make(recipe: Recipe) -> None:
 
     print("at the start:", shares(head, held[:16], known), flush=True)
     train(head, learnt, known, recipe, told)
+    write(head, known.size, config, recipe.out, recipe.bits)
     print("at the end:", shares(head, held, known), flush=True)
 
 

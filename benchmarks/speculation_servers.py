@@ -3,8 +3,8 @@
     python -m benchmarks.speculation_servers --model FOLDER --gguf FILE [--draft HEAD] [--clients 1 4] [--rounds 3]
 
 `edit` has the model write a piece of code again with a name changed, by prompt lookup: Pippin's `--prompt-lookup`,
-llama.cpp's `ngram-simple` over 3 tokens as here (its own default of 12 finds little in texts as short). `prose`
-has it tell a story, by the draft head that `benchmarks.draft_head` has trained, which llama.cpp is not given. Shown are
+llama.cpp's `ngram-simple` over 3 tokens as here (its own default of 12 finds little in texts as short). `prose` has
+it tell a story, by the draft head that `benchmarks.draft_head` has trained, which llama.cpp is not given. Shown are
 tokens a second of all clients and of CPU time, with and without (medians), and the medians of the ratios of a round.
 llama.cpp rounds activations and its answers are others, so that only its own two columns compare. CPU time is that of
 the server's processes.
@@ -67,15 +67,18 @@ class Server:
         return count
 
 
-def cpu_seconds(session: int) -> float:
-    """Of all processes of a session, which a server is started in."""
-    ticks = 0
+def cpu_seconds(process: int) -> float:
+    """Of a process and all that it has started."""
+    parents, ticks = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = entry.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+            number = int(entry.parent.name)
+            parents[number], ticks[number] = int(fields[1]), int(fields[11]) + int(fields[12])
+    family = {process}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(ticks.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
 
 
 def compare(name: str, model: Path, flags: tuple[str, ...], work: Work, given: argparse.Namespace) -> None:
