@@ -1,6 +1,6 @@
 """Tokens a second with and without proposals, in turns, at several numbers of sequences; and whether answers are equal.
 
-    python -m benchmarks.speculation --model FOLDER --sequences 1 2 4 8 [--draft FOLDER [--wrong]] [--kernels off]
+    python -m benchmarks.speculation --model FOLDER [--sequences 1 2 4 8] [--draft FOLDER [--lookup] [--wrong]]
 
 Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
 options. Work: `edit` has the model write a piece of code again with a name changed; `predicted` is the same with the
@@ -144,13 +144,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--proposed", type=int, default=8)
+    parser.add_argument("--lookup", action="store_true", help="with prompt lookup beside the head")
     parser.add_argument("--wrong", action="store_true")
     parser.add_argument("--kernels", choices=("on", "off"), default="on")
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), None)
     proposals: dict[str, Any] = {"prompt_lookup": True} if given.draft is None else {}
     if given.draft is not None:
-        proposals["draft_model_path"] = str(given.draft)
+        proposals |= {"draft_model_path": str(given.draft), "prompt_lookup": given.lookup}
     kernels = given.kernels == "on"
     plain = Subject(given.model, kernels)
     with_options = Subject(given.model, kernels, num_draft_tokens=given.proposed, **proposals)

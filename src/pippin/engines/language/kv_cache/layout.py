@@ -17,6 +17,16 @@ from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind,
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
 
+PADDING = -1
+"""Stands for no token where a pass is wider than what a sequence has: `without_padding`."""
+
+
+def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
+    """The tokens [sequences, count] as the model is to be given them. One that says so (`takes_padding`) computes
+    nothing for padding, others compute any token, which nobody reads."""
+    plain = tokens.shape[1] == 1 or getattr(model, "takes_padding", False)
+    return tokens if plain else mx.maximum(tokens, 0)
+
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:
     """An empty cache of one sequence, as the model makes it."""
