@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache
-from pippin.engines.language.kv_cache.layout import PADDING, CacheLayout, leaves, without_padding
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
 from pippin.engines.language.kv_cache.slots import (
     PromptCache,
     Slot,
@@ -27,7 +27,7 @@ from pippin.engines.language.kv_cache.slots import (
     unmarked,
 )
 
-__all__ = ["PADDING", "BatchShape", "BatchedGroup", "CacheGroups", "batched_groups"]
+__all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "batched_groups", "padded"]
 
 SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
