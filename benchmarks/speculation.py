@@ -1,12 +1,13 @@
 """Tokens a second with and without proposals, in turns, at several numbers of sequences; and whether answers are equal.
 
-    python -m benchmarks.speculation --model FOLDER --sequences 1 2 4 8 [--draft FOLDER] [--kernels off]
+    python -m benchmarks.speculation --model FOLDER [--sequences 1 2 4 8] [--draft FOLDER [--lookup] [--wrong]]
 
 Engines of the same model in one process take turns: one plain, one with `prompt_lookup` (or a draft model), one without
 options. Work: `edit` has the model write a piece of code again with a name changed; `predicted` is the same with the
 new code given as OpenAI's `prediction`, to the engine without options; `prose` has it tell a story, where there is
 little to look up. Shown are tokens a second of all sequences (medians), the median over the rounds of each round's
-ratio by the clock and by CPU time, the share of proposals accepted, and how many answers were the same token by token.
+ratio by the clock and by CPU time, the share of proposals accepted, tokens that a step gave a sequence, and how many
+answers were the same token by token. With `--wrong` all drafts of a head are wrong: what a useless one costs.
 """
 
 import argparse
@@ -52,12 +53,18 @@ EDIT = "Rename `amount` to `value` in this code, and write the whole code again:
 PROSE = "Write a long story about the mountain number {number}, its people and their winters."
 
 
+def words_of(work: Work, number: int) -> str:
+    """What the user asks for."""
+    if work == "prose":
+        return PROSE.format(number=number)
+    return EDIT.format(code=CODE.replace("{number}", str(number)))
+
+
 def request_of(work: Work, number: int, tokens: int) -> GenerationRequest:
     code = CODE.replace("{number}", str(number))
-    asked = PROSE.format(number=number) if work == "prose" else EDIT.format(code=code)
     return GenerationRequest(
         model="bench",
-        messages=(Message("user", (Text(asked),)),),
+        messages=(Message("user", (Text(words_of(work, number)),)),),
         sampling=Sampling(temperature=0.0),
         max_tokens=tokens,
         ignore_eos=True,
@@ -84,7 +91,16 @@ class Subject:
         spec = WorkerSpec(info=info, options=msgspec.to_builtins(settings))
         self.preparer = open_preparer(spec)
         self.engine = open_engine(spec, self.preparer, lambda *_: None)
-        self.proposed = self.accepted = 0
+        self.proposed = self.accepted = self.steps = 0
+        self.given = 0.0  # tokens a sequence
+
+    def draft_wrongly(self) -> None:
+        """Let its head draft the tokens beside those that it means, at the same cost."""
+        speculation = self.engine.speculation
+        assert speculation is not None
+        assert speculation.heads is not None
+        head, draft = speculation.heads._head, speculation.heads._head.draft
+        object.__setattr__(head, "draft", lambda states: draft(states) ^ 1)
 
     def run(self, work: Work, sequences: int, tokens: int) -> tuple[Speed, list[list[int]]]:
         """From the first step in which all decode on; and the answers."""
@@ -101,6 +117,7 @@ class Subject:
         while len(engine.batch.running) < sequences:
             engine.step()
         start, cpu, done = time.perf_counter(), time.process_time(), engine.stats().completion_tokens
+        steps = engine.stats().steps
         while engine.busy:
             for name, event in engine.step():
                 if isinstance(event, Finished):
@@ -108,6 +125,8 @@ class Subject:
                     answers[name] = sequence.tokens[len(sequence.request.job.prompt) :]
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         after = engine.stats()
+        self.steps += after.steps - steps
+        self.given += (after.completion_tokens - done) / sequences
         self.proposed += after.draft_tokens - before.draft_tokens
         self.accepted += after.accepted_tokens - before.accepted_tokens
         count = after.completion_tokens - done
@@ -125,21 +144,28 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--proposed", type=int, default=8)
+    parser.add_argument("--lookup", action="store_true", help="with prompt lookup beside the head")
+    parser.add_argument("--wrong", action="store_true")
     parser.add_argument("--kernels", choices=("on", "off"), default="on")
     given = parser.parse_args()
     accelerate_blas(ModelOptions(), None)
     proposals: dict[str, Any] = {"prompt_lookup": True} if given.draft is None else {}
     if given.draft is not None:
-        proposals["draft_model_path"] = str(given.draft)
+        proposals |= {"draft_model_path": str(given.draft), "prompt_lookup": given.lookup}
     kernels = given.kernels == "on"
     plain = Subject(given.model, kernels)
     with_options = Subject(given.model, kernels, num_draft_tokens=given.proposed, **proposals)
     predicting = Subject(given.model, kernels, num_draft_tokens=given.proposed)
-    print("work       sequences  plain  with  ratio   cpu  proposed  accepted  same answers", flush=True)
+    if given.wrong:
+        with_options.draft_wrongly()
+    print(
+        "work       sequences  plain  with  ratio   cpu  proposed  accepted  a step  same answers", flush=True
+    )
     for work in given.work:
         subject = predicting if work == "predicted" else with_options
         for sequences in given.sequences:
-            subject.proposed = subject.accepted = 0
+            subject.proposed = subject.accepted = subject.steps = 0
+            subject.given = 0.0
             rounds, same = [], 0
             for _ in range(given.rounds):
                 without, expected = plain.run(work, sequences, given.tokens)
@@ -153,7 +179,8 @@ def main() -> None:
             )
             share = subject.accepted / subject.proposed if subject.proposed else 0.0
             figures = f"{one:5.0f} {other:5.0f}  {ratio:5.2f} {work_ratio:5.2f}"
-            fate = f"{subject.proposed:8}  {share:8.0%}  {same} of {sequences * given.rounds}"
+            a_step = subject.given / subject.steps
+            fate = f"{subject.proposed:8}  {share:8.0%}  {a_step:6.2f}  {same} of {sequences * given.rounds}"
             print(f"{work:10} {sequences:9}  {figures}  {fate}", flush=True)
 
 

@@ -38,16 +38,24 @@ FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
 def footprint(info: ModelInfo, options: ModelOptions, auto: AutoDtype | None = None) -> int:
-    """Bytes in memory of the weights and the process that holds them; the KV cache comes on top.
+    """Bytes in memory of the weights, a drafter's too, and the process that holds them; the KV cache comes on top.
 
     `auto` is what the device makes of `dtype: auto`; without it what is installed here decides.
     """
     if info.path is None or info.kind == "scripted":
         return PROCESS_BYTES // 4
-    folder = Path(info.path)
+    folder, process = Path(info.path), PROCESS_BYTES + drafter_bytes(options, auto)
     if auto is None and runs_on_kernels(find_json(folder / "config.json") or {}, options):
-        return PROCESS_BYTES + int((weight_bytes(folder, None) or info.size_bytes) * IN_KERNELS)
-    return PROCESS_BYTES + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+        return process + int((weight_bytes(folder, None) or info.size_bytes) * IN_KERNELS)
+    return process + (weight_bytes(folder, _value_bytes(options, auto)) or info.size_bytes)
+
+
+def drafter_bytes(options: ModelOptions, auto: AutoDtype | None = None) -> int:
+    """Of the weights of what drafts, or scores prompts, beside the model. The embeddings that a draft head has in its
+    file count, though the model's may stand for them: both are there while it is loaded."""
+    scorer = options.specprefill_draft_model or options.draft_model_path if options.specprefill else None
+    folders = {Path(each).expanduser() for each in (options.draft_model_path, scorer) if each is not None}
+    return sum(weight_bytes(folder, _value_bytes(options, auto)) for folder in folders)
 
 
 def runs_on_kernels(config: Json, options: ModelOptions) -> bool:
@@ -78,7 +86,7 @@ def bytes_of_arrays(arrays: Mapping[str, StoredArray], config: Json, options: Mo
     on_kernels = runs_on_kernels(config, options)
     value_bytes = None if on_kernels else _value_bytes(options, None)
     weights = sum(_array_bytes(name, array, settings, value_bytes) for name, array in arrays.items())
-    return PROCESS_BYTES + int(weights * (IN_KERNELS if on_kernels else 1))
+    return PROCESS_BYTES + drafter_bytes(options) + int(weights * (IN_KERNELS if on_kernels else 1))
 
 
 def _value_bytes(options: ModelOptions, auto: AutoDtype | None) -> int | None:

@@ -20,6 +20,7 @@ from pippin.engines.cpu.kernels import Way, put_on, way_of, why_missing
 from pippin.engines.device import DevicePlan, configure, decide, find_facts
 from pippin.engines.language import loading
 from pippin.engines.language.kv_cache.kinds.attention import JoinedAttention
+from pippin.engines.language.kv_cache.layout import PADDING, without_padding
 from pippin.engines.language.kv_cache.probe import choose_batching
 from pippin.engines.language.model.head import Head
 from pippin.engines.language.model.lora import AdaptedLinear, Adapters
@@ -277,6 +278,28 @@ def test_prompts_of_different_lengths_are_computed_together() -> None:
     for row, (count, expected) in enumerate(zip(counts, alone, strict=True)):
         assert float(mx.abs(together[row, :count] - expected).max()) < TOLERANCE
     assert [cache[0].offset for cache in started] == [3 + count for count in counts]
+
+
+def test_padding_of_a_check_is_not_computed_and_changes_nothing_for_the_tokens_beside_it() -> None:
+    kernels, _ = put_on(made("llama", {}, 4, mx.float16), Way("fused layers"), 2)
+    rows, expected = [[5, 6, 7, 8], [9], [10, 11]], []
+    for row in rows:
+        cache = make_prompt_cache(kernels)
+        kernels(mx.array([[1, 2, 3]]), cache=cache)
+        expected.append(kernels(mx.array([row]), cache=cache)[0])
+    cache = make_prompt_cache(kernels)
+    kernels(mx.array([[1, 2, 3]] * 3), cache=cache)
+    padded = mx.array([[*row, *[PADDING] * (4 - len(row))] for row in rows])
+    assert without_padding(kernels, padded) is padded
+    found = kernels(padded, cache=cache)
+    for row, (tokens, alone) in enumerate(zip(rows, expected, strict=True)):
+        assert float(mx.abs(found[row, : len(tokens)] - alone).max()) < TOLERANCE
+        assert not mx.any(found[row, len(tokens) :]).item()
+
+
+def test_models_of_mlx_are_given_tokens_for_padding() -> None:
+    model = made("llama", {}, None, mx.float32)
+    assert without_padding(model, mx.array([[7, PADDING], [PADDING, PADDING]])).tolist() == [[7, 0], [0, 0]]
 
 
 def test_the_table_of_places_is_kept_while_memory_stays_where_it_is() -> None:

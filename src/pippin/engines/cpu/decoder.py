@@ -14,7 +14,7 @@ from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, Packed
 from pippin.engines.cpu.description import Sample, describe
 from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
-from pippin.engines.language.kv_cache.layout import open_in_place
+from pippin.engines.language.kv_cache.layout import PADDING, open_in_place
 from pippin.engines.language.model.lora import Adapters
 
 
@@ -28,14 +28,22 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self._matrix = matrix
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Of states [..., hidden]: [..., vocabulary]."""
+        """Of states [..., hidden]: [..., vocabulary]; zeros where a state is nothing but zeros, as padding is."""
         states = np.asarray(x)
-        products = self._kernels.product(self._matrix, states.reshape(-1, states.shape[-1]))
+        rows = states.reshape(-1, states.shape[-1])
+        real = rows.any(axis=-1)
+        if real.all():
+            products = self._kernels.product(self._matrix, rows)
+        else:
+            products = np.zeros((len(rows), self._matrix.rows), np.float32)
+            products[real] = self._kernels.product(self._matrix, rows[real])
         return mx.array(products.reshape(*states.shape[:-1], -1))
 
 
 class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
     """Takes tokens and caches, and gives logits, at once: nothing is left to be evaluated."""
+
+    takes_padding = True
 
     def __init__(self, model: nn.Module, threads: int, *, rounds: bool = False) -> None:
         """Of a model that `architectures.why_not` has no objection to, whose weights it takes. With `rounds` vectors
@@ -127,7 +135,9 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""
         shape = tokens.shape[0], tokens.shape[1]
         layers = [open_in_place(cache, self._token, shape) for cache in caches]
-        counts = [part.count for part in layers[0] for _ in part.starts]
+        present = (tokens != PADDING).sum(axis=1).tolist()
+        told = [part.count for part in layers[0] for _ in part.starts]
+        counts = list(map(min, told, present))
         step = Step(
             starts=[start for part in layers[0] for start in part.starts],
             counts=counts,

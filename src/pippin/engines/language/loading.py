@@ -144,17 +144,18 @@ def build_engine(
     spare = adapters_in(options.adapter_dir)
     adapters = install(model, options.adapter_path, options.adapters, spare)
     draft = _open_scoring_draft(model, options, plan, tokenizer, progress, kernel_threads)
-    size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
-    shares = share_memory(plan, options, size)
     batching = _choose_batching(model, options, plan, adapters)
+    head = Head(model, batching.vocabulary, narrows=not batching.alone)
+    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
+    speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
+    size = weight_bytes(model) + (0 if draft is None else weight_bytes(draft[0]))
+    size += 0 if speculation is None else speculation.proposer.weight_bytes
+    shares = share_memory(plan, options, size)
     prefixes = None
     if options.prefix_cache and batching.shape is not None and shares.prefixes:
         # With a start of quantisation, short sequences must find what they left.
         layout = batching.layout if options.quantized_kv_start else batching.shape.layout
         prefixes = _open_prefixes(layout, options, plan, shares.prefixes, folder)
-    head = Head(model, batching.vocabulary, narrows=not batching.alone)
-    asked = _Asked(options, plan, tokenizer, folder, kernel_threads)
-    speculation = _open_speculation(asked, model, head, batching, progress) if steering is ALONE else None
     specprefill = None if draft is None else _open_specprefill(model, batching, options, draft)
     loaded = LoadedModel(
         module=model,

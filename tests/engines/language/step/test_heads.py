@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 import pytest
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from pippin.config.options.model import ModelOptions
@@ -15,7 +17,7 @@ from pippin.engines.language import loading
 from pippin.engines.language.kv_cache import slots as sizes
 from pippin.engines.language.step.speculation import heads as room
 from pippin.engines.language.step.speculation.heads import Heads
-from tests.engines.language.bench import Bench, Eager, run_all, watch
+from tests.engines.language.bench import PLAN, Bench, Eager, run_all, watch
 from tests.engines.language.tiny_heads import eagle3_head, eagle3_model, qwen_with_head, with_prediction_head
 from tests.engines.language.vision.tiny_vision_models import tiny_vision_model
 from tests.engines.tiny_models import tiny_model
@@ -89,7 +91,7 @@ def test_it_proposes_what_mlx_vlm_drafts(pairs: dict[str, Pair], kind: str, cach
         asked = [(each.sequence, 3) for each in running]
         for each, found in zip(running, heads.propose(asked), strict=True):
             first = heads._followed[each.sequence].first
-            assert found == drafted(bench, pair, each.sequence.tokens, first)
+            assert found == drafted(bench, heads, each.sequence.tokens, first)
             compared += 1
     assert compared >= 24
     assert known
@@ -102,10 +104,9 @@ def heads_of(bench: Bench) -> Heads:
     return speculation.heads
 
 
-def drafted(bench: Bench, pair: Pair, tokens: list[int], first: int) -> list[int]:
+def drafted(bench: Bench, heads: Heads, tokens: list[int], first: int) -> list[int]:
     """What mlx-vlm's module says after these tokens, of which it sees the states from `first` on."""
-    head = heads_of(bench)._head
-    states = heads_of(bench)._states
+    head, states = heads._head, heads._states
     bench.model(mx.array([tokens[:-1]]), cache=make_prompt_cache(bench.model))
     hidden = states.take()[:, first:]
     inner = head.inner
@@ -154,23 +155,67 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others(
     assert not heads_of(bench)._prompts
 
 
-def test_states_that_wait_for_long_are_read(pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is proposed for long, what waits is bounded; and what is proposed then follows all of it."""
+def test_a_head_that_is_not_asked_for_long_begins_anew_with_the_newest_states(
+    pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(room, "MOST_WAITING", 5)
     pair = pairs["eagle3"]
     bench = Bench(pair.model, options(prefix_cache=False, **pair.options))
     heads = heads_of(bench)
     engine = bench.engine
-    speculation, engine.speculation = engine.speculation, None
+    engine.speculation = None
+    engine.submit(bench.job("r2", *PROMPTS["r2"]))
+    while not engine.batch.running:
+        engine.step()
+    for steps in (3, 9):  # all that waits is read; most is forgotten
+        calls = count_calls(heads, monkeypatch)
+        for _ in range(steps):
+            engine.step()
+            assert all(each.count <= 5 for each in heads._followed.values())
+        assert not calls, "a head that is not asked computes nothing"
+        sequence = engine.batch.running[0].sequence
+        [found] = heads.propose([(sequence, 3)])
+        first = heads._followed[sequence].first
+        assert (first == 0) == (steps == 3)
+        assert first == 0 or len(sequence.tokens) - first <= 6
+        assert found == drafted(bench, heads, sequence.tokens, first)
+
+
+def count_calls(heads: Heads, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A tally of the head's passes from now on."""
+    calls, forward = [], type(heads._head).__call__
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        return forward(*given, **named)
+
+    monkeypatch.setattr(type(heads._head), "__call__", counted)
+    return calls
+
+
+@pytest.mark.parametrize("chunk", [3, 64])
+def test_a_head_that_rests_reads_no_prompt_and_drafts_from_its_end(
+    pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(room, "MOST_WAITING", 5)
+    pair = pairs["eagle3"]
+    plan = msgspec.structs.replace(PLAN, prefill_chunk=chunk)
+    bench = Bench(pair.model, options(prefix_cache=False, **pair.options), plan)
+    heads, engine = heads_of(bench), bench.engine
+    heads.rests = True
+    engine.speculation = None
+    calls = count_calls(heads, monkeypatch)
     for name in ("r0", "r2"):
         engine.submit(bench.job(name, *PROMPTS[name]))
-    for _ in range(17):
+    while len(engine.batch.running) < 2:
         engine.step()
-        assert all(each.count <= 6 for each in heads._followed.values())
-    engine.speculation = speculation
+    assert not calls
+    engine.step()
     running = engine.batch.running
     for each, found in zip(running, heads.propose([(each.sequence, 3) for each in running]), strict=True):
-        assert found == drafted(bench, pair, each.sequence.tokens, 0)
+        first = heads._followed[each.sequence].first
+        assert len(each.sequence.tokens) - first <= 6
+        assert found == drafted(bench, heads, each.sequence.tokens, first)
 
 
 def test_a_sequence_that_grows_into_another_class_of_lengths_is_followed_there(
@@ -227,3 +272,19 @@ def test_a_drafter_of_another_sort_is_refused_by_name(pairs: dict[str, Pair], tm
     (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}')
     with pytest.raises(ServerError, match="which this version cannot run"):
         Bench(pairs["eagle3"].model, options(draft_model_path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_of_a_head_is_counted_but_not_what_it_shares_with_the_model(
+    pairs: dict[str, Pair], kind: str
+) -> None:
+    pair = pairs[kind]
+    plain, drafting = (Bench(pair.model, options(**changes)).engine for changes in ({}, pair.options))
+    more = drafting.stats().weight_bytes - plain.stats().weight_bytes
+    assert drafting.speculation is not None
+    head = drafting.speculation.heads._head.inner  # type: ignore[union-attr]
+    own = {
+        name: array.nbytes for name, array in tree_flatten(head.parameters()) if "embed_tokens" not in name
+    }
+    assert more == sum(own.values())
+    assert drafting.scheduler.limits.memory < plain.scheduler.limits.memory

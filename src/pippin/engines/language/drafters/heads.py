@@ -24,6 +24,7 @@ class DraftHead(nn.Module):  # type: ignore[misc] # mlx has no types
         self.layers_read = layers_read
         self.state_size = state_size
         self.dtype = mx.float32  # of states
+        self.own_bytes = 0  # of weights that are not the model's
 
     def make_cache(self) -> PromptCache:
         return [mlx_lm_twin(cache) for cache in self.inner.make_cache()]

@@ -127,7 +127,17 @@ def open_head(
             f"than this one ({error}): choose the head of this very model."
         )
         raise ServerError("load_failed", message, OPTION) from error
+    head.own_bytes = _own_bytes(head, model)
     return head
+
+
+def _own_bytes(head: DraftHead, model: nn.Module) -> int:
+    """Of the weights of a bound head, without those that are its model's."""
+    arrays = {id(array) for _, array in tree_flatten(model.parameters())}
+    modules = {id(module) for _, module in model.named_modules()}
+    own: int = sum(array.nbytes for _, array in tree_flatten(head.parameters()) if id(array) not in arrays)
+    held = (module for _, module in head.named_modules() if id(module) not in modules)
+    return own + sum(int(getattr(module, "weight_bytes", 0)) for module in held)
 
 
 def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> None:

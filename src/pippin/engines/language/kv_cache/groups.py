@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, padded, without_padding
 from pippin.engines.language.kv_cache.slots import (
     PromptCache,
     Slot,
@@ -26,6 +26,8 @@ from pippin.engines.language.kv_cache.slots import (
     slot_capacity,
     unmarked,
 )
+
+__all__ = ["BatchShape", "BatchedGroup", "CacheGroups", "batched_groups", "padded"]
 
 SPARSE_STEPS = 8  # for which a quarter of the computed slots are holes, before sequences are moved
 SPARE_SLOTS = 8  # at most, and no more than there are
@@ -92,7 +94,7 @@ class BatchedGroup:
         given = {} if shifts is None else {"shift": shifts}
         if states is not None:
             given["states"] = states
-        logits: mx.array = self._model(tokens, cache=self._for_model, **given)
+        logits: mx.array = self._model(without_padding(self._model, tokens), cache=self._for_model, **given)
         table.advance(self._taken)
         return logits
 

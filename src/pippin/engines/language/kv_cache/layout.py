@@ -10,12 +10,30 @@ from typing import Any, Self
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx_lm.models.cache import CacheList, make_prompt_cache
+from numpy.typing import NDArray
 
 from pippin.engines.language.kv_cache import kinds as shelf
 from pippin.engines.language.kv_cache.kinds.base import BatchedCache, CacheKind, InPlace, TokenArray
 from pippin.engines.language.kv_cache.replay import tell_calls
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotTable
+
+PADDING = -1
+"""Stands for no token where a pass is wider than what a sequence has: `without_padding`."""
+
+
+def padded(tokens: NDArray[np.int32], proposals: Sequence[Sequence[int]]) -> mx.array:
+    """The tokens of a check [sequences, count] with padding behind each sequence's token and proposals."""
+    counts = np.array([len(proposed) + 1 for proposed in proposals])
+    return mx.array(np.where(np.arange(tokens.shape[1]) < counts[:, None], tokens, np.int32(PADDING)))
+
+
+def without_padding(model: nn.Module, tokens: mx.array) -> mx.array:
+    """The tokens [sequences, count] as the model is to be given them. One that says so (`takes_padding`) computes
+    nothing for padding, others compute any token, which nobody reads."""
+    plain = tokens.shape[1] == 1 or getattr(model, "takes_padding", False)
+    return tokens if plain else mx.maximum(tokens, 0)
 
 
 def new_prompt_cache(model: nn.Module) -> PromptCache:

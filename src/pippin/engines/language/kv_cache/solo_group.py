@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from pippin.engines.language.kv_cache import slots as sizes
-from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped
+from pippin.engines.language.kv_cache.layout import CacheLayout, leaves, regrouped, without_padding
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotRequest
 
 
@@ -82,6 +82,7 @@ class SoloGroup:
             self._lengths[index] -= count
 
     def forward(self, tokens: mx.array) -> mx.array:
+        tokens = without_padding(self._model, tokens)
         results: list[mx.array | None] = []
         for index, cache in enumerate(self._caches):
             shifted = {"shift": self._shifts[index]} if self._shifts[index] else {}

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from pippin.engines.language.kv_cache.groups import CacheGroups
+from pippin.engines.language.kv_cache.groups import CacheGroups, padded
 from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup
 from pippin.engines.language.model.loaded import LoadedModel
 from pippin.engines.language.sampling.sampler import BatchSampler, Sampled, SampledToken, choice_seed
@@ -176,7 +176,7 @@ class Batch:
         for index, (each, proposed) in enumerate(zip(self.running, proposals, strict=True)):
             tokens[index, : len(proposed) + 1] = [each.sequence.tokens[-1], *proposed]
             each.source = index
-        logits = self._in_order(self._pass(mx.array(tokens)))
+        logits = self._in_order(self._pass(padded(tokens, proposals)))
         drawn = self._sampler.sample_ahead(logits, tokens[:, 1:], *self._masks_ahead(proposals, width))
         wanted = [each.sequence.logprobs for each in self.running]
         sampled = [each.read(self._tokenizer, wanted) for each in drawn]

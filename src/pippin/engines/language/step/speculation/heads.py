@@ -1,8 +1,9 @@
 """Drafts by a head on the model's hidden states: each pass of the model tells what states its tokens have left.
 
 The head has a KV cache of its own for each sequence. It reads a state together with the token that came after it, so
-that it is one token behind: of the newest token there is a state only after the next pass. States that wait for it to
-be asked are read all at once.
+that it is one token behind: of the newest token there is a state only after the next pass. States wait until it is
+asked, and are then read all at once. Only the newest wait: a head that is not asked for long costs nothing, and begins
+anew with them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,32 +20,44 @@ from pippin.engines.language.kv_cache.slots import PromptCache, Slot, SlotGroup,
 from pippin.engines.language.model.states import HiddenStates
 from pippin.engines.language.step.sequences import Prefilling, Running, Sequence
 
-MOST_WAITING = (
-    64  # states of a sequence that wait to be read; then they are, whether proposals are asked for or not
-)
+MOST_WAITING = 64  # states of a sequence that wait to be read; what came before them is forgotten
 UNLIMITED = 1 << 62  # bytes: what the head keeps is counted by the scheduler, see `sequence_bytes`
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """States [sequences, tokens, size] of a pass, of which a sequence has the first `count` of a row."""
+    """States [sequences, tokens, size] of a pass, of which a sequence has `count` of a row, from `start` on."""
 
     states: mx.array
     row: int
     count: int
+    start: int = 0
 
     def rest(self, read: int) -> "_Stretch":
-        return _Stretch(self.states[:, read:], self.row, self.count - read)
+        return _Stretch(self.states, self.row, self.count - read, self.start + read)
+
+
+def _without(waiting: list[_Stretch], count: int) -> list[_Stretch]:
+    """What waits behind the first `count` states."""
+    left: list[_Stretch] = []
+    for stretch in waiting:
+        gone = min(count, stretch.count)
+        count -= gone
+        if gone < stretch.count:
+            left.append(stretch.rest(gone) if gone else stretch)
+    return left
 
 
 @dataclass(eq=False)
 class _Prompt:
     """What the head has read of a prompt. It does not know what the prefix cache gave."""
 
-    first: int  # index of the first token whose state it was given
+    first: int  # index of the first token whose state it was given, and has not forgotten
     cache: PromptCache
+    reads: bool  # else the last states wait
     read: int = 0
-    last: _Stretch | None = None  # the state of the prompt's last token, once that is computed
+    waiting: list[_Stretch] = field(default_factory=list)
+    whole: bool = False  # the state of the prompt's last token is there
 
 
 @dataclass(eq=False)
@@ -52,13 +65,24 @@ class _Followed:
     """A sequence in the batch."""
 
     slot: Slot
-    first: int
-    waiting: list[_Stretch] = field(default_factory=list)
+    first: int  # index of the first token whose state the head has not forgotten
+    waiting: list[_Stretch]
+    count: int  # of the states that wait
 
-    @property
-    def count(self) -> int:
-        """Of the states that wait."""
-        return sum(stretch.count for stretch in self.waiting)
+    def wait(self, stretch: _Stretch) -> None:
+        """One more waits. What has waited too long is forgotten, and what was read before it."""
+        self.waiting.append(stretch)
+        self.count += stretch.count
+        if self.count > MOST_WAITING:
+            if read := self.slot.length:
+                self.slot.group.rewind({self.slot.index: read})
+            self.first += read + self.count - MOST_WAITING
+            self.forget(self.count - MOST_WAITING)
+
+    def forget(self, count: int) -> None:
+        """So many of the states that wait are read, or too old."""
+        self.waiting = _without(self.waiting, count)
+        self.count -= count
 
     def following(self, tokens: list[int]) -> list[int]:
         """The tokens that came after the states that wait, as far as they are known."""
@@ -73,8 +97,10 @@ class Heads:
 
     def __init__(self, head: DraftHead, layout: CacheLayout, states: HiddenStates) -> None:
         self._head = head
+        self.weight_bytes = head.own_bytes
         self._layout = layout
         self._states = states
+        self.rests = False  # hardly asked any more: it does not read prompts that begin now
         shape = BatchShape(layout=layout, slack=MOST_WAITING)
         self._groups = CacheGroups(layout, lambda _: BatchedGroup(head, shape))
         self._passed: dict[SlotGroup, mx.array] = {}  # states [slots, tokens, size]
@@ -95,16 +121,25 @@ class Heads:
         """The prompt's tokens from `start` on have left these states [1, n, size]."""
         held = self._prompts.get(prompt)
         if held is None:
-            held = self._prompts[prompt] = _Prompt(start, self._layout.new_prompt_cache(prompt.length))
+            cache = self._layout.new_prompt_cache(prompt.length)
+            held = self._prompts[prompt] = _Prompt(start, cache, reads=not self.rests)
         count = states.shape[1]
         tokens = prompt.tokens[start + 1 : start + 1 + count]
-        if len(tokens) < count:
+        held.whole = len(tokens) < count
+        read = len(tokens) if held.reads else max(0, count - MOST_WAITING)
+        if read < count:
             # A copy: the others need not be kept for it.
-            held.last = _Stretch(mx.contiguous(states[:, -1:]), 0, 1)
-        if tokens:
-            self._head(mx.array([tokens]), held.cache, states[:, : len(tokens)])
-            held.read += len(tokens)
-        return [*(arrays_of(held.cache) if held.read else []), *([held.last.states] if held.last else [])]
+            held.waiting.append(_Stretch(mx.contiguous(states[:, read:]), 0, count - read))
+        if held.reads and tokens:
+            self._head(mx.array([tokens]), held.cache, states[:, :read])
+            held.read += read
+        elif not held.reads:
+            first = max(held.first, start + count - MOST_WAITING)
+            held.waiting = _without(
+                held.waiting, sum(each.count for each in held.waiting) - (start + count - first)
+            )
+            held.first = first
+        return [*(arrays_of(held.cache) if held.read else []), *(each.states for each in held.waiting)]
 
     def prompt_dropped(self, prompt: Prefilling) -> None:
         self._prompts.pop(prompt, None)
@@ -112,12 +147,13 @@ class Heads:
     def started(self, running: Running, prompt: Prefilling) -> None:
         """A sequence of the prompt joins the batch."""
         held = self._prompts.get(prompt)
-        if held is None or held.last is None:
+        if held is None or not held.whole:
             return
         request = SlotRequest(length=held.read, growth=running.growth, length_class=running.length_class)
         slot = self._groups.reserve(request, UNLIMITED)
         self._groups.join(held.cache, slot)
-        self._followed[running.sequence] = _Followed(slot, held.first, [held.last])
+        count = sum(stretch.count for stretch in held.waiting)
+        self._followed[running.sequence] = _Followed(slot, held.first, held.waiting, count)
 
     def passed(self, group: SlotGroup) -> None:
         """The sequences of a group have gone through the model."""
@@ -130,9 +166,7 @@ class Heads:
             followed, group = self._followed.get(running.sequence), running.slot.group
             if followed is not None:
                 row = running.slot.index - group.low
-                followed.waiting.append(_Stretch(passed[group], row, count))
-        if any(followed.count > MOST_WAITING for followed in self._followed.values()):
-            self._read()
+                followed.wait(_Stretch(passed[group], row, count))
         return list(passed.values())
 
     # What is asked of it
@@ -194,17 +228,8 @@ class Heads:
         ends = np.zeros(len(tokens), np.int32)
         for slot, after in following.items():
             ends[slot - group.low] = max(len(after) - 1, 0)
-            self._was_read(self._followed[slots[slot]], len(after))
+            self._followed[slots[slot]].forget(len(after))
         return own[mx.arange(len(tokens)), mx.array(ends)][:, None]
-
-    def _was_read(self, followed: _Followed, count: int) -> None:
-        left: list[_Stretch] = []
-        for stretch in followed.waiting:
-            read = min(count, stretch.count)
-            count -= read
-            if read < stretch.count:
-                left.append(stretch.rest(read))
-        followed.waiting = left
 
     def _waiting_states(self, group: BatchedGroup, slots: Mapping[int, Sequence], width: int) -> mx.array:
         """[slots, width, size], where what is beyond a sequence's own is anything."""
@@ -212,15 +237,18 @@ class Heads:
         rows = [waiting.get(slot) for slot in range(group.low, group.high)]
         if all(row is not None and len(row) == 1 for row in rows):
             [*whole] = (row[0] for row in rows if row)
-            of_one_pass = all(each.states is whole[0].states for each in whole)
-            if of_one_pass and whole[0].states.shape[1] >= width:
-                return whole[0].states[mx.array([each.row for each in whole])][:, :width]
+            first = whole[0]
+            of_one_pass = all(each.states is first.states and each.start == first.start for each in whole)
+            if of_one_pass and first.states.shape[1] >= first.start + width:
+                return first.states[mx.array([each.row for each in whole])][
+                    :, first.start : first.start + width
+                ]
         dtype = next((row[0].states.dtype for row in rows if row), self._head.dtype)
         return mx.stack([self._padded(row or [], width, dtype) for row in rows])
 
     def _padded(self, waiting: list[_Stretch], width: int, dtype: mx.Dtype) -> mx.array:
         """[width, size] that begins with what waits."""
-        parts = [each.states[each.row, : each.count] for each in waiting]
+        parts = [each.states[each.row, each.start : each.start + each.count] for each in waiting]
         count = sum(part.shape[0] for part in parts)
         if count < width:
             parts.append(mx.zeros((width - count, self._head.state_size), dtype))

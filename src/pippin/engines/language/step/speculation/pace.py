@@ -3,7 +3,7 @@
 A pass over several tokens of each sequence takes longer than one over a single token, by how much depends on the
 machine, the model and how many sequences there are. It gives more tokens where the model agrees with proposals. `Pace`
 proposes as many as give most tokens a second, none where that is none. What it spends on finding that out, and on being
-wrong, is bounded by a budget: a share of all time.
+wrong, is bounded by a budget: a share of all time, which becomes smaller with each trial that was in vain.
 """
 
 from collections import deque
@@ -25,7 +25,8 @@ FARTHEST = 1 << 10  # tokens
 SMOOTHING = 0.1
 WORTH = 1.02  # times the tokens a second of a plain step, for proposals to be worth it
 ALLOWANCE = 0.02  # share of the time that may be lost
-SAVINGS = 0.5  # seconds that may be lost at once
+LEAST_INTEREST = 1 / 8  # of that share, after trials that were all in vain
+SAVINGS = 0.3  # seconds that may be lost at once
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Acceptance:
 
 def expected_tokens(chance: float, proposed: int) -> float:
     """Tokens that a step gives a sequence: those accepted, and one more."""
-    return sum(chance**place for place in range(proposed + 1))
+    return proposed + 1 if chance >= 1 else (1 - chance ** (proposed + 1)) / (1 - chance)
 
 
 def reach(chance: float) -> int:
@@ -121,8 +122,14 @@ class Pace:
         self._vain = 0.0  # seconds by which the others were longer
         self._most = most
         self._budget = SAVINGS  # seconds that may be lost now
+        self._interest = 1.0  # times `ALLOWANCE` is what is spent on trials
         self._since_plain = 0  # steps with proposals
         self._trial = 0  # counts steps whose length was tried for knowledge's sake
+
+    @property
+    def rests(self) -> bool:
+        """Whether proposals have not paid for so long that they are hardly tried any more."""
+        return self._interest <= LEAST_INTEREST
 
     def lengths(self, chances: Sequence[float], available: Sequence[int]) -> list[int]:
         """`chances` that a proposal is right, and how many proposals there can be, of each sequence."""
@@ -136,7 +143,10 @@ class Pace:
         best = max(range(most + 1), key=lambda longest: self._rate(chances, widths[longest]))
         if self._rate(chances, widths[best]) > WORTH * self._rate(chances, none):
             return widths[best]
-        tried = [min(1 + self._trial % most, each) for each in available]
+        longest = 1 + self._trial % most
+        tried = [
+            min(longest, own, max(1, reach(chance))) for chance, own in zip(chances, available, strict=True)
+        ]
         return tried if self._loss(chances, tried) < self._budget else none
 
     def worth_looking(self, chances: Sequence[float]) -> bool:
@@ -156,7 +166,7 @@ class Pace:
             return
         plain = self.times.plain(sequences)
         spent = min(seconds, OUTLIER * plain)
-        self._budget = min(self._budget + ALLOWANCE * spent - (spent - plain), SAVINGS)
+        self._spend(spent, spent - plain)
         self._vain += SMOOTHING * (spent - plain - self._vain)
         self._hits -= SMOOTHING * self._hits
 
@@ -166,7 +176,9 @@ class Pace:
         if self.times.measured(sequences):
             spent = min(seconds, OUTLIER * self.times.expected(sequences, width))
             lost = spent - plain * tokens / sequences if width > 1 else 0.0
-            self._budget = min(self._budget + ALLOWANCE * spent - lost, SAVINGS)
+            self._spend(spent, lost)
+            if width > 1:
+                self._interest = 1.0 if lost < 0 else max(self._interest / 2, LEAST_INTEREST)
         self.times.observe(sequences, width, seconds)
         if width == 1:
             self._since_plain = 0
@@ -174,6 +186,10 @@ class Pace:
             self._since_plain += 1
             self._trial += 1
             self._hits += SMOOTHING * (1 - self._hits)
+
+    def _spend(self, seconds: float, lost: float) -> None:
+        """Of a step's seconds so many were lost, less than none where they were won."""
+        self._budget = min(self._budget + ALLOWANCE * self._interest * seconds - lost, SAVINGS)
 
     def _limited(self, chances: Sequence[float], available: Sequence[int], longest: int) -> list[int]:
         """Lengths of at most `longest`, without what is hardly ever reached."""

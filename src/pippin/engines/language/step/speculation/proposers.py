@@ -12,6 +12,7 @@ import numpy as np
 
 from pippin.engines.language.kv_cache.layout import CacheLayout, arrays_of, new_prompt_cache
 from pippin.engines.language.kv_cache.slots import PromptCache
+from pippin.engines.language.model.weights import weight_bytes
 from pippin.engines.language.step.sequences import Sequence
 
 NGRAM = 3  # tokens at the end of a text that are looked for earlier in it
@@ -20,6 +21,11 @@ SHORTEST_NGRAM = 2
 
 class Proposer(Protocol):
     """Guesses how sequences go on. What it keeps of a sequence it forgets when that leaves the batch."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weights that it has beside the model's."""
+        ...
 
     @property
     def is_free(self) -> bool:
@@ -105,6 +111,7 @@ class Lookup:
     """Proposes what the client predicts, else what followed the last tokens where they stood before in the text."""
 
     is_free = True
+    weight_bytes = 0
 
     def __init__(self, *, in_text: bool) -> None:
         """`in_text`: look into the text too, not only into predictions."""
@@ -157,6 +164,7 @@ class Either:
     def __init__(self, free: Proposer, other: Proposer) -> None:
         self._free = free
         self._other = other
+        self.weight_bytes = free.weight_bytes + other.weight_bytes
 
     def is_ready(self, sequence: Sequence) -> bool:
         return True
@@ -184,6 +192,7 @@ class DraftModel:
     def __init__(self, model: nn.Module, chunk: int, layout: CacheLayout) -> None:
         """`chunk`: most tokens that it reads in a step."""
         self._model = model
+        self.weight_bytes = weight_bytes(model)
         self._chunk = chunk
         self._layout = layout
         self._drafts: dict[Sequence, _Draft] = {}

@@ -97,6 +97,8 @@ class Speculation:
             self.pace.looked_in_vain(sequences, seconds)
         else:
             self.pace.observe(sequences, 1, seconds, sequences)
+        if self.heads is not None:
+            self.heads.rests = self.pace.rests
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that has left the batch."""
