@@ -35,7 +35,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Generate, Task
-from pippin.service import Service
+from pippin.service import Requests
 from pippin.service.service import AnyRun, Starter
 
 
@@ -71,7 +71,7 @@ def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> byte
 
 
 async def run_info(
-    service: Service, model: str, exchange: Exchange, kind: ModelKind | None = None
+    service: Requests, model: str, exchange: Exchange, kind: ModelKind | None = None
 ) -> RunInfo:
     """What encoders are told of the answer to a request of this kind for `model`.
 
