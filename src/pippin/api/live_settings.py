@@ -53,6 +53,10 @@ class LiveSettings:
         if reloaded.needs_restart:
             log.warning("A restart is needed to change %s.", ", ".join(reloaded.needs_restart))
 
+    async def adopt(self, settings: Settings) -> None:
+        """Take over what another process has made of the settings."""
+        await self._take_over(Reloaded(settings=settings, changed=("settings",)))
+
     async def _take_over(self, reloaded: Reloaded) -> Reloaded:
         self.settings = reloaded.settings
         if reloaded.changed:

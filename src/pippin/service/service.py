@@ -447,7 +447,10 @@ class Requests:
         except ServerError as error:
             if error.report.kind != "model_not_found":
                 raise
-        name = await asyncio.to_thread(self._names.meant, asked, kind)
+        return await self.fetch(await asyncio.to_thread(self._names.meant, asked, kind))
+
+    async def fetch(self, name: str) -> ModelInfo:
+        """Download a missing model, if requests may cause that, once for all who ask. Raises `ServerError`."""
         if name not in self._downloads:
             log.debug("Looking for the model %r elsewhere.", name)
             download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
@@ -460,9 +463,13 @@ class Requests:
         if not download.cancelled():
             download.exception()  # read here: all who asked may have left
 
+    async def complete(self, info: ModelInfo) -> None:
+        """Download what the model's options name beside it, if requests may cause that. Raises `ServerError`."""
+        await self.catalog.complete(info, partial(_log_download, info.id))
+
     async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
         if self._leases.info(info.id) is None:
-            await self.catalog.complete(info, partial(_log_download, info.id))
+            await self.complete(info)
         lease = await self._leases.lease(info)
         try:
             if not isinstance(task, Generate):
