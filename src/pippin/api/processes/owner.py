@@ -82,15 +82,15 @@ def is_shared(line: bytes) -> bool:
 def check_options(settings: Settings) -> None:
     """Raises `ServerError` for options that several API processes can't honour."""
     options = settings.server
+    models = (options.model_defaults, *(entry.options for entry in options.models))
     several = {
-        "peer": options.peers,
-        "mcp-config": options.mcp_config,
+        "peer": bool(options.peers),
+        "mcp-config": options.mcp_config is not None,
+        "replicas": any(len(replicas_of(each)) > 1 or each.max_replicas is not None for each in models),
+        "ranks": any(len(machines_of(each)) > 1 for each in models),
         "compat mlx-vlm (without --enable-metrics)": settings.compat == "mlx-vlm"
         and not options.enable_metrics,
     }
-    for each in (options.model_defaults, *(entry.options for entry in options.models)):
-        several["replicas"] = several.get("replicas") or len(replicas_of(each)) > 1 or each.max_replicas
-        several["ranks"] = several.get("ranks") or len(machines_of(each)) > 1
     if given := [name for name, value in several.items() if value]:
         message = f"--api-processes can't be used together with --{given[0]} yet; leave out one of the two."
         raise ServerError("unsupported", message, "api_processes")
