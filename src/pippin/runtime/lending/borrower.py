@@ -168,10 +168,10 @@ class BorrowedPool:
                 assert descriptor is not None
                 self._meet(number, message, socket.socket(fileno=descriptor))
             case Leased(serial) | Found(serial):
-                if (asked := self._asked.pop(serial, None)) is not None:
+                if (asked := self._answered(serial)) is not None:
                     asked.set_result(message)
             case Refused(serial, error):
-                if (asked := self._asked.pop(serial, None)) is not None:
+                if (asked := self._answered(serial)) is not None:
                     asked.set_exception(ServerError.of(error))
             case WorkerFails(number, error, gone):
                 worker = self._workers.pop(number, None) if gone else self._workers.get(number)
@@ -188,6 +188,11 @@ class BorrowedPool:
         opening = asyncio.create_task(worker.open(connection))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
+
+    def _answered(self, serial: int) -> "asyncio.Future[Any] | None":
+        """Who waits for this answer; nobody where the request was called off, and what it got was given back."""
+        asked = self._asked.pop(serial, None)
+        return None if asked is None or asked.done() else asked
 
     async def _ask(self, serial: int, question: msgspec.Struct) -> Any:
         self._asked[serial] = asyncio.get_running_loop().create_future()

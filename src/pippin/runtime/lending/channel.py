@@ -125,15 +125,17 @@ class Channel(Generic[Message]):
 
     def _take(self) -> None:
         place = 0
-        while self._open and len(self._came) - place >= HEADER:
-            begin = place + HEADER
-            end = begin + int.from_bytes(self._came[place : place + 4], "big")
-            if len(self._came) < end:
-                break
-            payload, has_descriptor = bytes(self._came[begin:end]), self._came[place + 4]
-            place = end
-            self._receive(self._decode(payload), self._descriptors.popleft() if has_descriptor else None)
-        del self._came[:place]
+        try:
+            while self._open and len(self._came) - place >= HEADER:
+                begin = place + HEADER
+                end = begin + int.from_bytes(self._came[place : place + 4], "big")
+                if len(self._came) < end:
+                    break
+                payload, has_descriptor = bytes(self._came[begin:end]), self._came[place + 4]
+                place = end
+                self._receive(self._decode(payload), self._descriptors.popleft() if has_descriptor else None)
+        finally:
+            del self._came[:place]
 
     def _lost(self) -> None:
         if self._open:
