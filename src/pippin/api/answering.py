@@ -19,14 +19,15 @@ import uvloop
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.access.ledger import SharedLedger
 from pippin.api.answers.answer import Running
-from pippin.api.app import Answering, create_answering
+from pippin.api.app import create_answering
 from pippin.api.http.passing import passing
 from pippin.api.http.protocol import InTurn, Turns
 from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
 from pippin.api.live_settings import LiveSettings
 from pippin.api.processes.logs import configure_logging
-from pippin.api.processes.owner import SHARED_PATHS, is_shared
+from pippin.api.processes.shared import is_shared, is_uncertain
+from pippin.api.storage.borrowed import BorrowedStore
 from pippin.catalog import Catalog, default_roots
 from pippin.config import environment
 from pippin.runtime.lending.borrower import BorrowedCatalog, BorrowedPool
@@ -49,8 +50,10 @@ from pippin.runtime.lending.messages import (
     Ready,
     Refused,
     Stop,
+    Told,
     WorkerFails,
 )
+from pippin.runtime.lending.questions import Questions
 from pippin.service import Requests
 
 log = logging.getLogger(__name__)
@@ -100,16 +103,17 @@ class AnsweringProcess:
     def __init__(self, begin: Begin, channel: Channel[FromOwner]) -> None:
         self._channel = channel
         options = begin.settings.server
-        self._pool = BorrowedPool(channel)
+        self._questions = Questions(channel)
+        self._pool = BorrowedPool(channel, self._questions)
         catalog = Catalog(options, default_roots(environment.variables(), Path.home()))
         self._requests = Requests(options, BorrowedCatalog(catalog, self._pool), self._pool)
         self._live = LiveSettings(begin.settings, self._requests)
         self._ledger = SharedLedger(Path(begin.ledger), begin.number)
-        paths = {path.decode() for path in SHARED_PATHS}
-        self._answering: Answering = create_answering(self._requests, self._live, paths, self._ledger)
+        store = BorrowedStore(self._questions)
+        self._answering = create_answering(self._requests, self._live, self._ledger, store)
         self._answering.answers.listener = self
         unread = UnreadAnswers()
-        kind = passing(unread, self._pass_on, lambda: channel.send(Closed()))
+        kind = passing(unread, self, lambda: channel.send(Closed()))
         app = InTurn(self._answering.app, Turns(), OPEN_PATHS)
         self._uvicorn = Uvicorn(app, options, unread, kind)
         self._stops = 0
@@ -144,8 +148,10 @@ class AnsweringProcess:
                 self._stop(deadline)
             case Begin():
                 pass
-            case Lent() | Leased() | Found() | Refused() | WorkerFails():
+            case Lent() | WorkerFails():
                 self._pool.receive(message, descriptor)
+            case Leased(serial) | Found(serial) | Refused(serial) | Told(serial):
+                self._questions.answered(serial, message)
 
     # What is told of answers
 
@@ -155,9 +161,15 @@ class AnsweringProcess:
     def ended(self, id: str, prompt_tokens: int, completion_tokens: int) -> None:
         self._channel.send(Ended(id, prompt_tokens, completion_tokens))
 
-    def _pass_on(self, line: bytes, descriptor: int, data: bytes) -> bool:
-        if is_shared(line):
-            return False
+    # As `Elsewhere`
+
+    def is_meant(self, line: bytes) -> bool:
+        return not is_shared(line)
+
+    def may_be_meant(self, line: bytes) -> bool:
+        return is_uncertain(line)
+
+    def give(self, descriptor: int, data: bytes) -> bool:
         self._channel.send(Passed(data), os.dup(descriptor))
         return True
 

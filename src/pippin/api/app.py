@@ -1,10 +1,11 @@
 """Puts the server together: guards in front, routes behind."""
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,21 +17,27 @@ from starlette.types import ASGIApp
 
 from pippin.api import routes
 from pippin.api.access.errors import Errors
-from pippin.api.access.exchange import ExchangeFrame, caller_of
+from pippin.api.access.exchange import ExchangeFrame, caller_of, exchange_of
 from pippin.api.access.guards import Guard, LastCatcher, policy_of
 from pippin.api.access.keys import Allowance, Keyring, load_keyring
 from pippin.api.access.limits import REPORTED, Ledger, Limits
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.answers.media import MediaResolver
 from pippin.api.batches.batches import Batches
-from pippin.api.context import VERSION, Api, both
+from pippin.api.context import VERSION, Api, Endpoint, both
+from pippin.api.dialects.base import AnyDialect
 from pippin.api.dialects.registry import find_dialects
+from pippin.api.dialects.responses.dialect import ResponsesDialect
 from pippin.api.handler import Handler
 from pippin.api.http.body import MIB, BodyMemory
+from pippin.api.http.passing import PASSED
 from pippin.api.live_settings import LiveSettings
 from pippin.api.processes.owner import ApiProcesses
+from pippin.api.processes.shared import PATHS
+from pippin.api.routes.ollama import GENERATIONS, generation
+from pippin.api.routes.responses import created
 from pippin.api.schema import schema_routes
-from pippin.api.storage.response_store import open_store
+from pippin.api.storage.response_store import OwnedHistory, Store, open_store
 from pippin.api.telemetry.observer import Observer, Unobserved, traced
 from pippin.api.telemetry.recent import RecentRequests
 from pippin.config.mcp_file import McpSettings
@@ -86,7 +93,7 @@ def create_app(
         processes=processes,
     )
     if processes is not None:
-        processes.connect(handler.answers)
+        processes.connect(handler.answers, api.store)
     app: ASGIApp = Starlette(
         routes=find_routes(api),
         exception_handlers={
@@ -109,24 +116,19 @@ class Answering:
     counted: Observer
 
 
-def create_answering(
-    requests: Requests, live: LiveSettings, paths: Collection[str], ledger: Ledger
-) -> Answering:
-    """The application of an API process beside the first: the dialects at these paths, with the version or without."""
+def create_answering(requests: Requests, live: LiveSettings, ledger: Ledger, store: Store) -> Answering:
+    """The application of an API process beside the first."""
     options = live.options
     keyring = load_keyring(options)
     counting = observer_of(live.settings)
     observer = traced(counting)
-    errors = Errors(find_dialects())
+    dialects = find_dialects()
+    errors = Errors(dialects)
     tools = ToolOffers(ToolServers(McpSettings()), options.mcp_offer)
     handler = Handler(requests, options, observer, limits_of(options, ledger), MediaResolver(options), tools)
     live.follow(handler.adopt)
-    routes: list[BaseRoute] = []
-    for path, dialect in find_dialects().items():
-        if path in paths:
-            routes += both(path, handler.endpoint(dialect), "POST")
     app: ASGIApp = Starlette(
-        routes=routes,
+        routes=shared_routes(handler, dialects, store),
         exception_handlers={
             ServerError: errors.server_error,
             HTTPException: misdirected,
@@ -135,6 +137,43 @@ def create_answering(
     )
     app = _guarded(app, live, keyring, errors)
     return Answering(ExchangeFrame(app, observer.http), handler.answers, counting)
+
+
+def shared_routes(handler: Handler, dialects: Mapping[str, AnyDialect], store: Store) -> list[BaseRoute]:
+    """Those of `PATHS`. What turns out to be the first process's is handed over, connection and all."""
+    responses = ResponsesDialect()
+
+    async def hand_over(request: Request, *_: Any) -> Response:
+        handler.forgive(exchange_of(request.scope))
+        if not request.scope["state"][PASSED].hand_over():
+            return await misdirected(request, ServerError("unsupported", "Another process answers this."))
+        return Response()  # nobody hears it
+
+    async def respond(request: Request) -> Response:
+        history = OwnedHistory(store, exchange_of(request.scope).owner)
+        return await created(handler, responses, history, request, hand_over)
+
+    special = {responses.path: decided(respond)} | {
+        dialect.path: decided(generation(handler, dialect, said, hand_over)) for dialect, said in GENERATIONS
+    }
+    return [
+        route
+        for path in PATHS
+        for route in both(path, special.get(path) or handler.endpoint(dialects[path]), "POST")
+    ]
+
+
+def decided(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with whose reply it is decided that its request stays here."""
+
+    @functools.wraps(endpoint)
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        finally:
+            request.scope["state"][PASSED].stays()
+
+    return answer
 
 
 async def misdirected(request: Request, error: Exception) -> Response:

@@ -129,6 +129,10 @@ class Handler:
         """Count a request against its caller's limits. Raises `ServerError`."""
         self._limits.admit(exchange)
 
+    def forgive(self, exchange: Exchange) -> None:
+        """Undo what was counted of a request that is answered elsewhere."""
+        self._limits.forgive(exchange)
+
     def endpoint(self, dialect: AnyDialect) -> Endpoint:
         """What answers the requests to a dialect's address."""
 

@@ -93,7 +93,7 @@ class Server:
         unread = UnreadAnswers()
         kind = connections(unread)
         if self._processes is not None:
-            kind = passing(unread, self._processes.pass_on)
+            kind = passing(unread, self._processes)
         app = InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS)
         self._uvicorn = Uvicorn(app, options, unread, kind)
 

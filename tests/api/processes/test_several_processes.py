@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -136,6 +137,63 @@ def test_each_dialect_answers_and_what_is_stored_is_found(serving: Serving) -> N
         assert asking.responses.retrieve(stored.id).output_text == "Keep it."
         assert asking.models.list().data
     asking.close()
+
+
+def spread(serving: Serving) -> list[int]:
+    """How many requests each process has begun, by the log."""
+    text = serving.output.read_text()
+    return [len(re.findall(rf" {re.escape(mark)}POST /v1/responses 200 ", text)) for mark in ("[1] ", "[2] ")]
+
+
+def test_a_response_that_one_process_stored_is_gone_on_from_in_the_other(serving: Serving) -> None:
+    before = spread(serving)
+    previous = None
+    for number in range(6):
+        with client(serving) as asking:  # a connection of its own, so that the processes take turns
+            hold = Stream(serving) if number % 2 else None
+            said = asking.responses.create(
+                model="live", input=f"Turn {number}.", previous_response_id=previous
+            )
+            if hold is not None:
+                hold.leave()
+            previous = said.id
+            items = asking.responses.input_items.list(said.id).data
+            assert len(items) == 2 * number + 1
+    until(lambda: sum(spread(serving)) == sum(before) + 6)
+    assert all(now > then for now, then in zip(spread(serving), before, strict=True))
+    with client(serving, "sk-bob") as asking, pytest.raises(openai.NotFoundError):
+        asking.responses.create(model="live", input="Mine?", previous_response_id=previous)
+
+
+def test_a_conversation_is_one_for_all_processes(serving: Serving) -> None:
+    with client(serving) as asking:
+        conversation = asking.conversations.create()
+        for number in range(3):
+            with client(serving) as other:
+                other.responses.create(model="live", input=f"Turn {number}.", conversation=conversation.id)
+        assert len(asking.conversations.items.list(conversation.id, limit=50).data) == 6
+
+
+def test_a_response_in_the_background_is_followed_and_cancelled(serving: Serving) -> None:
+    with client(serving) as asking:
+        running = asking.responses.create(model="live", input="for ever", background=True)
+        assert running.status in ("queued", "in_progress")
+        events = asking.responses.retrieve(running.id, stream=True)
+        assert next(iter(events)).type == "response.created"
+        events.close()
+        assert asking.responses.cancel(running.id).status == "cancelled"
+        stored = asking.responses.create(model="live", input="Done.", background=True)
+        until(lambda: asking.responses.retrieve(stored.id).status == "completed")
+
+
+def test_ollamas_chat_answers_and_one_that_says_nothing_loads(serving: Serving) -> None:
+    with httpx.Client(base_url=serving.address, headers={"authorization": "Bearer sk-alice"}) as asking:
+        for _ in range(2):
+            body = {"model": "live", "messages": [{"role": "user", "content": "Echo."}], "stream": False}
+            assert asking.post("/api/chat", json=body).json()["message"]["content"] == "Echo."
+            loaded = asking.post("/api/chat", json={"model": "live"})
+            assert loaded.status_code == 200
+            assert loaded.json()["done_reason"] == "load"
 
 
 def test_a_body_that_comes_in_pieces_is_passed_whole(serving: Serving) -> None:

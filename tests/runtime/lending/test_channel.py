@@ -43,7 +43,7 @@ def together(check: Callable[[Ends], Awaitable[None]]) -> None:
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not true():
+        while not true():  # noqa: ASYNC110 (nothing tells)
             await asyncio.sleep(0.01)
 
 

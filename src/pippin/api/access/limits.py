@@ -155,6 +155,15 @@ class Limits:
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
+    def forgive(self, exchange: Exchange) -> None:
+        """Undo what `admit` has counted: the request is answered elsewhere, where it is counted again."""
+        allowance = self._allowance_of(exchange)
+        if allowance.requests and not exchange.background:
+            with self._ledger.bucket(
+                "requests", exchange.account, allowance.requests, self._clock()
+            ) as bucket:
+                bucket.level += 1
+
     def enter(self) -> None:
         """Count a request among those that run now; `leave` undoes it. Raises `ServerError`."""
         if not self._ledger.enter(self._max_concurrent):

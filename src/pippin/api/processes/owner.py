@@ -25,14 +25,17 @@ import msgspec
 
 from pippin.api.access.ledger import SharedLedger
 from pippin.api.answers.answer import RunningAnswers
-from pippin.api.http.passing import request_of
 from pippin.api.live_settings import LiveSettings
 from pippin.api.processes.counts import Counted
 from pippin.api.processes.logs import forward
+from pippin.api.processes.shared import is_shared
+from pippin.api.storage.borrowed import told
+from pippin.api.storage.response_store import ResponseStore
 from pippin.config.options.model import machines_of, replicas_of
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.traces import trace_of
 from pippin.runtime.lending.channel import Channel
 from pippin.runtime.lending.lender import Lender
 from pippin.runtime.lending.messages import (
@@ -45,10 +48,13 @@ from pippin.runtime.lending.messages import (
     EndAnswer,
     Ended,
     Family,
+    Keep,
     Models,
     Passed,
     Pooled,
     Ready,
+    Recall,
+    Refused,
     Stop,
     ToOwner,
 )
@@ -57,12 +63,6 @@ from pippin.service import Service
 log = logging.getLogger(__name__)
 
 MODULE: Final = "pippin.api.answering"
-SHARED_PATHS: Final = frozenset(
-    prefix + path
-    for path in (b"/chat/completions", b"/completions", b"/messages")
-    for prefix in (b"/v1", b"")
-)
-"""What the other processes answer: the APIs whose requests need nothing that is kept between two of them."""
 
 FIRST_PAUSE: Final = 0.1  # seconds before a process that has died is started again
 LONGEST_PAUSE: Final = 30.0
@@ -71,12 +71,6 @@ TELL_EVERY: Final = 0.2  # seconds between looks at the pool
 COUNT_EVERY: Final = 5.0  # seconds: what a process that is killed has counted since is lost
 COUNT_WAIT: Final = 1.0
 LEAVE_WITHIN: Final = 3.0  # seconds beyond the drain's
-
-
-def is_shared(line: bytes) -> bool:
-    """Whether the request with this first line may be answered by any process."""
-    method, path = request_of(line)
-    return method == b"POST" and path in SHARED_PATHS
 
 
 def check_options(settings: Settings) -> None:
@@ -109,6 +103,7 @@ class ApiProcesses:
         count = live.options.api_processes
         self._processes = [ApiProcess(number, self) for number in range(1, count + 1)]
         self._answers: RunningAnswers | None = None
+        self._store: ResponseStore | None = None
         self._adopt: Callable[[socket.socket, bytes], Awaitable[None]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeping: list[asyncio.Task[None]] = []
@@ -116,9 +111,10 @@ class ApiProcesses:
         self._departed: list[Family] = []
         self.stopping = False
 
-    def connect(self, answers: RunningAnswers) -> None:
-        """`answers`: those that run in this process, where the others' are to be found too."""
+    def connect(self, answers: RunningAnswers, store: ResponseStore) -> None:
+        """`answers`: those that run in this process, where the others' are to be found too. `store` is for all."""
         self._answers = answers
+        self._store = store
         self._live.follow(self._settings_changed)
 
     def start(self, adopt: Callable[[socket.socket, bytes], Awaitable[None]]) -> None:
@@ -131,10 +127,16 @@ class ApiProcesses:
         self._begin(self._tell())
         self._begin(self._count())
 
-    def pass_on(self, line: bytes, descriptor: int, data: bytes) -> bool:
-        """Pass a connection on whose request any process may answer; see `PassOn`."""
-        if not is_shared(line):
-            return False
+    # As `Elsewhere`
+
+    def is_meant(self, line: bytes) -> bool:
+        return is_shared(line)
+
+    def may_be_meant(self, line: bytes) -> bool:
+        return False
+
+    def give(self, descriptor: int, data: bytes) -> bool:
+        """Give a connection to the process that has the fewest; none takes it while none is ready."""
         able = [each for each in self._processes if each.able]
         if not able:
             return False
@@ -197,6 +199,19 @@ class ApiProcesses:
     def lender(self, channel: Channel[ToOwner]) -> Lender:
         service = self._service
         return Lender(service.pool, channel, service.find, service.fetch, service.complete)
+
+    def answer(self, question: Keep | Recall, channel: Channel[ToOwner]) -> None:
+        """Answer a question about what is stored, beside the event loop: entries may be large."""
+        assert self._store is not None
+        self._begin(self._answer(self._store, question, channel))
+
+    async def _answer(self, store: ResponseStore, question: Keep | Recall, channel: Channel[ToOwner]) -> None:
+        try:
+            channel.send(await asyncio.to_thread(told, store, question))
+        except Exception as error:  # who asks waits for an answer
+            log.error("The store of responses could not be asked.\n%s", trace_of(error))
+            message = "The request failed because of a fault in the server; its log has more."
+            channel.send(Refused(question.serial, ErrorReport(kind="internal", message=message)))
 
     def take_back(self, connection: socket.socket, data: bytes) -> None:
         """Serve a connection that another process has passed back."""
@@ -391,6 +406,9 @@ class ApiProcess:
                 self.others.answers.ended_elsewhere(run, prompt_tokens, completion_tokens)
             case Counts(families):
                 self.counted.take(families)
+            case Keep() | Recall():
+                assert self._channel is not None
+                self.others.answer(message, self._channel)
             case Ready():
                 self._ready = not self.others.stopping
                 self.adopt()

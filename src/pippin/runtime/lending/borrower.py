@@ -1,12 +1,9 @@
 """The models of another process, used by this one: leased through the channel, asked over links of their own."""
 
 import asyncio
-import itertools
 import socket
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
+from functools import partial
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
@@ -25,10 +22,10 @@ from pippin.runtime.lending.messages import (
     Lent,
     LinkLost,
     Pooled,
-    Refused,
     Release,
     WorkerFails,
 )
+from pippin.runtime.lending.questions import Questions
 from pippin.runtime.pool.source import ModelSource
 from pippin.runtime.workers.link import Link, Mailbox, Mailboxes
 
@@ -106,34 +103,30 @@ class BorrowedLease:
 
 
 class BorrowedPool:
-    """The owner's pool, as far as requests need it. `receive` is given the owner's messages about models."""
+    """The owner's pool, as far as requests need it."""
 
-    def __init__(self, channel: Channel[FromOwner]) -> None:
+    def __init__(self, channel: Channel[FromOwner], questions: Questions) -> None:
         self._channel = channel
-        self._serials = itertools.count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._questions = questions
         self._workers: dict[int, BorrowedWorker] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._models: dict[str, Pooled] = {}
 
     async def lease(self, info: ModelInfo) -> BorrowedLease:
         """Claim a model, which the owner loads if need be; returns when its worker can prepare requests."""
-        serial = next(self._serials)
-        leased: Leased = await self._ask(serial, Lease(serial, info.id))
+        leased: Leased = await self._questions.ask(lambda serial: Lease(serial, info.id), self._give_back)
         worker = self._workers[leased.worker]
         worker.info = leased.info
-        return BorrowedLease(worker, leased.options, lambda seconds: self._give_back(serial, seconds))
+        return BorrowedLease(worker, leased.options, partial(self._give_back, leased.serial))
 
     async def fetch(self, name: str) -> ModelInfo:
         """Have a missing model downloaded. Raises `ServerError`."""
-        serial = next(self._serials)
-        found: Found = await self._ask(serial, Fetch(serial, name))
+        found: Found = await self._questions.ask(lambda serial: Fetch(serial, name))
         return found.info
 
     async def complete(self, info: ModelInfo) -> None:
         """Have what the model's options name beside it downloaded. Raises `ServerError`."""
-        serial = next(self._serials)
-        await self._ask(serial, Complete(serial, info))
+        await self._questions.ask(lambda serial: Complete(serial, info))
 
     def states(self) -> list[ModelState]:
         return [model.state for model in self._models.values()]
@@ -161,18 +154,12 @@ class BorrowedPool:
             worker.fail(ErrorReport(kind="overloaded", message="The server is shutting down."), gone=True)
         self._workers.clear()
 
-    def receive(self, message: Lent | Leased | Found | Refused | WorkerFails, descriptor: int | None) -> None:
-        """Take what the owner says."""
+    def receive(self, message: Lent | WorkerFails, descriptor: int | None) -> None:
+        """Take what the owner says of workers."""
         match message:
             case Lent(number):
                 assert descriptor is not None
                 self._meet(number, message, socket.socket(fileno=descriptor))
-            case Leased(serial) | Found(serial):
-                if (asked := self._answered(serial)) is not None:
-                    asked.set_result(message)
-            case Refused(serial, error):
-                if (asked := self._answered(serial)) is not None:
-                    asked.set_exception(ServerError.of(error))
             case WorkerFails(number, error, gone):
                 worker = self._workers.pop(number, None) if gone else self._workers.get(number)
                 if worker is not None:
@@ -189,22 +176,7 @@ class BorrowedPool:
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    def _answered(self, serial: int) -> "asyncio.Future[Any] | None":
-        """Who waits for this answer; nobody where the request was called off, and what it got was given back."""
-        asked = self._asked.pop(serial, None)
-        return None if asked is None or asked.done() else asked
-
-    async def _ask(self, serial: int, question: msgspec.Struct) -> Any:
-        self._asked[serial] = asyncio.get_running_loop().create_future()
-        self._channel.send(question)
-        try:
-            return await self._asked[serial]
-        except asyncio.CancelledError:
-            self._asked.pop(serial, None)
-            self._give_back(serial, None)
-            raise
-
-    def _give_back(self, serial: int, keep_alive: float | None) -> None:
+    def _give_back(self, serial: int, keep_alive: float | None = None) -> None:
         self._channel.send(Release(serial, keep_alive))
 
 

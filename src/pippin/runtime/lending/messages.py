@@ -4,6 +4,8 @@ The owner leases for the others, and they speak to workers over sockets of their
 connections come and go with `Passed`. A message that brings a descriptor says so; the rest is a msgpack struct alone.
 """
 
+from typing import Literal
+
 from msgspec import Struct
 
 from pippin.config.options.model import ModelOptions
@@ -64,6 +66,15 @@ class Refused(Struct, frozen=True, tag=True):
 
     serial: int
     error: ErrorReport
+
+
+class Told(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The answer to `Keep` and `Recall`: what of it is wanted."""
+
+    serial: int
+    body: bytes | None = None
+    holder: tuple[str, Literal["response", "conversation"]] | None = None
+    deleted: bool = False
 
 
 class WorkerFails(Struct, frozen=True, tag=True):
@@ -147,6 +158,28 @@ class Complete(Struct, frozen=True, tag=True):
     info: ModelInfo
 
 
+class Keep(Struct, frozen=True, tag=True):
+    """Write an entry into the store of responses and conversations."""
+
+    serial: int
+    owner: str
+    id: str
+    kind: Literal["response", "conversation"]
+    body: bytes
+    items: list[str]
+
+
+class Recall(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Read that store or delete from it, as the methods of `ResponseStore` with these names do."""
+
+    serial: int
+    act: Literal["get", "begin", "holder_of", "delete"]
+    owner: str
+    id: str  # of the entry; for `holder_of` of an item
+    kind: Literal["response", "conversation"] = "response"
+    size: int = 0
+
+
 class Began(Struct, frozen=True, tag=True):
     """An answer has begun: whose it is, and the ids of its runs as workers know them."""
 
@@ -193,10 +226,25 @@ FromOwner = (
     | Leased
     | Found
     | Refused
+    | Told
     | WorkerFails
     | Models
     | EndAnswer
     | AskCounts
     | Stop
 )
-ToOwner = Ready | Passed | Closed | Lease | Release | LinkLost | Fetch | Complete | Began | Ended | Counts
+ToOwner = (
+    Ready
+    | Passed
+    | Closed
+    | Lease
+    | Release
+    | LinkLost
+    | Fetch
+    | Complete
+    | Keep
+    | Recall
+    | Began
+    | Ended
+    | Counts
+)
