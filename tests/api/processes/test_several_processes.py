@@ -18,6 +18,11 @@ import openai
 import psutil
 import pytest
 
+from pippin.api.processes.owner import check_options
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ModelEntry, ServerOptions
+from pippin.config.settings import Settings
+from pippin.core.errors import ServerError
 from tests.cli.serving import Serving, Terminal
 
 SCRIPT = {
@@ -374,9 +379,26 @@ def test_connections_leave_no_descriptors_behind(serving: Serving) -> None:
     until(lambda: held() <= before + 1)
 
 
-def test_options_that_several_processes_can_not_honour_are_refused_by_name(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path)
-    for flags in (("--replicas", "2"), ("--peer", "http://127.0.0.1:1"), ("--ranks", "2")):
-        done = terminal.run("serve", "scripted", "--port", "0", "--api-processes", "2", *flags)
-        assert done.returncode != 0
-        assert f"--api-processes can't be used together with {flags[0]}" in done.stderr
+def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start(tmp_path: Path) -> None:
+    flags = ("--api-processes", "2", "--replicas", "2")
+    done = Terminal(tmp_path).run("serve", "scripted", "--port", "0", *flags)
+    assert done.returncode != 0
+    assert "--api-processes can't be used together with --replicas yet" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("peer", Settings(server=ServerOptions(peers=("http://127.0.0.1:1",)))),
+        ("mcp-config", Settings(server=ServerOptions(mcp_config="tools.json"))),
+        ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(max_replicas=2)))),
+        (
+            "ranks",
+            Settings(server=ServerOptions(models=(ModelEntry(path="m", options=ModelOptions(ranks=2)),))),
+        ),
+        ("compat mlx-vlm", Settings(server=ServerOptions(), compat="mlx-vlm")),
+    ],
+)
+def test_what_several_processes_can_not_honour_is_refused_by_name(name: str, settings: Settings) -> None:
+    with pytest.raises(ServerError, match=f"can't be used together with --{name}"):
+        check_options(settings)
