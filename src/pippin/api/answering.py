@@ -55,6 +55,7 @@ from pippin.runtime.lending.messages import (
 )
 from pippin.runtime.lending.questions import Questions
 from pippin.service import Requests
+from pippin.service.awake import keeping_awake
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,8 @@ class AnsweringProcess:
         self._questions = Questions(channel)
         self._pool = BorrowedPool(channel, self._questions)
         catalog = Catalog(options, default_roots(environment.variables(), Path.home()))
-        self._requests = Requests(options, BorrowedCatalog(catalog, self._pool), self._pool)
+        awake = keeping_awake(wanted=options.prevent_sleep)
+        self._requests = Requests(options, BorrowedCatalog(catalog, self._pool), self._pool, awake)
         self._live = LiveSettings(begin.settings, self._requests)
         self._ledger = SharedLedger(Path(begin.ledger), begin.number)
         store = BorrowedStore(self._questions)
@@ -135,7 +137,7 @@ class AnsweringProcess:
         match message:
             case Passed(data):
                 assert descriptor is not None
-                self._begin(self._uvicorn.adopt(socket.socket(fileno=descriptor), data))
+                self._begin(self._take(socket.socket(fileno=descriptor), data))
             case Models(models):
                 self._pool.mirror(models)
             case EndAnswer(run, error):
@@ -172,6 +174,10 @@ class AnsweringProcess:
     def give(self, descriptor: int, data: bytes) -> bool:
         self._channel.send(Passed(data), os.dup(descriptor))
         return True
+
+    async def _take(self, connection: socket.socket, data: bytes) -> None:
+        if not await self._uvicorn.adopt(connection, data):
+            self._channel.send(Closed())
 
     def _tell_counts(self) -> None:
         from pippin.api.telemetry.metrics import Metrics  # a fifth of a second to import

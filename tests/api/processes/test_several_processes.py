@@ -54,7 +54,10 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
             server.wait_for(rf"(API process {number} is ready)")
         server.wait_for("(live is ready)")
         yield server
+        # The end lets what runs come to its own, and takes nothing new.
+        streams = [Stream(server, "a while") for _ in range(4)]
         server.process.terminate()
+        assert [stream.ended() for stream in streams] == [None] * 4
         assert server.ended() == 0
         assert "Traceback" not in server.output.read_text()
 

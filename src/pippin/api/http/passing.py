@@ -69,10 +69,12 @@ class PassedConnection(BoundedConnection):
         self._closed()
 
     def data_received(self, data: bytes) -> None:
-        if self._between and len(self._held) + len(data) <= HELD_BYTES:
+        if self._between:
             # A client may have its whole answer before the application is done with it.
             self._held += data
-            return
+            if len(self._held) <= HELD_BYTES:
+                return
+            data, self._held = bytes(self._held), bytearray()
         if self._in_head or self._expects_more or self._unanswered or self._transport.is_closing():
             if self._kept is not None:
                 self._kept += data

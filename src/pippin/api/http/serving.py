@@ -58,8 +58,8 @@ class Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def adopt(self, connection: socket.socket, early: bytes) -> None:
-        """Serve a connection from which `early` was read."""
+    async def adopt(self, connection: socket.socket, early: bytes) -> bool:
+        """Serve a connection from which `early` was read; False where it is closed already."""
         protocol: Any = self.config.http_protocol_class
         made = protocol(
             config=self.config,
@@ -70,8 +70,10 @@ class Uvicorn(uvicorn.Server):
         )
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: made, connection)
-        except OSError:  # the client has left
+        except OSError:
             connection.close()
+            return False
+        return True
 
 
 def allow_many() -> None:

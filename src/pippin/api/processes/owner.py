@@ -104,12 +104,13 @@ class ApiProcesses:
         self._processes = [ApiProcess(number, self) for number in range(1, count + 1)]
         self._answers: RunningAnswers | None = None
         self._store: ResponseStore | None = None
-        self._adopt: Callable[[socket.socket, bytes], Awaitable[None]] | None = None
+        self._adopt: Callable[[socket.socket, bytes], Awaitable[bool]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeping: list[asyncio.Task[None]] = []
         self._told: list[Pooled] = []
         self._departed: list[Family] = []
-        self.stopping = False
+        self._deadline = 0.0  # seconds for what runs when all are to stop
+        self.stopped = asyncio.Event()
 
     def connect(self, answers: RunningAnswers, store: ResponseStore) -> None:
         """`answers`: those that run in this process, where the others' are to be found too. `store` is for all."""
@@ -117,7 +118,7 @@ class ApiProcesses:
         self._store = store
         self._live.follow(self._settings_changed)
 
-    def start(self, adopt: Callable[[socket.socket, bytes], Awaitable[None]]) -> None:
+    def start(self, adopt: Callable[[socket.socket, bytes], Awaitable[bool]]) -> None:
         """Start them. `adopt` serves a connection that one of them passes back."""
         self._adopt = adopt
         self._keeping = [
@@ -159,15 +160,21 @@ class ApiProcesses:
 
     def stop(self, deadline: float) -> None:
         """Let the others take no more; what they answer may end within so many seconds."""
-        self.stopping = True
+        self._deadline = deadline
+        self.stopped.set()
         for process in self._processes:
             process.stop(deadline)
 
+    @property
+    def stopping(self) -> bool:
+        return self.stopped.is_set()
+
     async def close(self) -> None:
         """Wait until they have ended, which those that were told to `stop` do by themselves."""
-        self.stop(0.0)
+        if not self.stopping:
+            self.stop(0.0)
         if self._keeping:
-            _, late = await asyncio.wait(self._keeping, timeout=LEAVE_WITHIN)
+            _, late = await asyncio.wait(self._keeping, timeout=self._deadline + LEAVE_WITHIN)
             for process in self._processes if late else ():
                 process.kill()
             await asyncio.wait(self._keeping)
@@ -215,11 +222,14 @@ class ApiProcesses:
 
     def take_back(self, connection: socket.socket, data: bytes) -> None:
         """Serve a connection that another process has passed back."""
-        assert self._adopt is not None
         if self.stopping:
             connection.close()
         else:
-            self._begin(self._adopt(connection, data))
+            self._begin(self._serve(connection, data))
+
+    async def _serve(self, connection: socket.socket, data: bytes) -> None:
+        assert self._adopt is not None
+        await self._adopt(connection, data)
 
     def depart(self, process: "ApiProcess") -> None:
         """Clear up after a process that has ended."""
@@ -344,7 +354,8 @@ class ApiProcess:
             log.error("API process %d has ended with status %s; it is started again.", self.number, status)
             pause = FIRST_PAUSE if time.monotonic() - began > LIVED else min(2 * pause, LONGEST_PAUSE)
             self.restarts += 1
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.others.stopped.wait(), pause)
 
     async def _run(self) -> int:
         ours, theirs = socket.socketpair()

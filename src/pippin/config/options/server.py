@@ -34,8 +34,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(
             ge=1,
             le=64,
-            description="Processes that answer chats, completions and messages. From 2 on they stand beside a first "
-            "one, which has the models, what is stored, and all other addresses.",
+            description="Processes that answer requests for text. From 2 on they stand beside a first one, which has "
+            "the models, what is stored, and all other addresses.",
         ),
     ] = 1
     log_level: Annotated[
