@@ -89,7 +89,7 @@ def wait_until_ready(output: Path, processes: int) -> int:
 def role_of(process: psutil.Process, server: psutil.Process) -> str:
     if process == server:
         return "first"
-    return "others" if "pippin.api.answering" in process.cmdline() else "worker"
+    return "others" if "pippin.cli.answering" in process.cmdline() else "worker"
 
 
 def cpu(server: psutil.Process) -> dict[str, float]:

@@ -36,7 +36,7 @@ async def kill_a_worker(stage: Stage) -> None:
 
 def kill(stage: Stage, process: psutil.Process) -> None:
     """Kill a worker; or an API process, with which the connections that it was passed break."""
-    answers = "pippin.api.answering" in process.cmdline()
+    answers = "pippin.cli.answering" in process.cmdline()
     if answers:
         stage.ledger.going_down()
     process.kill()

@@ -1,4 +1,4 @@
-"""An API process beside the first: `python -m pippin.api.answering FD`, where FD is the channel to that one.
+"""An API process beside the first.
 
 It answers chats on the connections that it is passed, with workers that it is lent, and owns nothing: what it is asked
 beyond that goes back to the first process, connection and all.
@@ -9,8 +9,7 @@ import faulthandler
 import logging
 import os
 import socket
-import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,11 +27,12 @@ from pippin.api.live_settings import LiveSettings
 from pippin.api.processes.logs import configure_logging
 from pippin.api.processes.shared import is_shared, is_uncertain
 from pippin.api.storage.borrowed import BorrowedStore
-from pippin.catalog import Catalog, default_roots
-from pippin.config import environment
-from pippin.runtime.lending.borrower import BorrowedCatalog, BorrowedPool
-from pippin.runtime.lending.channel import Channel
-from pippin.runtime.lending.messages import (
+from pippin.config.settings import Settings
+from pippin.service import ModelSource, Requests
+from pippin.service.awake import keeping_awake
+from pippin.service.lending.borrower import BorrowedCatalog, BorrowedPool
+from pippin.service.lending.channel import Channel
+from pippin.service.lending.messages import (
     Adopt,
     AskCounts,
     Began,
@@ -53,27 +53,29 @@ from pippin.runtime.lending.messages import (
     Told,
     WorkerFails,
 )
-from pippin.runtime.lending.questions import Questions
-from pippin.service import Requests
-from pippin.service.awake import keeping_awake
+from pippin.service.lending.questions import Questions
 
 log = logging.getLogger(__name__)
 
 LOOK: Final = 0.01  # seconds between looks at whether uvicorn has started
 
 
-def main() -> None:
-    """Run the process until the first one says stop, or is gone."""
+OpenCatalog = Callable[[Settings], ModelSource]
+"""Reads the models of this machine's disk."""
+
+
+def answer(channel: int, open_catalog: OpenCatalog) -> None:
+    """Run the process, whose channel is this descriptor, until the first one says stop, or is gone."""
     faulthandler.enable()
     allow_many()
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection = socket.socket(fileno=channel)
     connection.set_inheritable(False)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(connection))
+        runner.run(run(connection, open_catalog))
 
 
-async def run(connection: socket.socket) -> None:
+async def run(connection: socket.socket, open_catalog: OpenCatalog) -> None:
     begun: asyncio.Future[Begin] = asyncio.get_running_loop().create_future()
     process: AnsweringProcess | None = None
 
@@ -88,7 +90,7 @@ async def run(connection: socket.socket) -> None:
     channel: Channel[FromOwner] = Channel(connection, FromOwner, receive, leave)
     begin = await begun
     configure_logging(begin.settings.server.log_level)
-    process = AnsweringProcess(begin, channel)
+    process = AnsweringProcess(begin, channel, open_catalog(begin.settings))
     await process.run()
     channel.close()
 
@@ -101,12 +103,11 @@ def leave() -> None:
 class AnsweringProcess:
     """What this process is: an application on borrowed models, and the connections that it was passed."""
 
-    def __init__(self, begin: Begin, channel: Channel[FromOwner]) -> None:
+    def __init__(self, begin: Begin, channel: Channel[FromOwner], catalog: ModelSource) -> None:
         self._channel = channel
         options = begin.settings.server
         self._questions = Questions(channel)
         self._pool = BorrowedPool(channel, self._questions)
-        catalog = Catalog(options, default_roots(environment.variables(), Path.home()))
         awake = keeping_awake(wanted=options.prevent_sleep)
         self._requests = Requests(options, BorrowedCatalog(catalog, self._pool), self._pool, awake)
         self._live = LiveSettings(begin.settings, self._requests)
@@ -195,7 +196,3 @@ class AnsweringProcess:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-if __name__ == "__main__":
-    main()

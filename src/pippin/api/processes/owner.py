@@ -26,7 +26,6 @@ import msgspec
 from pippin.api.access.ledger import SharedLedger
 from pippin.api.answers.answer import RunningAnswers
 from pippin.api.live_settings import LiveSettings
-from pippin.api.processes.counts import Counted
 from pippin.api.processes.logs import forward
 from pippin.api.processes.shared import is_shared
 from pippin.api.storage.borrowed import told
@@ -36,9 +35,11 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.traces import trace_of
-from pippin.runtime.lending.channel import Channel
-from pippin.runtime.lending.lender import Lender
-from pippin.runtime.lending.messages import (
+from pippin.service import Service
+from pippin.service.lending.channel import Channel
+from pippin.service.lending.counts import Counted
+from pippin.service.lending.lender import Lender
+from pippin.service.lending.messages import (
     Adopt,
     AskCounts,
     Began,
@@ -58,11 +59,10 @@ from pippin.runtime.lending.messages import (
     Stop,
     ToOwner,
 )
-from pippin.service import Service
 
 log = logging.getLogger(__name__)
 
-MODULE: Final = "pippin.api.answering"
+MODULE: Final = "pippin.cli.answering"
 
 FIRST_PAUSE: Final = 0.1  # seconds before a process that has died is started again
 LONGEST_PAUSE: Final = 30.0

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from pippin.api.storage.response_store import Kind, ResponseStore
-from pippin.runtime.lending.messages import Keep, Recall, Told
-from pippin.runtime.lending.questions import Questions
+from pippin.service.lending.messages import Keep, Recall, Told
+from pippin.service.lending.questions import Questions
 
 
 class BorrowedStore:

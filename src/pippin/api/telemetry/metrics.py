@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from pippin.api.processes.counts import added
 from pippin.core.errors import ErrorKind
 from pippin.core.events import Accepted, Ending, Event, Failed, Finished, PartDelta
 from pippin.core.models import CacheStats, EngineStats, ModelState
 from pippin.mcp import ToolServers
-from pippin.runtime.lending.messages import Family, Sample
+from pippin.service.lending.counts import added
+from pippin.service.lending.messages import Family, Sample
 
 LABELS: Final = 200
 """Values that a label may take; what comes later counts as `other`."""

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final
 
-from pippin.runtime.lending.messages import Family, Sample
+from pippin.service.lending.messages import Family, Sample
 
 ONGOING: Final = "gauge"
 """The type of what a process that has ended does not count any more."""

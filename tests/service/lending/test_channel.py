@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import psutil
 
-from pippin.runtime.lending.channel import Channel
+from pippin.service.lending.channel import Channel
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):

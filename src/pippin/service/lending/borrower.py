@@ -11,8 +11,10 @@ from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import Order, Output, Report
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Task
-from pippin.runtime.lending.channel import Channel
-from pippin.runtime.lending.messages import (
+from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.workers.link import Link, Mailbox, Mailboxes
+from pippin.service.lending.channel import Channel
+from pippin.service.lending.messages import (
     Complete,
     Fetch,
     Found,
@@ -25,9 +27,7 @@ from pippin.runtime.lending.messages import (
     Release,
     WorkerFails,
 )
-from pippin.runtime.lending.questions import Questions
-from pippin.runtime.pool.source import ModelSource
-from pippin.runtime.workers.link import Link, Mailbox, Mailboxes
+from pippin.service.lending.questions import Questions
 
 
 class BorrowedWorker:

@@ -9,8 +9,12 @@ from typing import Any, Final
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.models import ModelInfo
 from pippin.core.traces import trace_of
-from pippin.runtime.lending.channel import Channel
-from pippin.runtime.lending.messages import (
+from pippin.runtime.pool.pool import Lease as PoolLease
+from pippin.runtime.pool.pool import Pool
+from pippin.runtime.workers.supervisor import WorkerProcess
+from pippin.runtime.workers.worker import Worker
+from pippin.service.lending.channel import Channel
+from pippin.service.lending.messages import (
     Complete,
     Fetch,
     Found,
@@ -23,10 +27,6 @@ from pippin.runtime.lending.messages import (
     ToOwner,
     WorkerFails,
 )
-from pippin.runtime.pool.pool import Lease as PoolLease
-from pippin.runtime.pool.pool import Pool
-from pippin.runtime.workers.supervisor import WorkerProcess
-from pippin.runtime.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 

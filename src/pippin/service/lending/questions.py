@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from pippin.core.errors import ServerError
-from pippin.runtime.lending.channel import Channel
-from pippin.runtime.lending.messages import FromOwner, Refused
+from pippin.service.lending.channel import Channel
+from pippin.service.lending.messages import FromOwner, Refused
 
 
 class Questions:
