@@ -395,6 +395,11 @@ def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start
         ("peer", Settings(server=ServerOptions(peers=("http://127.0.0.1:1",)))),
         ("mcp-config", Settings(server=ServerOptions(mcp_config="tools.json"))),
         ("replicas", Settings(server=ServerOptions(model_defaults=ModelOptions(max_replicas=2)))),
+        ("cluster", Settings(server=ServerOptions(model_defaults=ModelOptions(cluster="auto")))),
+        (
+            "replica-machines",
+            Settings(server=ServerOptions(model_defaults=ModelOptions(replica_machines=("10.0.0.2",)))),
+        ),
         (
             "ranks",
             Settings(server=ServerOptions(models=(ModelEntry(path="m", options=ModelOptions(ranks=2)),))),

@@ -81,6 +81,8 @@ def check_options(settings: Settings) -> None:
         "peer": bool(options.peers),
         "mcp-config": options.mcp_config is not None,
         "replicas": any(len(replicas_of(each)) > 1 or each.max_replicas is not None for each in models),
+        "replica-machines": any(each.replica_machines for each in models),
+        "cluster": any(each.cluster is not None for each in models),
         "ranks": any(len(machines_of(each)) > 1 for each in models),
         "compat mlx-vlm (without --enable-metrics)": settings.compat == "mlx-vlm"
         and not options.enable_metrics,
