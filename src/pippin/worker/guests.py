@@ -5,6 +5,7 @@ may submit and cancel requests, and nothing else; their events go to it alone. S
 with one API process. Guests come through the door, a socket over which the owner sends theirs.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -31,8 +32,13 @@ class Guest(WorkerLink):
             log.warning("An API process reads nothing of its answers: its requests are ended.")
             self._closed = True
             self._room.notify_all()
-            self._socket.shutdown(socket.SHUT_RDWR)  # its reader ends, and tells
+            self.shut()
         self._check()
+
+    def shut(self) -> None:
+        """Let the reader end, which tells that the guest has left."""
+        with contextlib.suppress(OSError):  # it has left by itself
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class SharedLink(WorkerLink):
@@ -42,13 +48,14 @@ class SharedLink(WorkerLink):
         super().__init__(connection)
         self._door = door
         self._guests: dict[str, Guest] = {}
+        self._had_guests = False
 
     def open_door(self, receive: Callable[[Order | GuestLeft], None]) -> None:
         """Let guests in from now on, and give their orders to `receive`, each guest's on a thread of its own."""
         threading.Thread(target=self._let_in, args=(receive,), name="door", daemon=True).start()
 
     def send_events(self, emissions: list[Emission]) -> None:
-        if not self._guests:
+        if not self._had_guests:
             super().send_events(emissions)
             return
         parts: dict[str, list[Emission]] = {}
@@ -63,6 +70,12 @@ class SharedLink(WorkerLink):
                 except LinkLost:
                     continue  # its reader says that it has left
 
+    def close(self) -> None:
+        super().close()
+        self._door.close()
+        for guest in list(self._guests.values()):
+            guest.shut()
+
     def _let_in(self, receive: Callable[[Order | GuestLeft], None]) -> None:
         while True:
             try:
@@ -74,6 +87,7 @@ class SharedLink(WorkerLink):
             os.set_inheritable(descriptors[0], False)
             name, guest = str(int.from_bytes(data, "big")), Guest(socket.socket(fileno=descriptors[0]))
             self._guests[name] = guest
+            self._had_guests = True
             serving = threading.Thread(target=self._serve, args=(name, guest, receive), daemon=True)
             serving.start()
 
