@@ -410,3 +410,28 @@ def test_an_option_that_several_processes_can_not_honour_is_refused_at_the_start
 def test_what_several_processes_can_not_honour_is_refused_by_name(name: str, settings: Settings) -> None:
     with pytest.raises(ServerError, match=f"can't be used together with --{name}"):
         check_options(settings)
+
+
+@pytest.mark.long
+def test_a_real_model_says_in_each_process_what_it_says_in_the_first(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    terminal = Terminal(tmp_path)
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "Name three colours."}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+
+    def say_at(path: str) -> str:
+        answer = httpx.post(server.address + path, json=body, timeout=60).json()
+        return str(answer["choices"][0]["message"]["content"])
+
+    with terminal.serving(str(demo_model), "--api-processes", "2") as server:
+        server.wait_for(r"(\S+) is ready after", 120)
+        until(lambda: all(each["state"] == "ready" for each in processes(server)), 60)
+        first = say_at("/api/v0/chat/completions")
+        assert first
+        assert {say_at("/v1/chat/completions") for _ in range(4)} == {first}
+        until(lambda: len(re.findall(r" \[[12]\] POST /v1/chat/comp\S+ 200", server.output.read_text())) == 4)

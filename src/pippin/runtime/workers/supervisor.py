@@ -212,11 +212,9 @@ class WorkerProcess:
         `failed` is told when all requests end with an error, until `failed` is given to `take_back`. Only of a worker
         whose spec lends. Raises `ServerError` when the worker is gone.
         """
+        gone = ErrorReport(kind="worker_died", message=f"The process of {self.info.id!r} is gone.")
         if self.died.done() or self._door is None:
-            message = f"The process of {self.info.id!r} is gone."
-            raise ServerError.of(
-                self.died.result() if self.died.done() else ErrorReport(kind="worker_died", message=message)
-            )
+            raise ServerError.of(self.died.result() if self.died.done() else gone)
         ours, theirs = _pair()
         self._lent += 1
         with theirs:
@@ -224,7 +222,7 @@ class WorkerProcess:
                 socket.send_fds(self._door, [self._lent.to_bytes(GUEST_BYTES, "big")], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                raise ServerError("worker_died", f"The process of {self.info.id!r} is gone.") from error
+                raise ServerError.of(gone) from error
         self._guests.append(failed)
         return ours, str(self._lent)
 
