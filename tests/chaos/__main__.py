@@ -23,14 +23,16 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", choices=[*ACTS, *PHASES], help="this alone; may be given again"
     )
+    parser.add_argument("--api-processes", type=int, default=1, help="of the server (default 1)")
     parser.add_argument("--folder", type=Path, help="where the server's files and log stay")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pippin-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     broken: list[str] = []
     acts = [name for name in given.only or ACTS if name in ACTS]
+    more = ("--api-processes", str(given.api_processes)) if given.api_processes > 1 else ()
     if acts:
-        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts))
+        report = asyncio.run(storm(folder, given.minutes * 60, given.seed, acts, more))
         show(report)
         broken += told(report.ledger)
     for name in [name for name in given.only or PHASES if name in PHASES]:

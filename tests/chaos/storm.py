@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,11 +48,13 @@ def write_models(folder: Path) -> list[str]:
     return ["alpha", "beta"]
 
 
-async def storm(folder: Path, seconds: float, seed: int, acts: list[str] | None = None) -> Report:
-    """All acts once at least, in random order, spread over the time."""
+async def storm(
+    folder: Path, seconds: float, seed: int, acts: list[str] | None = None, more: Sequence[str] = ()
+) -> Report:
+    """All acts once at least, in random order, spread over the time. `more`: flags of the server."""
     ledger = Ledger()
     models = write_models(folder)
-    flags = ["alpha.script.json", "beta.script.json", "gamma.script.json", *LIMITS]
+    flags = ["alpha.script.json", "beta.script.json", "gamma.script.json", *LIMITS, *more]
     server = ServerProcess(folder, flags)
     report = Report(ledger)
     stage = Stage(server, models, ledger, random.Random(seed))

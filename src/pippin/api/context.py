@@ -20,6 +20,7 @@ from pippin.api.dialects.registry import UNVERSIONED as UNVERSIONED
 from pippin.api.dialects.registry import VERSION as VERSION
 from pippin.api.handler import Handler
 from pippin.api.live_settings import LiveSettings
+from pippin.api.processes.owner import ApiProcesses
 from pippin.api.storage.response_store import ResponseStore
 from pippin.api.telemetry.observer import Observer
 from pippin.config.options.server import ServerOptions
@@ -41,6 +42,7 @@ class Api:
     media: MediaResolver
     tool_servers: ToolServers
     batches: Batches
+    processes: ApiProcesses | None = None  # that answer beside this one
     started: float = field(default_factory=time.time)  # seconds since the epoch
 
     @property

@@ -47,7 +47,7 @@ from pippin.core.events import Counted, Event
 from pippin.core.models import ModelKind
 from pippin.core.requests import GenerationRequest
 from pippin.core.tasks import CountTokens, Generate, Task
-from pippin.service import Service
+from pippin.service import Requests
 from pippin.service.service import Starter
 from pippin.service.tools.offers import Equipped, ToolOffers
 
@@ -102,7 +102,7 @@ class Handler:
 
     def __init__(
         self,
-        service: Service,
+        service: Requests,
         options: ServerOptions,
         observer: Observer,
         limits: Limits,
@@ -128,6 +128,10 @@ class Handler:
     def admit(self, exchange: Exchange) -> None:
         """Count a request against its caller's limits. Raises `ServerError`."""
         self._limits.admit(exchange)
+
+    def forgive(self, exchange: Exchange) -> None:
+        """Undo what was counted of a request that is answered elsewhere."""
+        self._limits.forgive(exchange)
 
     def endpoint(self, dialect: AnyDialect) -> Endpoint:
         """What answers the requests to a dialect's address."""
@@ -343,7 +347,7 @@ class Handler:
         """The encoded stream of an answer that was opened."""
 
         def progress() -> bytes:
-            return load_comment(self._service.pool.states(), answer.served)
+            return load_comment(self._service.states(), answer.served)
 
         return answer.pieces(encoder, self._options.keepalive_interval, self.large, progress)
 

@@ -9,7 +9,7 @@ from pippin.config.options.server import ServerOptions
 from pippin.config.reload import Reloaded, change, reload, restore
 from pippin.config.settings import Settings
 from pippin.core import logs
-from pippin.service import Service
+from pippin.service import Requests
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class LiveSettings:
     """The settings that hold now. `PATCH /v1/settings` and SIGHUP change them; what needs a restart keeps its value."""
 
-    def __init__(self, settings: Settings, service: Service) -> None:
+    def __init__(self, settings: Settings, service: Requests) -> None:
         self.settings = settings
         self._start = settings  # as the sources said, when they were last read
         self._service = service
@@ -52,6 +52,10 @@ class LiveSettings:
         log.info("Settings were read again; changed: %s.", ", ".join(reloaded.changed) or "nothing")
         if reloaded.needs_restart:
             log.warning("A restart is needed to change %s.", ", ".join(reloaded.needs_restart))
+
+    async def adopt(self, settings: Settings) -> None:
+        """Take over what another process has made of the settings."""
+        await self._take_over(Reloaded(settings=settings, changed=("settings",)))
 
     async def _take_over(self, reloaded: Reloaded) -> Reloaded:
         self.settings = reloaded.settings

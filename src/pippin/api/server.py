@@ -3,50 +3,32 @@
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
-import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
-import uvicorn
 import uvloop
 
 from pippin.api.access.guards import OPEN_PATHS
 from pippin.api.app import create_app
 from pippin.api.batches.batches import Batches
-from pippin.api.http.body import MIB
+from pippin.api.http.passing import passing
 from pippin.api.http.protocol import InTurn, Turns, accept_queue, connections
+from pippin.api.http.serving import Uvicorn, allow_many, settle_down
 from pippin.api.http.unread import UnreadAnswers
-from pippin.api.http.web_socket import web_sockets
 from pippin.api.live_settings import LiveSettings
+from pippin.api.processes.owner import ApiProcesses
 from pippin.config.mcp_file import McpSettings, load_mcp_file
 from pippin.config.options.server import ServerOptions
 from pippin.config.settings import Settings
 from pippin.mcp import ToolServers
 from pippin.service import Service
 
-MOST: Final = 65_536
-
-
-def allow_many() -> None:
-    """Raise the limit of open files: every connection takes one, and macOS starts a process with 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a further limit, which it doesn't tell
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
-PING_SECONDS: Final = 30.0  # between signs of life of a WebSocket
-KEEP_CONNECTION: Final = 75  # idle seconds
-SWITCH: Final = 0.001  # seconds that the event loop waits for a thread that computes, in each of its turns
 
 Preparation = Callable[[], Coroutine[Any, Any, None]]
 """Fetches and loads the models that the operator named, while the server answers already."""
@@ -106,27 +88,14 @@ class Server:
         self._batches = Batches(options)
         self._live = LiveSettings(settings, service)
         self._reloading: asyncio.Task[None] | None = None
-        app = create_app(service, settings, self._live, self._tool_servers, self._batches)
+        self._processes = ApiProcesses(self._live, service) if options.api_processes > 1 else None
+        app = create_app(service, settings, self._live, self._tool_servers, self._batches, self._processes)
         unread = UnreadAnswers()
-        self._uvicorn = _Uvicorn(
-            uvicorn.Config(
-                InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS),
-                http=connections(unread),
-                ws=web_sockets(unread),
-                ws_per_message_deflate=False,
-                ws_max_size=int(options.max_body_mb * MIB),
-                ws_ping_interval=PING_SECONDS,
-                ws_ping_timeout=PING_SECONDS,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=True,
-                timeout_keep_alive=KEEP_CONNECTION,
-                timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
-            )
-        )
+        kind = connections(unread)
+        if self._processes is not None:
+            kind = passing(unread, self._processes)
+        app = InTurn(app, Turns(accept_queue(listener)), OPEN_PATHS)
+        self._uvicorn = Uvicorn(app, options, unread, kind)
 
     @property
     def port(self) -> int:
@@ -147,6 +116,8 @@ class Server:
         serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         self._tool_servers.start()
         self._batches.runner.start()
+        if self._processes is not None:
+            self._processes.start(self._uvicorn.adopt)
         on_ready()
         try:
             await serving
@@ -156,13 +127,17 @@ class Server:
                 await preparing
             await self._tool_servers.close()
             await self._batches.runner.close()
+            if self._processes is not None:
+                await self._processes.close()
             await self._service.close(0.0)
 
     def stop(self) -> None:
         """Stop: the first call lets running requests finish within the drain's time, the second one ends them now."""
         self._stops += 1
+        if self._processes is not None:
+            self._processes.stop(self._drain if self._stops == 1 else 0.0)
         if self._stops == 1:
-            if self._service.active:
+            if self._service.active or (self._processes is not None and self._processes.requests):
                 log.info("Stopping: requests that run have %g seconds; once more stops now.", self._drain)
             else:
                 log.info("Stopping.")
@@ -188,14 +163,6 @@ class Server:
                 loop.remove_signal_handler(number)
 
 
-class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that leaves signals to `Server`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 def run_server(
     service: Service,
     settings: Settings,
@@ -214,9 +181,7 @@ def run_server(
         server = Server(service, settings, listener)
 
         def ready() -> None:
-            gc.freeze()  # a full collection takes 40 ms less without what is here to stay
-            gc.set_threshold(50_000, 20, 50)  # many bodies and few cycles: looking seldom is enough
-            sys.setswitchinterval(SWITCH)
+            settle_down()
             on_ready(host, server.port)
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -21,7 +21,7 @@ FILE_BYTES: Final = 50_000_000
 FILES_KEPT: Final = 5
 SPEAKERS: Final = (logs.OURS, "uvicorn", "asyncio", "py")
 """Who writes to the log: the first parts of the names of loggers. `py` is for Python's own warnings."""
-EXTRAS: Final = ("request_id", "model", "status", "ms")
+EXTRAS: Final = ("api_process", "request_id", "model", "status", "ms")
 """The attributes of records that JSON lines show. Records of the access log carry `facts` of the answer, too."""
 WAITING: Final = 20_000
 """Records that may wait to be written; what comes beyond them is lost, and counted."""

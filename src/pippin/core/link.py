@@ -92,6 +92,23 @@ class Stats(Struct, frozen=True, tag=True):
 Report = Output | Stage | Loading | LoadFailed | Stats
 
 
+SERIAL_MARK: Final = "#"
+"""Stands in the id of a request on the wire before its serial number. Where several API processes share a worker, the
+serial number of a guest's request has the guest's own number and a point before it."""
+GUEST_BYTES: Final = 8
+"""A guest's number, big-endian, as it comes through a worker's door together with the guest's socket."""
+
+
+def request_id(wire_id: str) -> str:
+    """The request's id of an id on the wire, which has a serial number behind it."""
+    return wire_id.rpartition(SERIAL_MARK)[0]
+
+
+def guest_of(wire_id: str) -> str:
+    """The number of the guest whose request it is; empty for one of the worker's owner."""
+    return wire_id.rpartition(SERIAL_MARK)[2].rpartition(".")[0]
+
+
 HEADER: Final = 4
 LARGEST: Final = 1 << 30  # bytes; more than any request's media, less than what a corrupt length claims
 

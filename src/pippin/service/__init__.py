@@ -10,6 +10,7 @@ a status code is raised before the first byte. A handler that must send bytes so
 loads) runs it as a task and asks `pool.states()` how far the load is; cancelling that task gives everything back.
 """
 
-from pippin.service.service import Run, Service, open_service
+from pippin.runtime.pool.source import ModelSource
+from pippin.service.service import Requests, Run, Service, open_service
 
-__all__ = ["Run", "Service", "open_service"]
+__all__ = ["ModelSource", "Requests", "Run", "Service", "open_service"]

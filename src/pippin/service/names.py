@@ -11,8 +11,7 @@ from typing import Final
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelKind
-from pippin.runtime.pool.pool import Pool
-from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.pool.source import Leases, ModelSource
 
 DEFAULT: Final = "default"
 CLAUDE: Final = "claude-"
@@ -21,7 +20,7 @@ CLAUDE: Final = "claude-"
 class Names:
     """Resolves the names of requests. A `kind` of None is that of a tokenizer's task: the language model's is meant."""
 
-    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Pool) -> None:
+    def __init__(self, options: ServerOptions, catalog: ModelSource, pool: Leases) -> None:
         self._options = options
         self._catalog = catalog
         self._pool = pool

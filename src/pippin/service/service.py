@@ -32,12 +32,12 @@ from pippin.core.events import (
     merged,
 )
 from pippin.core.image_presets import ImagePreset, preset_of
-from pippin.core.models import ModelInfo, ModelKind
+from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
-from pippin.runtime.pool.pool import Lease, Pool, memory_budget
-from pippin.runtime.pool.source import Estimate, ModelSource
+from pippin.runtime.pool.pool import Pool, memory_budget
+from pippin.runtime.pool.source import AnyLease, Estimate, Leases, ModelSource
 from pippin.runtime.workers.link import Mailbox
 from pippin.service.awake import Awake, keeping_awake
 from pippin.service.names import Names
@@ -152,7 +152,7 @@ class Run:
     def __init__(
         self,
         id: str,
-        lease: Lease,
+        lease: AnyLease,
         mailbox: Mailbox,
         request: GenerationRequest | None,
         on_close: Callable[["Run"], None],
@@ -326,24 +326,18 @@ LAST_WORDS: Final = 1.0  # seconds for readers to pass on that their run was end
 WORKERS_LEAVE: Final = 5.0  # seconds for idle workers' background writes
 
 
-class Service:
-    """Starts tasks on leased models, and ends all in order when the server stops."""
+class Requests:
+    """Starts tasks on leased models, whoever has them in memory, and ends all in order when the process stops."""
 
     def __init__(
-        self,
-        options: ServerOptions,
-        catalog: ModelSource,
-        pool: Pool,
-        awake: Awake | None = None,
-        peers: "Peers | None" = None,
+        self, options: ServerOptions, catalog: ModelSource, leases: Leases, awake: Awake | None = None
     ) -> None:
         """`awake` keeps the machine from going to sleep; nothing does without it."""
         self.catalog = catalog
-        self.pool = pool
+        self._leases = leases
         self._options = options
-        self._names = Names(options, catalog, pool)
+        self._names = Names(options, catalog, leases)
         self._awake = awake
-        self._peers = peers
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, asyncio.Task[Run]] = {}
         self._downloads: dict[str, asyncio.Task[ModelInfo]] = {}
@@ -374,21 +368,20 @@ class Service:
             del self._starting[id]
             self._tell()
 
-    async def meet_peers(self) -> None:
-        """Look at the peers, if there are any, and watch them until the service is closed."""
-        if self._peers is not None:
-            await self._peers.start()
-
     async def adopt(self, options: ServerOptions) -> None:
         """Take over changed options, for what comes from now on."""
         self._options = options
         self._names.adopt(options)
         self.catalog.adopt(options)
-        await self.pool.adopt(options)
+        await self._leases.adopt(options)
+
+    def states(self) -> list[ModelState]:
+        """Every model that was asked for since the server started, in that order."""
+        return self._leases.states()
 
     def models(self) -> list[ModelInfo]:
         """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
-        return [self.pool.info(info.id) or info for info in self.catalog.models()]
+        return [self._leases.info(info.id) or info for info in self.catalog.models()]
 
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are still to be downloaded."""
@@ -440,9 +433,7 @@ class Service:
             for run in list(self._runs.values()):
                 run.fail(report)
             await self._until_idle(LAST_WORDS)
-        await self.pool.close(min(deadline, WORKERS_LEAVE))
-        if self._peers is not None:
-            await self._peers.close()
+        await self._leases.close(min(deadline, WORKERS_LEAVE))
         if self._awake is not None:
             await self._awake.close()
 
@@ -471,7 +462,10 @@ class Service:
         except ServerError as error:
             if error.report.kind != "model_not_found":
                 raise
-        name = await asyncio.to_thread(self._names.meant, asked, kind)
+        return await self.fetch(await asyncio.to_thread(self._names.meant, asked, kind))
+
+    async def fetch(self, name: str) -> ModelInfo:
+        """Download a missing model, if requests may cause that, once for all who ask. Raises `ServerError`."""
         if name not in self._downloads:
             log.debug("Looking for the model %r elsewhere.", name)
             download = asyncio.create_task(self.catalog.ensure(name, partial(_log_download, name)))
@@ -484,10 +478,14 @@ class Service:
         if not download.cancelled():
             download.exception()  # read here: all who asked may have left
 
+    async def complete(self, info: ModelInfo) -> None:
+        """Download what the model's options name beside it, if requests may cause that. Raises `ServerError`."""
+        await self.catalog.complete(info, partial(_log_download, info.id))
+
     async def _begin(self, task: Task, info: ModelInfo, id: str) -> Run:
-        if self.pool.info(info.id) is None:
-            await self.catalog.complete(info, partial(_log_download, info.id))
-        lease = await self.pool.lease(info)
+        if self._leases.info(info.id) is None:
+            await self.complete(info)
+        lease = await self._leases.lease(info)
         try:
             if not isinstance(task, Generate):
                 return await self._submit(lease, _shown_as_it_is(task, lease.options), id, None)
@@ -496,7 +494,7 @@ class Service:
             lease.release()
             raise
 
-    async def _generate(self, lease: Lease, asked: GenerationRequest, id: str) -> Run:
+    async def _generate(self, lease: AnyLease, asked: GenerationRequest, id: str) -> Run:
         request = with_defaults(asked, lease.options, lease.worker.info)
         summarize = request.overflow == "summarize" and asked.messages is not None
         if summarize:
@@ -515,7 +513,7 @@ class Service:
             run.accepted = msgspec.structs.replace(run.accepted, dropped_messages=dropped)
         return run
 
-    async def _ask(self, lease: Lease, request: GenerationRequest, id: str) -> str:
+    async def _ask(self, lease: AnyLease, request: GenerationRequest, id: str) -> str:
         """The text of the answer to a request of Pippin's own, run on a lease that is held."""
         own = f"{id}.summary"
         mailbox = lease.worker.submit(
@@ -527,7 +525,7 @@ class Service:
         finally:
             lease.worker.cancel(own)
 
-    async def _submit(self, lease: Lease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
+    async def _submit(self, lease: AnyLease, task: Task, id: str, asked: GenerationRequest | None) -> Run:
         choices = task.request.n if isinstance(task, Generate) else 0
         run = Run(id, lease, lease.worker.submit(id, task, choices), asked, self._forget)
         try:
@@ -579,6 +577,32 @@ class Service:
         own = task.request.timeout if isinstance(task, Generate) else None
         limits = [limit for limit in (own, self._options.timeout) if limit is not None]
         return min(limits, default=None)
+
+
+class Service(Requests):
+    """Requests to the models of this very process, and what operators do with those."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        catalog: ModelSource,
+        pool: Pool,
+        awake: Awake | None = None,
+        peers: "Peers | None" = None,
+    ) -> None:
+        super().__init__(options, catalog, pool, awake)
+        self.pool = pool
+        self._peers = peers
+
+    async def meet_peers(self) -> None:
+        """Look at the peers, if there are any, and watch them until the service is closed."""
+        if self._peers is not None:
+            await self._peers.start()
+
+    async def close(self, deadline: float) -> None:
+        await super().close(deadline)
+        if self._peers is not None:
+            await self._peers.close()
 
 
 def open_service(options: ServerOptions, catalog: ModelSource, estimate: Estimate) -> Service:

@@ -44,6 +44,7 @@ from pippin.core.link import (
     Stats,
     Submit,
     frame,
+    guest_of,
 )
 from pippin.core.models import WorkerSpec
 from pippin.core.tasks import CountTokens, Embed, Generate, RenderTemplate, Rerank, Speak, Task, Tokenize
@@ -238,7 +239,14 @@ LONG_TEXT: Final = 256 << 10
 MOST_TOKENS: Final = 1_000_000
 """In one answer of the tokenizer: the API server reads it in one go, while nobody else is answered."""
 
-Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown
+
+class GuestLeft(msgspec.Struct, frozen=True):
+    """One of the API processes that share the worker is gone: its requests are cancelled."""
+
+    guest: str
+
+
+Arrival = Job | Cancel | ClearCache | Reconfigure | AskStats | Shutdown | GuestLeft
 Answer = Job | tuple[Event, ...]
 Done = Callable[[str, Answer], None]
 
@@ -328,7 +336,7 @@ class StepLoop:
         self._leave_at: float | None = None
         self._admission: LoadWeights | Shutdown | None = None
 
-    def receive(self, order: Order) -> None:
+    def receive(self, order: Order | GuestLeft) -> None:
         """Take an order, on the reader's thread."""
         with self._arrived:
             match order:
@@ -337,6 +345,10 @@ class StepLoop:
                     self._preparation.submit(order)
                 case Cancel(id) if id in self._in_preparation:
                     self._in_preparation[id] = True
+                case GuestLeft(guest):
+                    for each in self._in_preparation:
+                        self._in_preparation[each] |= guest_of(each) == guest
+                    self._put(order)
                 case LoadWeights():
                     self._admit(order)
                 case Shutdown():
@@ -417,6 +429,10 @@ class StepLoop:
         match arrival:
             case Cancel(id):
                 engine.cancel(id)
+            case GuestLeft(guest):
+                for each in engine.stats().requests:
+                    if guest_of(each.id) == guest:
+                        engine.cancel(each.id)
             case ClearCache(prefixes_only, disk):
                 engine.clear_cache(prefixes_only=prefixes_only, disk=disk)
             case Reconfigure(options):

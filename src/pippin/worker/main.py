@@ -30,6 +30,7 @@ from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
 from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
+from pippin.worker.guests import SharedLink
 from pippin.worker.logs import configure_logging
 from pippin.worker.loop import LinkLost, Preparation, StepLoop, WorkerLink, read_orders
 from pippin.worker.ranks import NotMet, meet
@@ -47,8 +48,9 @@ PROGRESS_INTERVAL: Final = 0.1  # seconds between reports of a load
 
 
 def main() -> None:
-    """Run a worker: `python -m pippin.worker FD PARENT_PID`, or `- PATH` for the input and output of a program that
-    brings a rank here from another machine, where the model's folder is PATH."""
+    """Run a worker: `python -m pippin.worker FD PARENT_PID`, with a third argument for the socket by which further API
+    processes come in, or `- PATH` for the input and output of a program that brings a rank here from another machine,
+    where the model's folder is PATH."""
     if sys.argv[1] == "-":
         connection, path = over_pipes(), sys.argv[2]
     else:
@@ -56,7 +58,7 @@ def main() -> None:
         connection, path = socket.socket(fileno=int(sys.argv[1])), None
     offer_to_the_killer()
     connection.set_inheritable(False)
-    link = WorkerLink(connection)
+    link = WorkerLink(connection) if len(sys.argv) < 4 else shared_link(connection, int(sys.argv[3]))
     try:
         spec = link.receive_spec()
     except LinkLost:
@@ -78,6 +80,8 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         target=read_orders, args=(link, loop.receive, lambda: end_now(0)), name="reader", daemon=True
     )
     reader.start()
+    if isinstance(link, SharedLink):
+        link.open_door(loop.receive)
     started = time.monotonic()
     try:
         check_files(spec)
@@ -107,6 +111,12 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         _report_failure(link, failure)
         return LOAD_FAILED
     return serve(loop, engine, link)
+
+
+def shared_link(connection: socket.socket, door: int) -> SharedLink:
+    entrance = socket.socket(fileno=door)
+    entrance.set_inheritable(False)
+    return SharedLink(connection, entrance)
 
 
 def run_rank(

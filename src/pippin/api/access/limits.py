@@ -3,19 +3,25 @@
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
 from pippin.api.access.exchange import Exchange
 from pippin.api.access.keys import Allowance
 from pippin.core.errors import ServerError
 
-MINUTE = 60.0
 REPORTED = tuple(
     f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")
 )
 """Headers that tell a caller where it stands."""
-REMEMBERED = 10_000
+
+
+What = Literal["requests", "tokens"]
+
+MINUTE: Final = 60.0
+REMEMBERED: Final = 10_000
 """Callers whose use is remembered; the one not seen for longest is forgotten first."""
 
 
@@ -44,6 +50,65 @@ class Bucket:
         return max(0.0, (level - self.level) * MINUTE / self.size)
 
 
+class Ledger(Protocol):
+    """Counts what callers have used, and how many requests run."""
+
+    def bucket(self, what: What, account: str, size: int, now: float) -> AbstractContextManager[Bucket]:
+        """The bucket of an account, filled up to `now`, to be changed; a full one for a new account."""
+        ...
+
+    def enter(self, most: int | None) -> bool:
+        """Count one more running request, if `most` allows it; whether it does."""
+        ...
+
+    def leave(self, most: int | None) -> None: ...
+
+    def running(self, most: int | None) -> int:
+        """How many run; only this process's where `most` is None, for then nobody needs to know."""
+        ...
+
+
+class OwnLedger:
+    """The ledger of a server that is one process."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[What, OrderedDict[str, Bucket]] = {
+            "requests": OrderedDict(),
+            "tokens": OrderedDict(),
+        }
+        self._running = 0
+
+    @contextmanager
+    def bucket(self, what: What, account: str, size: int, now: float) -> Iterator[Bucket]:
+        buckets = self._buckets[what]
+        bucket = buckets.get(account)
+        if bucket is None:
+            bucket = buckets[account] = Bucket(size, size, now)
+            if len(buckets) > REMEMBERED:
+                buckets.popitem(last=False)
+        buckets.move_to_end(account)
+        brought_up_to_date(bucket, size, now)
+        yield bucket
+
+    def enter(self, most: int | None) -> bool:
+        if most is not None and self._running >= most:
+            return False
+        self._running += 1
+        return True
+
+    def leave(self, most: int | None) -> None:
+        self._running -= 1
+
+    def running(self, most: int | None) -> int:
+        return self._running
+
+
+def brought_up_to_date(bucket: Bucket, size: int, now: float) -> None:
+    bucket.fill(now)
+    if bucket.size != size:
+        bucket.resize(size)
+
+
 class Limits:
     """Counts requests and tokens of each caller in a minute, and the requests of all that run at once."""
 
@@ -52,14 +117,14 @@ class Limits:
         default: Allowance,
         max_concurrent: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        ledger: Ledger | None = None,
     ) -> None:
-        """`default` holds for every caller whose key has no allowance of its own."""
+        """`default` holds for every caller whose key has no allowance of its own. `ledger`: where it is counted; in
+        this process alone if it is not given."""
         self._default = default
         self._max_concurrent = max_concurrent
         self._clock = clock
-        self._requests: OrderedDict[str, Bucket] = OrderedDict()
-        self._tokens: OrderedDict[str, Bucket] = OrderedDict()
-        self.running = 0
+        self._ledger: Ledger = OwnLedger() if ledger is None else ledger
 
     def adopt(self, default: Allowance, max_concurrent: int | None) -> None:
         """Take over changed limits. What callers have used of theirs counts on."""
@@ -77,39 +142,47 @@ class Limits:
         allowance = self._allowance_of(exchange)
         now = self._clock()
         if allowance.requests:
-            bucket = _bucket(self._requests, exchange.account, allowance.requests, now)
-            refused = bucket.level < 1
-            bucket.level -= not refused
+            with self._ledger.bucket("requests", exchange.account, allowance.requests, now) as bucket:
+                refused = bucket.level < 1
+                bucket.level -= not refused
             _report(exchange, "requests", bucket)
             if refused:
                 raise _exceeded("requests", allowance.requests, bucket.until(1))
         if allowance.tokens:
-            bucket = _bucket(self._tokens, exchange.account, allowance.tokens, now)
+            with self._ledger.bucket("tokens", exchange.account, allowance.tokens, now) as bucket:
+                pass  # what is used is known at the end
             _report(exchange, "tokens", bucket)
             if bucket.level <= 0:
                 raise _exceeded("tokens", allowance.tokens, bucket.until(1))
 
+    def forgive(self, exchange: Exchange) -> None:
+        """Undo what `admit` has counted: the request is answered elsewhere, where it is counted again."""
+        allowance = self._allowance_of(exchange)
+        if allowance.requests and not exchange.background:
+            with self._ledger.bucket(
+                "requests", exchange.account, allowance.requests, self._clock()
+            ) as bucket:
+                bucket.level += 1
+
     def enter(self) -> None:
         """Count a request among those that run now; `leave` undoes it. Raises `ServerError`."""
-        self._check_place()
-        self.running += 1
+        if not self._ledger.enter(self._max_concurrent):
+            raise _busy(self._ledger.running(self._max_concurrent))
 
     def _check_place(self) -> None:
-        if self._max_concurrent is not None and self.running >= self._max_concurrent:
-            raise ServerError(
-                "overloaded",
-                f"The server is busy with {self.running} requests, the most it takes at once.",
-                retry_after=1.0,
-            )
+        most = self._max_concurrent
+        if most is not None and (running := self._ledger.running(most)) >= most:
+            raise _busy(running)
 
     def leave(self, exchange: Exchange, tokens: int) -> None:
         """Take a request that has ended out of those that run, and charge its caller for its tokens."""
-        self.running -= 1
+        self._ledger.leave(self._max_concurrent)
         if exchange.background:
             return
         allowance = self._allowance_of(exchange)
         if allowance.tokens:
-            _bucket(self._tokens, exchange.account, allowance.tokens, self._clock()).level -= tokens
+            with self._ledger.bucket("tokens", exchange.account, allowance.tokens, self._clock()) as bucket:
+                bucket.level -= tokens
 
     def _allowance_of(self, exchange: Exchange) -> Allowance:
         if exchange.key is None or exchange.key.allowance is None:
@@ -117,17 +190,9 @@ class Limits:
         return exchange.key.allowance
 
 
-def _bucket(buckets: OrderedDict[str, Bucket], caller: str, size: int, now: float) -> Bucket:
-    bucket = buckets.get(caller)
-    if bucket is None:
-        bucket = buckets[caller] = Bucket(size, size, now)
-        if len(buckets) > REMEMBERED:
-            buckets.popitem(last=False)
-    buckets.move_to_end(caller)
-    bucket.fill(now)
-    if bucket.size != size:
-        bucket.resize(size)
-    return bucket
+def _busy(running: int) -> ServerError:
+    message = f"The server is busy with {running} requests, the most it takes at once."
+    return ServerError("overloaded", message, retry_after=1.0)
 
 
 def _report(exchange: Exchange, what: str, bucket: Bucket) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -36,7 +36,7 @@ from pippin.core.events import (
 )
 from pippin.core.models import ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Generate, Task
-from pippin.service import Service
+from pippin.service import Requests
 from pippin.service.service import AnyRun, Starter
 
 
@@ -72,7 +72,7 @@ def drawn(encoder: StreamEncoder, events: Sequence[Event], request: int) -> byte
 
 
 async def run_info(
-    service: Service, model: str, exchange: Exchange, kind: ModelKind | None = None
+    service: Requests, model: str, exchange: Exchange, kind: ModelKind | None = None
 ) -> RunInfo:
     """What encoders are told of the answer to a request of this kind for `model`.
 
@@ -410,6 +410,27 @@ UNKNOWN: Final = "unknown"
 """The model of requests for names that nobody here has: there is no end to those."""
 
 
+class Running(Protocol):
+    """An answer that may be seen or ended by those who may, while it runs in this process or in another one."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def exchange_id(self) -> str: ...
+    @property
+    def ids(self) -> Sequence[str]: ...
+    @property
+    def owner(self) -> str: ...
+    def end(self, report: ErrorReport) -> None: ...
+
+
+class Listener(Protocol):
+    """Whoever is told of all answers of a process."""
+
+    def began(self, answer: Running) -> None: ...
+    def ended(self, id: str, prompt_tokens: int, completion_tokens: int) -> None: ...
+
+
 class RunningAnswers:
     """Opens answers within the limits of the server, ends them by id, and notes how each ended for the access log."""
 
@@ -417,7 +438,8 @@ class RunningAnswers:
         self._options = options
         self._observer = observer
         self._limits = limits
-        self._active: dict[str, Answer] = {}
+        self.listener: Listener | None = None
+        self._active: dict[str, Running] = {}
         self.live = 0  # that are being answered, without lines of batches
         self.answered = 0
         self.prompt_tokens = self.completion_tokens = 0  # of those that were answered
@@ -464,7 +486,27 @@ class RunningAnswers:
         )
         self._active[run.id] = answer
         self.live += not exchange.background
+        if self.listener is not None:
+            self.listener.began(answer)
         return answer
+
+    def end(self, id: str, report: ErrorReport) -> None:
+        """End an answer by its own id, if it still runs."""
+        if (answer := self._active.get(id)) is not None:
+            answer.end(report)
+
+    def began_elsewhere(self, answer: Running) -> None:
+        """Count an answer of another process among those that run."""
+        self._active[answer.id] = answer
+        self.live += 1
+
+    def ended_elsewhere(self, id: str, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+        """Count an answer of another process as one that has ended."""
+        if self._active.pop(id, None) is not None:
+            self.live -= 1
+            self.answered += 1
+            self.prompt_tokens += prompt_tokens
+            self.completion_tokens += completion_tokens
 
     def _forget(self, exchange: Exchange, run: RunInfo, answer: Answer) -> None:
         self.answered += 1
@@ -474,6 +516,8 @@ class RunningAnswers:
         self._limits.leave(exchange, answer.prompt_tokens + answer.completion_tokens)
         if self._active.get(run.id) is answer:
             del self._active[run.id]
+        if self.listener is not None:
+            self.listener.ended(run.id, answer.prompt_tokens, answer.completion_tokens)
         exchange.gone = answer.gone
         exchange.facts = {
             "model": run.model,

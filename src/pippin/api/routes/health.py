@@ -42,7 +42,8 @@ class Health:
         for and none is shown, errors and workers are left out."""
         body = self._describe()
         if exchange_of(request.scope).anonymous:
-            del body["workers"], body["last_error"]
+            for private in ("workers", "last_error", "api_processes"):
+                body.pop(private, None)
         return json_reply(body)
 
     def _describe(self) -> dict[str, Any]:
@@ -86,7 +87,12 @@ class Health:
             "auto_unload_idle_seconds": defaults.idle_timeout or 0.0,
             "last_error": next((state.error.message for state in states if state.error is not None), None),
             "mcp": self._mcp(),
-        }
+        } | self._processes()
+
+    def _processes(self) -> dict[str, Any]:
+        """The API processes beside this one; nothing where it is the only one."""
+        processes = self.api.processes
+        return {} if processes is None else {"api_processes": processes.describe()}
 
     def _mcp(self) -> dict[str, Any] | None:
         servers = self.api.tool_servers

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -28,6 +28,7 @@ from pippin.api.dialects.ollama.dialect import OllamaChatDialect, OllamaGenerate
 from pippin.api.dialects.ollama.encode import LINES, OllamaError, now
 from pippin.api.dialects.shared.engine_fields import Name
 from pippin.api.dialects.shared.fields import Contract, Unused, decode_json
+from pippin.api.handler import Handler
 from pippin.api.http.body import EventStream
 from pippin.api.kinds.embeddings import inputs_of
 from pippin.config.errors import ConfigError
@@ -94,8 +95,11 @@ def routes(api: Api) -> list[BaseRoute]:
         *both("/api/pull", models.pull, "POST", body=NamedModel),
         *both("/api/delete", models.delete, "DELETE", body=NamedModel),
         *both("/api/copy", models.copy, "POST", body=CopyBody),
-        *both("/api/chat", asking.generation(OllamaChatDialect(), "messages"), "POST"),
-        *both("/api/generate", asking.generation(OllamaGenerateDialect(), "prompt"), "POST"),
+        *(
+            route
+            for dialect, said in GENERATIONS
+            for route in both(dialect.path, asking.generation(dialect, said), "POST")
+        ),
         *both("/api/embed", asking.embed, "POST", body=EmbedBody),
         *both("/api/embeddings", asking.embed_one, "POST", body=OldEmbedBody),
         *both("/api/create", refused("Models are made elsewhere: `pippin import` reads GGUF files."), "POST"),
@@ -335,6 +339,29 @@ def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
+GENERATIONS: Final[Sequence[tuple[AnyDialect, str]]] = (
+    (OllamaChatDialect(), "messages"),
+    (OllamaGenerateDialect(), "prompt"),
+)
+"""Ollama's dialects, and the field without which a body of each says nothing."""
+
+
+def generation(
+    handler: Handler, dialect: AnyDialect, said: str, load: Callable[[Request, bytes], Awaitable[Response]]
+) -> Endpoint:
+    """What answers a dialect's requests; `load` answers one that says nothing, which stands for loading a model."""
+
+    async def generate(request: Request) -> Response:
+        handler.admit(exchange_of(request.scope))
+        body = await handler.uncounted_json_of(request, bytes)
+        given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
+        if _says_nothing(given, said):
+            return await load(request, body)
+        return await handler.answer(request, dialect, body=body)
+
+    return generate
+
+
 @dataclass(frozen=True)
 class OllamaAnswers:
     """What models answer: generations, which an empty prompt turns into loading, and embeddings."""
@@ -344,18 +371,13 @@ class OllamaAnswers:
     def generation(self, dialect: AnyDialect, said: str) -> Endpoint:
         """The endpoint of a dialect whose body says nothing where `said` is empty: then a model is loaded."""
 
-        async def generate(request: Request) -> Response:
+        async def load(request: Request, body: bytes) -> Response:
             handler = self.api.handler
-            handler.admit(exchange_of(request.scope))
-            body = await handler.uncounted_json_of(request, bytes)
-            given = await handler.large.do(len(body), decode_json, body, dict[str, msgspec.Raw])
-            if _says_nothing(given, said):
-                fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
-                handler.note_unknown(dialect.name, ignored)
-                return await self._load(request, fields, said)
-            return await handler.answer(request, dialect, body=body)
+            fields, ignored = await handler.large.do(len(body), dialect.contract.decode, body)
+            handler.note_unknown(dialect.name, ignored)
+            return await self._load(request, fields, said)
 
-        return generate
+        return generation(self.api.handler, dialect, said, load)
 
     async def embed(self, request: Request) -> Response:
         """Vectors of texts"""

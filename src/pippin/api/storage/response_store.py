@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -221,10 +221,20 @@ class ResponseStore:
         return float(row[1])
 
 
+class Store(Protocol):
+    """What a caller's history needs of a store, be it this process's or another's; see `ResponseStore`."""
+
+    def put(self, owner: str, id: str, kind: Kind, body: bytes, items: Iterable[str]) -> None: ...
+    def get(self, owner: str, id: str, kind: Kind) -> bytes | None: ...
+    def begin(self, owner: str, id: str, kind: Kind, size: int) -> bytes | None: ...
+    def holder_of(self, owner: str, item: str) -> tuple[str, Kind] | None: ...
+    def delete(self, owner: str, id: str, kind: Kind) -> bool: ...
+
+
 class OwnedHistory:
     """One caller's responses and conversations. Those of other callers are unknown here."""
 
-    def __init__(self, store: ResponseStore, owner: str) -> None:
+    def __init__(self, store: Store, owner: str) -> None:
         self._store = store
         self._owner = owner
 

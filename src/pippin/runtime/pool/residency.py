@@ -374,6 +374,7 @@ class Residency:
             expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
             log_level=self._options.log_level,
             log_format=self._options.log_format,
+            lends=self._options.api_processes > 1,
         )
 
     # The way out

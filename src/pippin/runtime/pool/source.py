@@ -1,11 +1,13 @@
-"""What the pool and the service ask of the catalog."""
+"""What the pool and the service ask of the catalog, and what requests ask of the pool."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import ModelInfo
+from pippin.core.models import ModelInfo, ModelKind, ModelState
+from pippin.core.tasks import Task
+from pippin.runtime.workers.link import Mailbox
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
 """Bytes that a model takes when it is loaded, before it has been."""
@@ -43,3 +45,35 @@ class ModelSource(Protocol):
     def adopt(self, options: ServerOptions) -> None: ...
 
     def options_for(self, info: ModelInfo) -> ModelOptions: ...
+
+
+class Answerer(Protocol):
+    """What a request needs of a worker."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox: ...
+    def cancel(self, id: str) -> None: ...
+
+
+class AnyLease(Protocol):
+    """The right to use a model's worker; released once."""
+
+    @property
+    def worker(self) -> Answerer: ...
+    @property
+    def options(self) -> ModelOptions: ...
+    def release(self, keep_alive: float | None = None) -> None:
+        """Give the lease back. `keep_alive`: seconds that the model stays if nothing else comes; below 0 for ever."""
+        ...
+
+
+class Leases(Protocol):
+    """What requests need of a pool: this process's own, or the one that it borrows from."""
+
+    async def lease(self, info: ModelInfo) -> AnyLease: ...
+    def states(self) -> list[ModelState]: ...
+    def info(self, model: str) -> ModelInfo | None: ...
+    def last_loaded(self, kind: ModelKind | None = None) -> str | None: ...
+    async def adopt(self, options: ServerOptions) -> None: ...
+    async def close(self, deadline: float) -> None: ...

@@ -5,14 +5,15 @@ part become one. The event loop is woken once for each engine step, not for each
 """
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, cast
 
 import msgspec
 
 from pippin.core.decoding import message_decoder
-from pippin.core.errors import ErrorReport
+from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.events import (
     Accepted,
     Ending,
@@ -25,8 +26,19 @@ from pippin.core.events import (
     Usage,
     merged,
 )
-from pippin.core.link import FrameBuffer, FrameError, Order, Report, header
-from pippin.core.models import WorkerSpec
+from pippin.core.link import (
+    SERIAL_MARK,
+    Cancel,
+    FrameBuffer,
+    FrameError,
+    Order,
+    Report,
+    Submit,
+    header,
+    request_id,
+)
+from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.tasks import Task
 
 LARGEST: Final = 64 << 20  # bytes that may wait for a reader who wants them as they come
 EVENT_BYTES: Final = 200  # about what a delta takes beside its text
@@ -133,14 +145,6 @@ class Mailbox:
             self._on_overflow()
 
 
-SERIAL_MARK: Final = "#"
-
-
-def request_id(wire_id: str) -> str:
-    """The request's id of an id on the wire, which has a serial number behind it."""
-    return wire_id.rpartition(SERIAL_MARK)[0]
-
-
 UNSENT_BYTES: Final = 512 << 20  # orders waiting for a worker that does not read
 
 
@@ -204,3 +208,84 @@ class Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._on_closed(self._fault)
+
+
+ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
+
+
+class Mailboxes:
+    """The requests that were sent over one link, and the mailbox of each."""
+
+    def __init__(self, send: Callable[[Order], None], guest: str = "") -> None:
+        """`send` may raise `LinkFull`. `guest`: the number of the guest whose link it is, where it is no owner's."""
+        self._send = send
+        self._mark = f"{SERIAL_MARK}{guest}." if guest else SERIAL_MARK
+        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
+        self._wire_ids: dict[str, str] = {}
+        self._serial = 0
+
+    @property
+    def ids(self) -> Collection[str]:
+        """Those of the requests that have not ended."""
+        return self._wire_ids.keys()
+
+    def submit(
+        self, id: str, task: Task, choices: int, info: ModelInfo, mailbox: Mailbox | None = None
+    ) -> Mailbox:
+        """Send a request, whose events come into `mailbox`, or into a new one. Raises `ServerError` where the link
+        takes no more; `info` is whom it names then."""
+        self._serial += 1
+        # The serial number: what is still on its way for an earlier request of this id is not for this one.
+        wire_id = f"{id}{self._mark}{self._serial}"
+        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
+        self._mailboxes[wire_id] = mailbox
+        self._wire_ids[id] = wire_id
+        try:
+            self._send(Submit(wire_id, task))
+        except LinkFull as error:
+            self._forget(wire_id)
+            raise ServerError(
+                "overloaded",
+                f"The model {info.id!r} has too many unread requests; try again later.",
+                retry_after=10.0,
+            ) from error
+        return mailbox
+
+    def cancel(self, id: str) -> None:
+        """Forget a request; its mailbox gets nothing more."""
+        wire_id = self._wire_ids.get(id)
+        if wire_id is not None:
+            self._forget(wire_id)
+            with contextlib.suppress(LinkFull):  # a worker that reads nothing is not helped by one order more
+                self._send(Cancel(wire_id))
+
+    def fail_all(self, error: ErrorReport) -> None:
+        """End every request with this error."""
+        waiting = list(self._mailboxes.items())
+        for wire_id, _ in waiting:
+            self.cancel(request_id(wire_id))
+        _fail_some([mailbox for _, mailbox in waiting], error)
+
+    def deliver(self, events: list[tuple[str, Event]]) -> None:
+        mailboxes = self._mailboxes
+        for wire_id, event in events:
+            mailbox = mailboxes.get(wire_id)
+            if mailbox is not None:  # else it was cancelled
+                mailbox.put(event)
+                if mailbox.complete:
+                    self._forget(wire_id)
+
+    def _forget(self, wire_id: str) -> None:
+        self._mailboxes.pop(wire_id, None)
+        self._wire_ids.pop(request_id(wire_id), None)
+
+
+def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
+    """End requests with an error, a few in each turn of the event loop.
+
+    A thousand readers that wake at once would hold up everybody else.
+    """
+    for mailbox in mailboxes[:ENDED_IN_A_TURN]:
+        mailbox.fail(error)
+    if rest := mailboxes[ENDED_IN_A_TURN:]:
+        asyncio.get_running_loop().call_soon(_fail_some, rest, error)

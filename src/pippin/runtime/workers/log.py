@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from pippin.core.decoding import JsonDecoder, json_decoder
-from pippin.runtime.workers.link import request_id
+from pippin.core.link import request_id
 
 log = logging.getLogger("pippin.worker")
 

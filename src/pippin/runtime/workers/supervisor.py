@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 import msgspec
@@ -21,10 +21,9 @@ import psutil
 from pippin.config.accelerator import accelerator
 from pippin.config.worker_environment import worker_environment
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.events import Event
 from pippin.core.link import (
+    GUEST_BYTES,
     AskStats,
-    Cancel,
     ClearCache,
     LoadFailed,
     Loading,
@@ -36,12 +35,12 @@ from pippin.core.link import (
     Shutdown,
     Stage,
     Stats,
-    Submit,
+    request_id,
 )
 from pippin.core.models import EngineStats, RequestStatus, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.workers.death import Excess, MemoryAtStart, death_report, died
-from pippin.runtime.workers.link import SERIAL_MARK, Link, LinkFull, Mailbox, request_id
+from pippin.runtime.workers.link import Link, LinkFull, Mailbox, Mailboxes
 from pippin.runtime.workers.log import forward_log
 
 LOOK_AT_MEMORY_EVERY: Final = 0.25  # seconds
@@ -110,7 +109,6 @@ EXIT_WITHIN: Final = 1.0  # seconds from the end of the link to the end of the p
 TERMINATE_AFTER: Final = 3.0  # seconds from SIGTERM to SIGKILL
 STATS_WAIT: Final = 1.0  # seconds for a worker that is inside a long step
 LAST_WORDS: Final = 1.0  # seconds for what a dead worker had sent and printed
-ENDED_IN_A_TURN: Final = 16  # requests of a dead worker
 SOCKET_BUFFER: Final = 1 << 20  # bytes
 
 T = TypeVar("T")
@@ -138,9 +136,10 @@ class WorkerProcess:
         self._memory = MemoryWatch(process.pid, spec.expected_bytes)
         self._excess: Excess | None = None
         self._link: Link | None = None
-        self._mailboxes: dict[str, Mailbox] = {}  # by wire id
-        self._wire_ids: dict[str, str] = {}
-        self._serial = 0
+        self._mailboxes = Mailboxes(self._send)
+        self._door: socket.socket | None = None
+        self._lent = 0
+        self._guests: list[Callable[[ErrorReport], None]] = []
         self._last_stats = EngineStats()
         self._stats_asked: asyncio.Future[None] | None = None  # one question for all who ask
         self._link_ended: asyncio.Future[None] = loop.create_future()
@@ -151,18 +150,21 @@ class WorkerProcess:
     @classmethod
     async def launch(cls, spec: WorkerSpec) -> "WorkerProcess":
         """Start a worker, which loads up to its weights; returns as soon as the process runs."""
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-        ours.setblocking(False)
+        ours, theirs = _pair()
+        door, entrance = socket.socketpair() if spec.lends else (None, None)
         try:
-            process = await _spawned(spec, theirs)
+            process = await _spawned(spec, theirs, entrance)
         except BaseException:
             ours.close()
+            if door is not None:
+                door.close()
             raise
         finally:
             theirs.close()
+            if entrance is not None:
+                entrance.close()
         worker = cls(spec, process)
+        worker._door = door
         worker._watch = asyncio.create_task(worker._watch_process(), name=f"watch {spec.info.id}")
         try:
             worker._link = await Link.open(ours, worker._report, worker._link_closed)
@@ -192,36 +194,42 @@ class WorkerProcess:
         """
         if self.died.done():
             raise ServerError.of(self.died.result())
-        self._serial += 1
-        # The serial number: what is still on its way for an earlier request of this id is not for this one.
-        wire_id = f"{id}{SERIAL_MARK}{self._serial}"
-        mailbox = mailbox or Mailbox(choices, on_overflow=lambda: self.cancel(id))
-        self._mailboxes[wire_id] = mailbox
-        self._wire_ids[id] = wire_id
-        try:
-            self._send(Submit(wire_id, task))
-        except LinkFull as error:
-            self._forget(wire_id)
-            raise ServerError(
-                "overloaded",
-                f"The model {self.info.id!r} has too many unread requests; try again later.",
-                retry_after=10.0,
-            ) from error
-        return mailbox
+        return self._mailboxes.submit(id, task, choices, self.info, mailbox)
 
     def cancel(self, id: str) -> None:
         """Forget a request; its mailbox gets nothing more."""
-        wire_id = self._wire_ids.get(id)
-        if wire_id is not None:
-            self._forget(wire_id)
-            self._try_to_send(Cancel(wire_id))
+        self._mailboxes.cancel(id)
 
     def fail_all(self, error: ErrorReport) -> None:
-        """End every request with this error."""
-        waiting = list(self._mailboxes.items())
-        for wire_id, _ in waiting:
-            self.cancel(request_id(wire_id))
-        _fail_some([mailbox for _, mailbox in waiting], error)
+        """End every request with this error, those of guests too."""
+        self._mailboxes.fail_all(error)
+        for guest in list(self._guests):
+            guest(error)
+
+    def lend(self, failed: Callable[[ErrorReport], None]) -> tuple[socket.socket, str]:
+        """A socket over which another process may submit and cancel requests, and that guest's number.
+
+        `failed` is told when all requests end with an error, until `failed` is given to `take_back`. Only of a worker
+        whose spec lends. Raises `ServerError` when the worker is gone.
+        """
+        gone = ErrorReport(kind="worker_died", message=f"The process of {self.info.id!r} is gone.")
+        if self.died.done() or self._door is None:
+            raise ServerError.of(self.died.result() if self.died.done() else gone)
+        ours, theirs = _pair()
+        self._lent += 1
+        with theirs:
+            try:
+                socket.send_fds(self._door, [self._lent.to_bytes(GUEST_BYTES, "big")], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise ServerError.of(gone) from error
+        self._guests.append(failed)
+        return ours, str(self._lent)
+
+    def take_back(self, failed: Callable[[ErrorReport], None]) -> None:
+        """Tell the guest nothing more."""
+        with contextlib.suppress(ValueError):
+            self._guests.remove(failed)
 
     def clear_cache(self, *, prefixes_only: bool, disk: bool) -> None:
         self._try_to_send(ClearCache(prefixes_only, disk))
@@ -239,7 +247,7 @@ class WorkerProcess:
             self._stats_asked = asyncio.get_running_loop().create_future()
             self._try_to_send(AskStats())
         await asyncio.wait({asked := self._stats_asked}, timeout=STATS_WAIT)
-        return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._wire_ids)
+        return self._last_stats if asked.done() else brought_up_to_date(self._last_stats, self._mailboxes.ids)
 
     async def stop(self, deadline: float) -> None:
         """Let the worker finish within `deadline` seconds, then end it; returns when the process is gone."""
@@ -269,7 +277,7 @@ class WorkerProcess:
     def _report(self, report: Report) -> None:
         match report:
             case Output(events):
-                self._deliver(events)
+                self._mailboxes.deliver(events)
             case Stage(stage, info, _, footprint):
                 self.info = info
                 self.footprint = footprint
@@ -287,19 +295,6 @@ class WorkerProcess:
                 requests = [msgspec.structs.replace(each, id=request_id(each.id)) for each in stats.requests]
                 self._last_stats = msgspec.structs.replace(stats, requests=tuple(requests))
                 self._answer_stats()
-
-    def _deliver(self, events: list[tuple[str, Event]]) -> None:
-        mailboxes = self._mailboxes
-        for wire_id, event in events:
-            mailbox = mailboxes.get(wire_id)
-            if mailbox is not None:  # else it was cancelled
-                mailbox.put(event)
-                if mailbox.complete:
-                    self._forget(wire_id)
-
-    def _forget(self, wire_id: str) -> None:
-        self._mailboxes.pop(wire_id, None)
-        self._wire_ids.pop(request_id(wire_id), None)
 
     def _fail_load(self, error: ErrorReport) -> None:
         for stage in (self.prompt_ready, self.weights_ready):
@@ -374,14 +369,28 @@ class WorkerProcess:
             log.error("%s", report.message)
         if self._link is not None:
             self._link.close()
+        if self._door is not None:
+            self._door.close()
         self._fail_load(report)
         self.fail_all(report)
         self._answer_stats()
         self.died.set_result(report)
 
 
-async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
-    """The worker's process, or the program that reaches it on another machine, which `link` is given to."""
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a link: ours, which never blocks, and the worker's."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+    ours.setblocking(False)
+    return ours, theirs
+
+
+async def _spawned(spec: WorkerSpec, link: socket.socket, entrance: socket.socket | None = None) -> Process:
+    """The worker's process, or the program that reaches it on another machine, which `link` is given to.
+
+    `entrance`: where the sockets of guests come from, for a worker that is shared.
+    """
     if spec.command is not None:
         return await asyncio.create_subprocess_exec(
             *shlex.split(spec.command),
@@ -390,26 +399,16 @@ async def _spawned(spec: WorkerSpec, link: socket.socket) -> Process:
             stderr=PIPE,
             start_new_session=True,
         )
+    given = (link.fileno(),) if entrance is None else (link.fileno(), entrance.fileno())
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid())),
+        *(sys.executable, "-m", "pippin.worker", str(link.fileno()), str(os.getpid()), *map(str, given[1:])),
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        pass_fds=(link.fileno(),),
+        pass_fds=given,
         env=worker_environment(),
         start_new_session=True,  # Ctrl-C in the server's terminal is for the server alone
     )
-
-
-def _fail_some(mailboxes: list[Mailbox], error: ErrorReport) -> None:
-    """End requests with an error, a few in each turn of the event loop.
-
-    A thousand readers that wake at once would hold up everybody else.
-    """
-    for mailbox in mailboxes[:ENDED_IN_A_TURN]:
-        mailbox.fail(error)
-    if rest := mailboxes[ENDED_IN_A_TURN:]:
-        asyncio.get_running_loop().call_soon(_fail_some, rest, error)
 
 
 def _resolve(future: "asyncio.Future[T]", value: T) -> None:

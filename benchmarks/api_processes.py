@@ -1,0 +1,173 @@
+"""What several API processes cost and bring: CPU time for each token by who spends it, and tokens a second.
+
+    python -m benchmarks.api_processes --streams 1000 --rounds 3 --processes 1 2
+
+Starts a server with a scripted model for each number of API processes, in turns, and reads that many streams at once to
+their end. The server, its worker and the reader share the machine's cores, so tokens a second grow with the number of
+processes only where cores are left for them; CPU time for each token tells what a machine with more cores will do.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import uvloop
+
+START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Round:
+    """Seconds of CPU by role, and what came."""
+
+    chunks: int
+    seconds: float
+    cpu: dict[str, float]
+
+    def each(self, role: str) -> float:
+        """Milliseconds of CPU for a chunk."""
+        return 1000 * self.cpu[role] / self.chunks
+
+
+@contextlib.contextmanager
+def served(processes: int, tokens: int, gap: float, streams: int) -> Iterator[tuple[psutil.Process, int]]:
+    with tempfile.TemporaryDirectory(prefix="pippin-bench-") as home:
+        rule = {"say": [f"w{number:03} " for number in range(tokens)], "gap": gap}
+        (Path(home) / "live.script.json").write_text(json.dumps({"rules": [rule]}))
+        words = [
+            "live.script.json",
+            "--port",
+            "0",
+            "--api-processes",
+            str(processes),
+            "--log-level",
+            "warning",
+        ]
+        words += ["--max-num-seqs", str(streams)]
+        output = Path(home) / "output"
+        with output.open("w") as file:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "pippin", "serve", *words],
+                env={**os.environ, "HOME": home},
+                cwd=home,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield psutil.Process(server.pid), wait_until_ready(output, processes)
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def wait_until_ready(output: Path, processes: int) -> int:
+    """The port, once the model and all processes are there."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        text = output.read_text()
+        if "is ready after" in text:
+            port = int(text.partition("http://127.0.0.1:")[2].split()[0])
+            others = httpx.get(f"http://127.0.0.1:{port}/health").json().get("api_processes", [])
+            if all(each["state"] == "ready" for each in others):
+                return port
+        time.sleep(0.1)
+    raise TimeoutError(output.read_text())
+
+
+def role_of(process: psutil.Process, server: psutil.Process) -> str:
+    if process == server:
+        return "first"
+    return "others" if "pippin.cli.answering" in process.cmdline() else "worker"
+
+
+def cpu(server: psutil.Process) -> dict[str, float]:
+    found = {"first": 0.0, "others": 0.0, "worker": 0.0}
+    for process in (server, *server.children(recursive=True)):
+        times = process.cpu_times()
+        found[role_of(process, server)] += times.user + times.system
+    return found
+
+
+async def read(port: int, start: asyncio.Event) -> int:
+    """Read one stream to its end; the chunks that came."""
+    body = json.dumps(
+        {
+            "model": "live",
+            "stream": True,
+            "max_tokens": 100_000,
+            "messages": [{"role": "user", "content": "go"}],
+        }
+    ).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await start.wait()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    writer.write(head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    chunks = 0
+    while data := await reader.read(1 << 16):
+        chunks += data.count(b"data: {")
+    writer.close()
+    return chunks
+
+
+async def read_all(port: int, streams: int) -> int:
+    start = asyncio.Event()
+    reading = [asyncio.create_task(read(port, start)) for _ in range(streams)]
+    await asyncio.sleep(1)
+    start.set()
+    return sum(await asyncio.gather(*reading))
+
+
+def measured(processes: int, asked: argparse.Namespace) -> Round:
+    with served(processes, asked.tokens, asked.gap, asked.streams) as (server, port):
+        before, started = cpu(server), time.monotonic()
+        chunks = uvloop.run(read_all(port, asked.streams))
+        seconds, after = time.monotonic() - started - 1, cpu(server)
+    return Round(chunks, seconds, {role: after[role] - before[role] for role in after})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--tokens", type=int, default=100, help="of each answer")
+    parser.add_argument("--gap", type=float, default=0.02, help="seconds between the tokens of a stream")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    rounds: dict[int, list[Round]] = {count: [] for count in asked.processes}
+    for number in range(asked.rounds):
+        for count, done in rounds.items():
+            done.append(measured(count, asked))
+            show(f"round {number + 1}", count, done[-1:])
+    for count, done in rounds.items():
+        show("median", count, done)
+    print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def show(name: str, processes: int, rounds: list[Round]) -> None:
+    rate = statistics.median(each.chunks / each.seconds for each in rounds)
+    parts = [
+        f"{role} {statistics.median(each.each(role) for each in rounds):.4f}"
+        for role in ("first", "others", "worker")
+    ]
+    api = statistics.median(each.each("first") + each.each("others") for each in rounds)
+    print(
+        f"{name}: {processes} processes, {rate:.0f} tokens/s, ms of CPU a token: {', '.join(parts)}; API {api:.4f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

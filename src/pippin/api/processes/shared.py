@@ -1,0 +1,25 @@
+"""Which requests any API process may answer: those that make a model write."""
+
+from typing import Final
+
+from pippin.api.http.passing import request_of
+
+PATHS: Final = ("/chat/completions", "/completions", "/messages", "/responses", "/api/chat", "/api/generate")
+"""Without the version."""
+ADDRESSES: Final = frozenset(
+    address.encode()
+    for path in PATHS
+    for address in ((path,) if path.startswith("/api/") else (path, f"/v1{path}"))
+)
+UNCERTAIN: Final = frozenset((b"/responses", b"/v1/responses", b"/api/chat", b"/api/generate"))
+"""Whose bodies may ask for what the first process does: to answer in the background, or to load a model."""
+
+
+def is_shared(line: bytes) -> bool:
+    """Whether the request with this first line may be answered by any process."""
+    method, path = request_of(line)
+    return method == b"POST" and path in ADDRESSES
+
+
+def is_uncertain(line: bytes) -> bool:
+    return request_of(line)[1] in UNCERTAIN

@@ -1,0 +1,202 @@
+"""The models of another process, used by this one: leased through the channel, asked over links of their own."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from pippin.config.options.model import ModelOptions
+from pippin.config.options.server import ServerOptions
+from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.link import Order, Output, Report
+from pippin.core.models import ModelInfo, ModelKind, ModelState
+from pippin.core.tasks import Task
+from pippin.runtime.pool.source import ModelSource
+from pippin.runtime.workers.link import Link, Mailbox, Mailboxes
+from pippin.service.lending.channel import Channel
+from pippin.service.lending.messages import (
+    Complete,
+    Fetch,
+    Found,
+    FromOwner,
+    Lease,
+    Leased,
+    Lent,
+    LinkLost,
+    Pooled,
+    Release,
+    WorkerFails,
+)
+from pippin.service.lending.questions import Questions
+
+
+class BorrowedWorker:
+    """A worker of the owner's, over a link that is this process's own."""
+
+    def __init__(self, lent: Lent, lost: Callable[[], None]) -> None:
+        self.info = lent.info
+        self._lost = lost
+        self._mailboxes = Mailboxes(self._send, lent.guest)
+        self._link: Link | None = None
+        self._early: list[Order] = []  # until the link is open, in the next turns of the event loop
+        self._end: ErrorReport | None = None
+
+    async def open(self, connection: socket.socket) -> None:
+        """Begin to use the link."""
+        connection.setblocking(False)
+        self._link = await Link.open(connection, self._report, self._closed)
+        for order in self._early:
+            self._link.send(order)
+        self._early.clear()
+
+    def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
+        """Send a request, whose events come into `mailbox`, or into a new one.
+
+        Raises `ServerError` when the worker is gone or takes no more.
+        """
+        if self._end is not None:
+            raise ServerError.of(self._end)
+        return self._mailboxes.submit(id, task, choices, self.info, mailbox)
+
+    def cancel(self, id: str) -> None:
+        """Forget a request; its mailbox gets nothing more."""
+        self._mailboxes.cancel(id)
+
+    def fail(self, error: ErrorReport, *, gone: bool) -> None:
+        """End all requests, and take no more where the worker is gone."""
+        self._mailboxes.fail_all(error)
+        if gone:
+            self._end = error
+            if self._link is not None:
+                self._link.close()
+
+    def _send(self, order: Order) -> None:
+        if self._link is None:
+            self._early.append(order)
+        else:
+            self._link.send(order)
+
+    def _report(self, report: Report) -> None:
+        if isinstance(report, Output):  # a guest is told nothing else
+            self._mailboxes.deliver(report.events)
+
+    def _closed(self, fault: Exception | None) -> None:
+        if self._end is None:
+            self._lost()  # the owner knows why, and tells
+
+
+class BorrowedLease:
+    """A lease that the owner holds for a request of this process."""
+
+    def __init__(
+        self, worker: BorrowedWorker, options: ModelOptions, release: Callable[[float | None], None]
+    ) -> None:
+        self.worker = worker
+        self.options = options
+        self._release: Callable[[float | None], None] | None = release
+
+    def release(self, keep_alive: float | None = None) -> None:
+        """Give the lease back; a second call does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release(keep_alive)
+
+
+class BorrowedPool:
+    """The owner's pool, as far as requests need it."""
+
+    def __init__(self, channel: Channel[FromOwner], questions: Questions) -> None:
+        self._channel = channel
+        self._questions = questions
+        self._workers: dict[int, BorrowedWorker] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._models: dict[str, Pooled] = {}
+
+    async def lease(self, info: ModelInfo) -> BorrowedLease:
+        """Claim a model, which the owner loads if need be; returns when its worker can prepare requests."""
+        leased: Leased = await self._questions.ask(lambda serial: Lease(serial, info.id), self._give_back)
+        worker = self._workers[leased.worker]
+        worker.info = leased.info
+        return BorrowedLease(worker, leased.options, partial(self._give_back, leased.serial))
+
+    async def fetch(self, name: str) -> ModelInfo:
+        """Have a missing model downloaded. Raises `ServerError`."""
+        found: Found = await self._questions.ask(lambda serial: Fetch(serial, name))
+        return found.info
+
+    async def complete(self, info: ModelInfo) -> None:
+        """Have what the model's options name beside it downloaded. Raises `ServerError`."""
+        await self._questions.ask(lambda serial: Complete(serial, info))
+
+    def states(self) -> list[ModelState]:
+        return [model.state for model in self._models.values()]
+
+    def info(self, model: str) -> ModelInfo | None:
+        known = self._models.get(model)
+        return None if known is None else known.info
+
+    def last_loaded(self, kind: ModelKind | None = None) -> str | None:
+        """As `Pool.last_loaded`."""
+        fitting = [
+            model
+            for model in self._models.values()
+            if model.info is not None and (kind is None or model.info.kind in (kind, "scripted"))
+        ]
+        last = max(reversed(fitting), key=lambda model: model.state.loaded_at or 0.0, default=None)
+        return None if last is None else last.state.id
+
+    async def adopt(self, options: ServerOptions) -> None:
+        """Nothing: the owner's pool takes changed options over."""
+
+    async def close(self, deadline: float) -> None:
+        """End the links."""
+        for worker in list(self._workers.values()):
+            worker.fail(ErrorReport(kind="overloaded", message="The server is shutting down."), gone=True)
+        self._workers.clear()
+
+    def receive(self, message: Lent | WorkerFails, descriptor: int | None) -> None:
+        """Take what the owner says of workers."""
+        match message:
+            case Lent(number):
+                assert descriptor is not None
+                self._meet(number, message, socket.socket(fileno=descriptor))
+            case WorkerFails(number, error, gone):
+                worker = self._workers.pop(number, None) if gone else self._workers.get(number)
+                if worker is not None:
+                    worker.fail(error, gone=gone)
+
+    def mirror(self, models: list[Pooled]) -> None:
+        """Take over what the owner's pool has."""
+        self._models = {model.state.id: model for model in models}
+
+    def _meet(self, number: int, lent: Lent, connection: socket.socket) -> None:
+        worker = BorrowedWorker(lent, lambda: self._channel.send(LinkLost(number)))
+        self._workers[number] = worker
+        opening = asyncio.create_task(worker.open(connection))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    def _give_back(self, serial: int, keep_alive: float | None = None) -> None:
+        self._channel.send(Release(serial, keep_alive))
+
+
+class BorrowedCatalog:
+    """A catalog that reads this machine's disk itself, and leaves downloads to the owner."""
+
+    def __init__(self, catalog: ModelSource, pool: BorrowedPool) -> None:
+        self._pool = pool
+        self.models = catalog.models
+        self.missing = catalog.missing
+        self.resolve = catalog.resolve
+        self.knows = catalog.knows
+        self.remove = catalog.remove
+        self.adopt = catalog.adopt
+        self.options_for = catalog.options_for
+
+    async def ensure(self, name: str, on_progress: Callable[[int, int, str], None]) -> ModelInfo:
+        """As `ModelSource.ensure`; the owner tells of the progress in its log."""
+        return await self._pool.fetch(name)
+
+    async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
+        """As `ModelSource.complete`."""
+        await self._pool.complete(info)
