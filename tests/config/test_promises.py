@@ -35,6 +35,10 @@ SHOWN: Final[dict[Compat, dict[str, tuple[str, ...]]]] = {
             CATALOG + "test_a_request_cannot_name_a_path",
         ),
         "ids of `--model-dir` are absolute paths": (V + "test_list_available_models",),
+        "`--kv-bits` 2, 3, 6 and 3.5, TurboQuant, bits by keys and values": (
+            "engines/language/kv_cache/test_turboquant.py::test_a_batch_answers_as_mlx_vlm_does_alone",
+            "engines/language/kv_cache/test_kv_quantization.py::test_a_batch_answers_as_a_quantised_cache_does_alone",
+        ),
         "adapters in mlx-vlm's own format (`rank`, `alpha`)": (
             VISION + "test_vision_adapters.py::test_adapters_of_mlx_vlm_answer_as_there",
             "engines/language/model/test_lora.py::test_files_of_peft_are_read",
