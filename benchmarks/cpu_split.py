@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, action="append", help="another checkout, beside this one")
     parser.add_argument("options", nargs="*", help="options of the server, behind --")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped on the way out
     with ExitStack() as stack:
         servers = [
             stack.enter_context(served(source.resolve(), given.model.resolve(), given.options))

@@ -10,6 +10,8 @@ target is 1.3.
 import argparse
 import asyncio
 import re
+import signal
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("options", nargs="*", help="options of the server, behind --")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped on the way out
     folder = sum(path.stat().st_size for path in given.model.iterdir() if path.suffix == ".safetensors") / MB
     long = Scenario("long", "", lambda client: iter([Turn(user(text(given.prompt, client)), 8)]))
     works = [

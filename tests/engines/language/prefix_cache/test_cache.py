@@ -64,7 +64,8 @@ def test_sixteen_requests_with_the_same_1500_tokens_compute_them_once(
     answers, ends = run_all(bench, prompts)
     for name in ("r0", "r1", "r15"):
         bench.judge(prompts[name][0], answers[name, 0])
-    shared = 1500 // 16 * 16
+    # Where layers can be cut anywhere, half of a block that begins alike is known, too.
+    shared = 1496 if architecture == "llama" else 1488
     assert sorted(end.usage.cached_tokens for end in ends.values()) == [0] + [shared] * 15
     assert bench.engine.stats().prompt_tokens == 1504 + 15 * (1504 - shared)
 

@@ -174,7 +174,9 @@ class Prefill:
         """Copy what the prefix cache has of the prompt; gives how many tokens that is."""
         request = prompt.request
         # The last token is always computed: its logits are drawn from.
-        match = prefixes.match(request.job.key, prompt.waiting.identity[:-1][: _exact_length(prompt)])
+        asked = prompt.waiting.identity[:-1][: _exact_length(prompt)]
+        # A block may end within a medium's tokens only where all of its first part is known, so media keep to blocks.
+        match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
             ends = {match.asked, match.in_tree, *(pin for pin in request.job.pins if pin <= match.asked)}
             prompt.chunk_ends |= {request.block_end(end, prefixes.block_tokens) for end in ends}
