@@ -133,7 +133,12 @@ def compare(servers: list[Server], scenario: Scenario, streams: int, cells: rang
     found: dict[Server, list[Spent]] = {server: [] for server in servers}
     for cell in cells:
         for server in servers if cell % 2 else reversed(servers):
-            found[server].append(server.measure(scenario, streams, cell))
+            found[server].append(spent := server.measure(scenario, streams, cell))
+            print(
+                f"  {server.name}, {streams} streams: {spent.per_token()[-1]:.3f} ms",
+                file=sys.stderr,
+                flush=True,
+            )
     for server, rounds in found.items():
         api, api_system, worker, worker_system, both = map(
             min, zip(*(each.per_token() for each in rounds), strict=True)

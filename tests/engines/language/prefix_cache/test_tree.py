@@ -99,7 +99,7 @@ def test_the_block_that_begins_most_alike_is_found_and_known_in_pieces(
         for tokens in kept
         if tokens[:behind] == asked[:behind]
     ]
-    found = tree.begun(b"", path, asked[behind:])
+    found = tree.begun(b"", path, asked[behind : behind + 16])
     assert (0 if found is None else found[1]) == max(alike, default=0) // PIECE * PIECE
     if found is not None:
         node, count = found

@@ -63,7 +63,7 @@ class PrefixCache:
         in_tree = len(path) * self.block_tokens
         begun = None
         if not (self.has_snapshots or whole_blocks):
-            begun = self.tree.begun(key, path, tokens[in_tree:])
+            begun = self.tree.begun(key, path, tokens[in_tree : in_tree + self.block_tokens])
         usable = self._usable(path)
         more, count = ([], 0) if begun is None else ([begun[0].block], begun[1])
         return Match(
