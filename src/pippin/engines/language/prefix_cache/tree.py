@@ -99,8 +99,8 @@ class PrefixTree:
         return found
 
     def begun(self, key: bytes, path: list[Node], tokens: Sequence[int]) -> tuple[Node, int] | None:
-        """The block after `path` that begins as `tokens` (at most a block) do for the longest, and for how many, in whole
-        pieces; None where that is none. It counts as just used."""
+        """The block after `path` that begins as `tokens` (at most a block) do for the longest, and for how many, in
+        whole pieces; None where that is none. It counts as just used."""
         node, wanted = path[-1] if path else self.root(key), tuple(tokens)
         place = bisect_left(node.in_order, wanted)
         # Among sorted texts, those beside the place of another have most in common with it.
