@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.engines.cpu.description import Sample, describe
-from pippin.engines.cpu.in_place import writable_memory
 from pippin.engines.cpu.kernels import OtherAnswer
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import open_in_place
@@ -38,9 +37,8 @@ class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
         vectors = np.ascontiguousarray(states.reshape(-1, states.shape[-1]), np.float32)
         # Written where MLX has them: copying 16 rows costs a tenth of their product.
         logits = mx.zeros((*states.shape[:-1], self._matrix.rows))
-        memory = writable_memory(logits)
-        assert memory is not None
-        self._kernels.product_into(self._matrix, vectors, memory.reshape(-1, self._matrix.rows))
+        memory = np.asarray(logits).reshape(-1, self._matrix.rows)
+        self._kernels.product_into(self._matrix, vectors, memory)
         return logits
 
 

@@ -1,10 +1,9 @@
-"""exp, sigmoid, erf, softmax, argmax, attention and rotary embedding in float32 for MLX on CPUs of Linux.
+"""exp, sigmoid, erf, softmax, attention and rotary embedding in float32 for MLX on CPUs of Linux.
 
 MLX's kernels there compute exp, sigmoid, erf and softmax one number at a time, which is two thirds of the time of a
 prompt of 256 tokens in SmolLM2. Here they are made of additions and products, whose kernels are vectorised. exp is a
 polynomial and an addition to the bits of the exponent (the method of `expf` in Cephes) and as exact as the library's.
-For large arrays numpy's exp is faster still (`in_place.py`), and its argmax, which looks at many numbers at a time,
-takes a tenth of MLX's. MLX also computes the angles of rotary positions anew in
+For large arrays numpy's exp is faster still (`in_place.py`). MLX also computes the angles of rotary positions anew in
 each layer; here they are computed once for a step. `install` puts these functions into `mlx.core`, where models find
 them.
 """
@@ -245,18 +244,6 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Argmax:
-    """`mx.argmax` that leaves the last axis of large float32 arrays to numpy, at once."""
-
-    own: Callable[..., mx.array]
-
-    def __call__(self, x: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> mx.array:
-        if _large(x) and axis == -1 and not options:
-            return mx.array(np.asarray(x).argmax(-1, keepdims=keepdims).astype(np.uint32))
-        return self.own(x, axis, keepdims, **options)
-
-
-@dataclass(frozen=True)
 class Attention:
     """`mx.fast.scaled_dot_product_attention` that leaves many float32 scores to `attention`."""
 
@@ -284,6 +271,5 @@ def install() -> None:
     core["sigmoid"] = Elementwise(mx.sigmoid, sigmoid)
     core["erf"] = Elementwise(mx.erf, erf)
     core["softmax"] = Softmax(mx.softmax)
-    core["argmax"] = Argmax(mx.argmax)
     fast["rope"] = Rope(mx.fast.rope)
     fast["scaled_dot_product_attention"] = Attention(mx.fast.scaled_dot_product_attention)
