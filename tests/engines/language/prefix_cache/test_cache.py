@@ -70,6 +70,14 @@ def test_sixteen_requests_with_the_same_1500_tokens_compute_them_once(
     assert bench.engine.stats().prompt_tokens == 1504 + 15 * (1504 - shared)
 
 
+def test_no_token_counts_as_both_known_and_stored(folders: dict[str, Path]) -> None:
+    bench = Bench(folders["llama"], ModelOptions())
+    run_all(bench, {"a": ((*PROMPT[:28], 1, 2, 3, 4, 5, 6, 7, 8), 1)})
+    _, ends = run_all(bench, {"b": ((*PROMPT[:28], 9, 8, 7, 6, 5, 4, 3, 2), 1)})
+    usage = ends["b", 0].usage
+    assert (usage.cached_tokens, usage.stored_tokens) == (24, 8)
+
+
 def test_the_tree_holds_a_shared_prefix_once_and_its_limit_to_the_byte(folders: dict[str, Path]) -> None:
     bench = bench_of(folders, "llama")
     run_all(bench, {f"r{index}": ((*PROMPT, index, 1, 2, 3), 1) for index in range(16)})

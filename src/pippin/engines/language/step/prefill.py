@@ -192,8 +192,10 @@ class Prefill:
         request = prompt.request
         tokens = prompt.waiting.identity[: _exact(prompt, prompt.computed)]
         stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
-        if request.prefilled is None:
-            request.stored_tokens += stored
+        if request.prefilled is None and stored:
+            # The first block that is stored may be one of which a part was known.
+            partly = 0 if request.stored_tokens else request.cached_tokens % self._prefixes.block_tokens
+            request.stored_tokens += stored - partly
 
     def _count(self, prompt: Prefilling, most: int) -> int:
         """Tokens of the prompt's next chunk."""
