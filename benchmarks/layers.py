@@ -4,13 +4,16 @@
 
 writes the folder DESTINATION/NAME. Names: qwen3-30b-a3b (a mixture of 64 experts in place of 128, so that it fits in
 float32 as well), gemma3-4b (a layer with a window and one without), qwen3-next (hybrid).
-llama-1b and llama-7b are whole. `--gguf FILE` writes a llama of the same weights for llama.cpp too, in its Q4_0 and
-without a vocabulary.
+llama-1b and llama-7b are whole. `--gguf FILE` writes a llama of the same weights for llama.cpp too: with `--group 32`
+as Q4_1, which holds the very same numbers, else rounded to Q4_0. `--tokenizer FOLDER FILE` gives both the tokenizer of
+another model, of which FOLDER and FILE are the two forms, so that whole servers can be asked (`benchmarks.compare`).
 """
 
 import argparse
 import importlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,12 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
-WORDS = 40_960
+from benchmarks.weights import copy_tokenizer
+
+WORDS = 49_152
+BITS = 4
+EXACT_GROUP = 32
+"""Numbers that share a factor and a minimum in Q4_1."""
 COMMON: dict[str, Any] = {
     "vocab_size": WORDS,
     "rms_norm_eps": 1e-6,
@@ -100,31 +108,47 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class TokenizerSource:
+    """A model whose tokenizer is used: its folder, and the same model as a file for llama.cpp."""
+
+    folder: Path
+    file: Path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=sorted(MODELS))
     parser.add_argument("destination", type=Path)
+    parser.add_argument("--group", type=int, choices=(32, 64, 128), default=64)
     parser.add_argument("--gguf", type=Path)
+    parser.add_argument("--tokenizer", type=Path, nargs=2, metavar=("FOLDER", "FILE"))
     given = parser.parse_args()
-    write(MODELS[given.name], given.destination / given.name)
+    config, folder = MODELS[given.name], given.destination / given.name
+    tokenizer = None if given.tokenizer is None else TokenizerSource(*given.tokenizer)
+    write(config, folder, given.group)
+    if tokenizer is not None:
+        copy_tokenizer(tokenizer.folder, folder)
     if given.gguf is not None:
-        write_gguf(MODELS[given.name], given.destination / given.name, given.gguf)
+        write_gguf(config, folder, given.gguf, given.group, tokenizer)
 
 
-def write(config: dict[str, Any], folder: Path) -> None:
+def write(config: dict[str, Any], folder: Path, group: int) -> None:
+    """Scales in float16 where they are to be the same in Q4_1, else in bfloat16, as most models have them."""
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
-    nn.quantize(model, 64, 4)
+    nn.quantize(model, group, BITS)
+    kind = mx.float16 if group == EXACT_GROUP else mx.bfloat16
 
     def narrow(array: mx.array) -> mx.array:
-        return array.astype(mx.bfloat16) if array.dtype == mx.float32 else array
+        return array.astype(kind) if array.dtype == mx.float32 else array
 
     weights = dict(tree_flatten(tree_map(narrow, model.parameters())))
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
-    config = {**config, "quantization": {"group_size": 64, "bits": 4}}
+    config = {**config, "quantization": {"group_size": group, "bits": BITS}}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
@@ -151,12 +175,15 @@ def gguf_name(path: str) -> str:
     return f"blk.{layer}.{GGUF_NAMES[rest]}.weight"
 
 
-def write_gguf(config: dict[str, Any], folder: Path, file: Path) -> None:
+def write_gguf(
+    config: dict[str, Any], folder: Path, file: Path, group: int, tokenizer: TokenizerSource | None
+) -> None:
     """Rotary rows stay in the order that they have: random ones are as good in any."""
     import gguf  # of the package of that name, which nothing else here needs
-    import numpy as np
 
-    writer = gguf.GGUFWriter(file, "llama")
+    exact = group == EXACT_GROUP
+    types = gguf.GGMLQuantizationType
+    writer = gguf.GGUFWriter(file, "llama", use_temp_file=True)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -166,24 +193,55 @@ def write_gguf(config: dict[str, Any], folder: Path, file: Path) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_1 if exact else gguf.LlamaFileType.MOSTLY_Q4_0)
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        for name, field in gguf.GGUFReader(tokenizer.file).fields.items():
+            if name.startswith("tokenizer."):
+                kinds = [*field.types, None]
+                writer.add_key_value(name, field.contents(), kinds[0], kinds[1])
+    for name, array, packed in gguf_tensors(folder, group, exact=exact):
+        kind = (types.Q4_1 if exact else types.Q4_0) if packed else None
+        writer.add_tensor(name, array, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_tensors(folder: Path, group: int, *, exact: bool) -> Iterator[tuple[str, Any, bool]]:
+    """The name of each matrix and vector, its numbers, and whether they are packed."""
+    import gguf
+    import numpy as np
+
     weights: Any = mx.load(str(folder / "model.safetensors"))
     for name in sorted(weights):
         path, kind = name.rsplit(".", 1)
         if kind != "weight":
             continue
         if f"{path}.scales" not in weights:
-            writer.add_tensor(gguf_name(path), np.array(weights[name].astype(mx.float32)))
+            yield gguf_name(path), np.array(weights[name].astype(mx.float32)), False
             continue
-        parts = (weights[f"{path}.{part}"] for part in ("weight", "scales", "biases"))
-        dense = np.array(mx.dequantize(*parts, 64, 4).astype(mx.float32))
-        packed = gguf.quants.quantize(dense, gguf.GGMLQuantizationType.Q4_0)
-        writer.add_tensor(gguf_name(path), packed, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        parts = [weights.pop(f"{path}.{part}") for part in ("weight", "scales", "biases")]
+        if exact:
+            yield gguf_name(path), q4_1(*map(np.array, parts)), True
+            continue
+        dense = np.array(mx.dequantize(*parts, group, BITS).astype(mx.float32))
+        yield gguf_name(path), gguf.quants.quantize(dense, gguf.GGMLQuantizationType.Q4_0), True
+
+
+def q4_1(words: Any, scales: Any, biases: Any) -> Any:
+    """Blocks of Q4_1 [rows, bytes], of MLX's affine form in groups of 32: factor, minimum, and 16 bytes, whose low
+    halves are the numbers 0 to 15 and whose high halves are 16 to 31 (ggml-common.h, block_q4_1)."""
+    import numpy as np
+
+    rows, groups = scales.shape
+    packed = words.view(np.uint8).reshape(rows, groups, EXACT_GROUP // 2)  # two neighbours in a byte
+    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(rows, groups, EXACT_GROUP)
+    halves = numbers[..., : EXACT_GROUP // 2] | numbers[..., EXACT_GROUP // 2 :] << 4
+    ends = np.stack([scales, biases], axis=-1).view(np.uint8).reshape(rows, groups, 4)
+    return np.concatenate([ends, halves], axis=-1).reshape(rows, -1)
 
 
 if __name__ == "__main__":

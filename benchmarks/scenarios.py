@@ -54,6 +54,10 @@ def _long(client: int) -> Iterator[Turn]:
     yield Turn(user(f"Summary number {client} of: {text(1500, 1000 + client)}"), 16)
 
 
+def _medium(client: int) -> Iterator[Turn]:
+    yield Turn(user(f"Summary number {client} of: {text(460, 3000 + client)}"), 16)
+
+
 def _shared(client: int) -> Iterator[Turn]:
     yield Turn(user(f"Number {client}. Tell me about the {WORDS[client % len(WORDS)]}."), 16)
 
@@ -133,6 +137,7 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("short", "a short prompt, 64 new tokens", _short),
+        Scenario("medium", "a cold prompt of about 500 tokens of its own, 16 new tokens", _medium),
         Scenario("long", "a cold prompt of 1,500 words of its own, 16 new tokens", _long),
         Scenario(
             "shared",

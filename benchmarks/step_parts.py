@@ -74,12 +74,12 @@ def measure(folder: Path, steps: int, rounds: int) -> tuple[int, float, float, f
     found = []
     for _ in range(rounds):
         spent: Counter[str] = Counter()
-        with counted(Decoder, "run", spent), counted(Kernels, "product", spent):
+        with counted(Decoder, "run", spent), counted(Kernels, "product_into", spent):
             started = time.thread_time()
             for _ in range(steps):
                 token = mx.argmax(model(token, cache=cache), axis=-1)
                 mx.eval(token)
-            found.append((time.thread_time() - started, spent["run"], spent["product"]))
+            found.append((time.thread_time() - started, spent["run"], spent["product_into"]))
     whole, layers, head = (min(column) / steps for column in zip(*found, strict=True))
     shape = model._decoder.shape
     untied = model.lm_head._matrix is not shape.embedding

@@ -257,6 +257,31 @@ def test_where_steps_are_short_nobody_waits(bench: Bench, monkeypatch: pytest.Mo
     assert time.monotonic() - started < 10
 
 
+def test_an_engine_at_rest_gives_its_free_memory_back_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = threading.Semaphore(0)
+    monkeypatch.setattr(loop, "give_memory_back", given.release)
+    monkeypatch.setattr(loop, "RESTED", 0.1)
+    assert not given.acquire(timeout=0.3), "nothing was computed yet"
+    for name in ("a", "b"):
+        bench.submit(name)
+        assert finished_together(bench) == [name]
+        assert given.acquire(timeout=5)
+        assert not given.acquire(timeout=0.3)
+
+
+def test_who_works_keeps_its_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = threading.Semaphore(0)
+    monkeypatch.setattr(loop, "give_memory_back", given.release)
+    monkeypatch.setattr(loop, "RESTED", 0.0)
+    bench.submit("endless")
+    bench.events(lambda event: isinstance(event, Accepted))
+    assert not given.acquire(timeout=0.3)
+    bench.loop.receive(Cancel("endless"))
+    assert given.acquire(timeout=5)
+
+
 def test_the_engine_is_touched_by_one_thread_alone(bench: Bench) -> None:
     for number in range(20):
         bench.submit(f"r{number}")

@@ -233,6 +233,10 @@ log = logging.getLogger(__name__)
 GATHERED: Final = 0.05  # of a step
 MOST_GATHERED: Final = 0.01  # seconds
 
+RESTED: Final = 5.0
+"""Seconds without a step after which the allocator's free memory goes back to the system: what many sequences had is
+hundreds of MB that others can use. Not sooner, for to have it again costs 2 ms for each MB."""
+
 PREPARATION_THREADS: Final = 2
 LONG_TEXT: Final = 256 << 10
 """Characters, from which a text is tokenized beside the others: 60,000 tokens, which take half a second."""
@@ -334,6 +338,7 @@ class StepLoop:
         self._in_preparation: dict[str, bool] = {}  # id: whether it was cancelled meanwhile
         self._step_seconds = 0.0  # of late
         self._leave_at: float | None = None
+        self._tidy_at: float | None = None  # when memory goes back, if nothing comes before
         self._admission: LoadWeights | Shutdown | None = None
 
     def receive(self, order: Order | GuestLeft) -> None:
@@ -384,8 +389,13 @@ class StepLoop:
             if engine.busy:
                 started = time.monotonic()
                 emissions = engine.step()
-                self._step_seconds += (time.monotonic() - started - self._step_seconds) / 8
+                ended = time.monotonic()
+                self._step_seconds += (ended - started - self._step_seconds) / 8
+                self._tidy_at = ended + RESTED
                 self._link.send_events(emissions)
+            elif self._tidy_at is not None and time.monotonic() >= self._tidy_at:
+                self._tidy_at = None
+                give_memory_back()
         engine.close()
 
     def _admit(self, order: LoadWeights | Shutdown) -> None:
@@ -416,7 +426,9 @@ class StepLoop:
                 return
 
     def _seconds_left(self) -> float | None:
-        return None if self._leave_at is None else max(0.0, self._leave_at - time.monotonic())
+        """Until there is something to do though nothing comes."""
+        moments = [each for each in (self._leave_at, self._tidy_at) if each is not None]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _time_to_leave(self, engine: Engine) -> bool:
         if self._leave_at is None:

@@ -32,7 +32,14 @@ from pippin.worker.far import over_pipes
 from pippin.worker.foreign_code import forbid_foreign_code
 from pippin.worker.guests import SharedLink
 from pippin.worker.logs import configure_logging
-from pippin.worker.loop import LinkLost, Preparation, StepLoop, WorkerLink, read_orders
+from pippin.worker.loop import (
+    LinkLost,
+    Preparation,
+    StepLoop,
+    WorkerLink,
+    give_memory_back,
+    read_orders,
+)
 from pippin.worker.ranks import NotMet, meet
 
 log = logging.getLogger(__name__)
@@ -96,6 +103,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
         if spec.rank is not None:
             return run_rank(spec, kind, preparer, loop, link, started)
         engine: Engine = kind.open_engine(spec, preparer, _progress(link))
+        give_memory_back()
         footprint = max(resident_bytes(), engine.stats().active_bytes)
         link.send(Stage("weights", preparer.info, time.monotonic() - started, footprint))
     except LinkLost:

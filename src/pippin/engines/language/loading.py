@@ -100,6 +100,7 @@ def open_engine(spec: WorkerSpec, preparer: LanguagePreparer, progress: LoadProg
     drafts = drafter_of(options, Path(spec.info.path or "")) is not None or options.specprefill
     if drafts or not kernels.computes_all(model):  # else the BLAS has nothing to do
         engine.blas_threads = open_blas_threads(spec.threads)
+    mx.clear_cache()  # trials take the logits of whole prompts, for which no step has a use
     if options.warm_prompts is not None:
         count = warm(engine, preparer, spec.info.id, Path(options.warm_prompts))
         log.info("computed %d warm prompts", count)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pippin.config.compat.conversions import max_bytes
 from pippin.config.options.model import ModelOptions
 from pippin.engines.device import DevicePlan, share_memory
-from pippin.engines.language.prefix_cache.tree import PINNED_SHARE, Node, PrefixTree, _ancestors
+from pippin.engines.language.prefix_cache.tree import PIECE, PINNED_SHARE, Node, PrefixTree, _ancestors
 
 SIZE = 2  # tokens of a block
 
@@ -74,6 +74,43 @@ def test_the_limit_holds_to_the_byte(plan: list[Act], limit: int, leaves: int | 
             assert node.parent is not None, "a node without the way to it"
             assert node.parent.depth == 0 or node.parent in tree._nodes
             assert node.parent.children[node.tokens] is node
+            assert node.parent.in_order == sorted(node.parent.children)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=32, max_size=32).map(tuple), max_size=12),
+    st.lists(st.integers(0, 1), max_size=32).map(tuple),
+)
+def test_the_block_that_begins_most_alike_is_found_and_known_in_pieces(
+    kept: list[tuple[int, ...]], asked: tuple[int, ...]
+) -> None:
+    tree = PrefixTree(16, 10**9)
+    for tokens in kept:
+        path: list[Node] = []
+        for start in (0, 16):
+            path = tree.path(b"", tokens[: start + 16])
+            if len(path) * 16 == start:
+                tree.add(path, b"", tokens[start : start + 16], object(), 1)
+    path = tree.path(b"", asked)
+    behind = len(path) * 16
+    alike = [
+        max(place for place in range(17) if tokens[behind:][:place] == asked[behind : behind + place])
+        for tokens in kept
+        if tokens[:behind] == asked[:behind]
+    ]
+    found = tree.begun(b"", path, asked[behind : behind + 16])
+    assert (0 if found is None else found[1]) == max(alike, default=0) // PIECE * PIECE
+    if found is not None:
+        node, count = found
+        assert node.tokens[:count] == asked[behind : behind + count]
+
+
+def test_a_prompt_of_another_key_begins_nothing() -> None:
+    tree = PrefixTree(16, 10**9)
+    tree.add([], b"one", tuple(range(16)), object(), 1)
+    assert tree.begun(b"two", [], tuple(range(12))) is None
+    assert tree.begun(b"one", [], tuple(range(12))) is not None
 
 
 def test_a_budget_in_bytes_is_kept_exactly() -> None:

@@ -382,6 +382,24 @@ def test_logprobs_are_the_models_own_and_only_of_sequences_that_ask():
         assert all(math.isclose(top.logprob, wanted[top.id], abs_tol=1e-4) for top in choices[row].top)
 
 
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_the_host_finds_the_best_token_that_the_device_finds(dtype):
+    numbers = np.random.default_rng(3).integers(0, 9, (4, VOCABULARY)).astype(np.float32)  # many are alike
+    numbers[1] = -np.inf
+    samplings = [Sampling(temperature=0.0)] * 3 + [Sampling(temperature=1.0)]
+    for count in (3, 4):
+        found = []
+        for sorts_slowly in (False, True):
+            sampler = BatchSampler(Words(), sorts_slowly)
+            for sampling in samplings[:count]:
+                sampler.join(sampling, seed=7, prompt=[1], logprobs=None)
+            tokens = sampler.sample(mx.array(numbers[:count]).astype(dtype)).tokens
+            assert tokens.dtype == mx.int32
+            found.append(tokens.tolist())
+        assert found[0] == found[1]
+        assert found[0][:3] == numbers[:3].argmax(-1).tolist()
+
+
 def test_all_greedy_sequences_cost_one_argmax():
     sampler = BatchSampler(Words())
     for _ in range(3):

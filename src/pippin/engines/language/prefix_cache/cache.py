@@ -22,7 +22,8 @@ from pippin.engines.language.prefix_cache.tree import (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Match:
-    """What the tree has of a prompt, in whole blocks from its first token on."""
+    """What the tree has of a prompt from its first token on: whole blocks, and where all layers can be cut, as much of
+    one more as begins alike."""
 
     asked: int  # tokens that were looked up
     known: int  # of these, tokens that need not be computed
@@ -56,15 +57,20 @@ class PrefixCache:
         """Count bytes as if these were the kinds of the caches: see `CacheLayout.reckon_as`."""
         self._layout.reckoned = tuple(kinds)
 
-    def match(self, key: bytes, tokens: Sequence[int]) -> Match:
-        """What is known of a prompt. `key` keeps adapters and tenants apart."""
+    def match(self, key: bytes, tokens: Sequence[int], *, whole_blocks: bool = False) -> Match:
+        """What is known of a prompt. `key` keeps adapters and tenants apart. With `whole_blocks` it ends with one."""
         path = self.tree.path(key, tokens)
+        in_tree = len(path) * self.block_tokens
+        begun = None
+        if not (self.has_snapshots or whole_blocks):
+            begun = self.tree.begun(key, path, tokens[in_tree : in_tree + self.block_tokens])
         usable = self._usable(path)
+        more, count = ([], 0) if begun is None else ([begun[0].block], begun[1])
         return Match(
             asked=len(tokens),
-            known=len(usable) * self.block_tokens,
-            in_tree=len(path) * self.block_tokens,
-            blocks=[node.block for node in usable],
+            known=len(usable) * self.block_tokens + count,
+            in_tree=in_tree,
+            blocks=[node.block for node in usable] + more,
             snapshot=usable[-1].snapshot if usable and self.has_snapshots else None,
         )
 

@@ -12,6 +12,7 @@ touches no arrays.
 
 import hashlib
 from array import array
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from pippin.engines.language.kv_cache.layout import CacheLayout, leaves
 from pippin.engines.language.kv_cache.slots import PromptCache
 
 PINNED_SHARE = 0.5  # of the limit, at most, is held by pins
+
+PIECE = 8
+"""Tokens: of a block that begins as a prompt does, so many times a whole number are known. Not single ones: who can
+see how much of a prompt was known could guess what others wrote, token by token."""
 
 
 @dataclass(eq=False)
@@ -41,6 +46,7 @@ class Node:
     snapshot_bytes: int = 0
     pinned: bool = False
     children: "dict[tuple[int, ...], Node]" = field(default_factory=dict)
+    in_order: list[tuple[int, ...]] = field(default_factory=list)  # the tokens of all children, sorted
 
     @property
     def bytes(self) -> int:
@@ -92,6 +98,21 @@ class PrefixTree:
         self.touch(found)
         return found
 
+    def begun(self, key: bytes, path: list[Node], tokens: Sequence[int]) -> tuple[Node, int] | None:
+        """The block after `path` that begins as `tokens` (at most a block) do for the longest, and for how many, in
+        whole pieces; None where that is none. It counts as just used."""
+        node, wanted = path[-1] if path else self.root(key), tuple(tokens)
+        place = bisect_left(node.in_order, wanted)
+        # Among sorted texts, those beside the place of another have most in common with it.
+        beside = node.in_order[max(place - 1, 0) : place + 1]
+        count, found = max(((_common(each, wanted), each) for each in beside), default=(0, ()))
+        count -= count % PIECE
+        if not count:
+            return None
+        child = node.children[found]
+        self.touch([child])
+        return child, count
+
     def add(
         self, path: list[Node], key: bytes, tokens: tuple[int, ...], block: Any, size: int
     ) -> Node | None:
@@ -107,6 +128,7 @@ class PrefixTree:
             return None
         node = Node(parent, tokens, self.digest_after(parent.digest, tokens), parent.depth + 1, block, size)
         parent.children[tokens] = node
+        insort(parent.in_order, tokens)
         self._nodes[node] = None
         self.bytes += size
         path.append(node)
@@ -187,6 +209,7 @@ class PrefixTree:
         del self._nodes[node]
         if node.parent is not None:
             del node.parent.children[node.tokens]
+            del node.parent.in_order[bisect_left(node.parent.in_order, node.tokens)]
 
     def _limit_leaves(self, spared: set[Node]) -> None:
         while self._leaf_limit is not None and self.leaves > self._leaf_limit:
@@ -211,6 +234,12 @@ class PrefixTree:
                 parent = leaf.parent
                 self._shrink(leaf)
                 leaf = parent
+
+
+def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def _may_go(node: Node) -> bool:
@@ -301,9 +330,9 @@ class BlockLayout:
     def restore(
         self, cache: PromptCache, blocks: Sequence[Block], snapshot: Snapshot | None, tokens: int
     ) -> None:
-        """Fill a sequence's new cache with what was kept of `tokens` tokens."""
+        """Fill a sequence's new cache with what was kept of `tokens` tokens, which may end within the last block."""
         layers = list(leaves(cache))
-        parts = list(zip(*blocks, strict=True))
+        parts = list(zip(*_up_to(blocks, tokens), strict=True))
         if self._host_copy is None:
             self._fill(layers, parts)
         else:
@@ -347,6 +376,13 @@ class BlockLayout:
         host_copy(parts, targets)
         for kind, leaf in cut.values():
             kind.filled_by_host(leaf, tokens)
+
+
+def _up_to(blocks: Sequence[Block], tokens: int) -> list[Block]:
+    """The blocks without what the last has beyond so many tokens."""
+    *whole, last = blocks
+    rest = tokens - sum(block[0].shape[2] for block in whole if block)
+    return [*whole, tuple(part if part.shape[2] == rest else part[:, :, :rest] for part in last)]
 
 
 def bytes_of(arrays: Sequence[mx.array]) -> int:

@@ -251,16 +251,21 @@ class BatchSampler:
         edited = self._edited(plan, logits, history, masks, masked_rows)
         whole = plan.short or plan.wide
         if whole is None:
-            return score(logits, mx.argmax(edited, axis=-1).astype(mx.int32), plan.wanted)
+            return score(logits, self._likeliest(edited), plan.wanted)
         positions = self._positions + np.uint64(ahead)
         if len(whole.rows) == len(self._rows):
             return score(logits, self._drawn(plan, whole, edited, positions), plan.wanted)
-        tokens = mx.argmax(edited, axis=-1) if plan.greedy else mx.zeros(len(self._rows), mx.uint32)
-        tokens = tokens.astype(mx.int32)
+        tokens = self._likeliest(edited) if plan.greedy else mx.zeros(len(self._rows), mx.int32)
         for group in (plan.short, plan.wide):
             if group is not None:
                 tokens[mx.array(group.rows)] = self._drawn(plan, group, edited, positions)
         return score(logits, tokens, plan.wanted)
+
+    def _likeliest(self, logits: mx.array) -> mx.array:
+        """The best token [B] of each row. Where sorting is slow numpy looks for it, in a tenth of MLX's time."""
+        if self._sorts_slowly and logits.dtype == mx.float32:
+            return mx.array(np.asarray(logits).argmax(-1).astype(np.int32))
+        return mx.argmax(logits, axis=-1).astype(mx.int32)
 
     def _edited(
         self,

@@ -174,7 +174,9 @@ class Prefill:
         """Copy what the prefix cache has of the prompt; gives how many tokens that is."""
         request = prompt.request
         # The last token is always computed: its logits are drawn from.
-        match = prefixes.match(request.job.key, prompt.waiting.identity[:-1][: _exact_length(prompt)])
+        asked = prompt.waiting.identity[:-1][: _exact_length(prompt)]
+        # A block may end within a medium's tokens only where all of its first part is known, so media keep to blocks.
+        match = prefixes.match(request.job.key, asked, whole_blocks=request.media is not None)
         if prefixes.has_snapshots:
             ends = {match.asked, match.in_tree, *(pin for pin in request.job.pins if pin <= match.asked)}
             prompt.chunk_ends |= {request.block_end(end, prefixes.block_tokens) for end in ends}
@@ -190,8 +192,10 @@ class Prefill:
         request = prompt.request
         tokens = prompt.waiting.identity[: _exact(prompt, prompt.computed)]
         stored = self._prefixes.keep(request.job.key, tokens, prompt.cache, request.job.pins)
-        if request.prefilled is None:
-            request.stored_tokens += stored
+        if request.prefilled is None and stored:
+            # The first block that is stored may be one of which a part was known.
+            partly = 0 if request.stored_tokens else request.cached_tokens % self._prefixes.block_tokens
+            request.stored_tokens += stored - partly
 
     def _count(self, prompt: Prefilling, most: int) -> int:
         """Tokens of the prompt's next chunk."""
