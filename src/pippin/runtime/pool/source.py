@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import ModelInfo
+from pippin.core.models import HubModel, ModelInfo
 
 Estimate = Callable[[ModelInfo, ModelOptions], int]
 """Bytes that a model takes when it is loaded, before it has been."""
@@ -34,6 +34,10 @@ class ModelSource(Protocol):
 
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
         """Download what the model's options name beside it, if requests may cause that."""
+        ...
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
         ...
 
     def remove(self, name: str) -> object:
