@@ -1,41 +1,25 @@
-/** The pauses between tokens, from the histogram that the server keeps for Prometheus (`/metrics`). */
+/** The pauses between tokens, as looks at the running requests show them. */
 
-import { ask, Refusal } from "./server.js";
-
-const LINE = /^pippin_inter_token_seconds_(sum|count)\{[^}]*\} (\S+)/;
-
-/** Reads the histogram and gives the mean pause since it was read before, in seconds. */
+/** Remembers how many tokens each answer had, and when that was first seen. */
 export class Gaps {
   constructor() {
-    this.before = null;
-    this.refused = false;
+    this.seen = new Map();
   }
 
-  /** Null where no token came since, or where the key of this tab may not read `/metrics`. */
-  async mean() {
-    if (this.refused) return null;
-    const now = await this.read();
-    const { before } = this;
-    this.before = now;
-    if (now === null || before === null || now.count <= before.count) return null;
-    return (now.sum - before.sum) / (now.count - before.count);
+  /**
+   * The longest mean pause between the tokens of an answer since the last look, in seconds; for an answer that stands
+   * still, the time since it was first seen so. 0 where nothing is answered. `now` is in milliseconds.
+   */
+  longest(requests, now) {
+    const answering = requests.filter(({ phase }) => phase === "generation");
+    const gaps = answering.map(({ request_id: id, generated_tokens: tokens }) => {
+      const before = this.seen.get(id);
+      if (before?.tokens === tokens) return (now - before.at) / 1000;
+      this.seen.set(id, { tokens, at: now });
+      return before === undefined ? 0 : (now - before.at) / 1000 / (tokens - before.tokens);
+    });
+    const running = new Set(answering.map(({ request_id: id }) => id));
+    for (const id of this.seen.keys()) if (!running.has(id)) this.seen.delete(id);
+    return Math.max(0, ...gaps);
   }
-
-  async read() {
-    try {
-      return totals(await (await ask("/metrics")).text());
-    } catch (error) {
-      this.refused = error instanceof Refusal;
-      return null;
-    }
-  }
-}
-
-function totals(text) {
-  const found = { sum: 0, count: 0 };
-  for (const line of text.split("\n")) {
-    const match = LINE.exec(line);
-    if (match !== null) found[match[1]] += Number(match[2]);
-  }
-  return found;
 }

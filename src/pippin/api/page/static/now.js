@@ -13,6 +13,7 @@ const PHASES = { queued: "waits", prefill: "reads the prompt", generation: "answ
 
 /** Begin. What it gives looks each second until the part is left. */
 export function startNow(place) {
+  const gaps = new Gaps();
   const plots = [
     { plot: new Plot("Tokens a second", short), read: (status) => status.generation_tps },
     { plot: new Plot("Prompt tokens a second", short), read: (status) => status.prompt_tps },
@@ -21,10 +22,9 @@ export function startNow(place) {
     { plot: new Plot("Memory in use by the device", bytes), read: (status) => status.metal.active_memory_gb * GIB },
     { plot: new Plot("KV cache", bytes), read: (status) => status.kv.bytes },
     { plot: new Plot("Prefix cache", bytes), read: (status) => status.cache.resident_bytes },
-    { plot: new Plot("Gap between tokens", milliseconds), read: (_, gap) => gap ?? 0 },
+    { plot: new Plot("Longest gap between tokens", milliseconds), read: ({ requests }) => gaps.longest(requests, performance.now()) },
   ];
   const byModel = new MemoryPlots();
-  const gaps = new Gaps();
   const requests = element("tbody");
   const memory = element("tbody");
   const totals = element("p", { class: "quiet" });
@@ -40,8 +40,8 @@ export function startNow(place) {
   );
 
   async function look() {
-    const [status, gap] = await Promise.all([askJson("/v1/status"), gaps.mean()]);
-    for (const { plot, read } of plots) plot.add(read(status, gap));
+    const status = await askJson("/v1/status");
+    for (const { plot, read } of plots) plot.add(read(status));
     byModel.add(status.model_manager.models);
     totals.textContent = totalsOf(status);
     redraw(requests, status.requests.map(requestRow), "No request is running.", 8);
