@@ -10,8 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pippin.catalog.names import is_repository
-from pippin.cli.fitting.recommend import pick, recommended
 from tests.cli.serving import Terminal, terminal
 
 __all__ = ["terminal"]
@@ -72,21 +70,6 @@ def test_a_hub_that_does_not_answer_is_one_line(terminal: Terminal, status: int)
             f"pippin: The hub answered {status}. Try again in a while.\n"
         )
     assert "The hub cannot be reached" in terminal.run("search", "tiny").stderr
-
-
-def test_the_list_that_ships_is_sound() -> None:
-    listed = recommended()
-    assert len({each.id for each in listed}) == len(listed)
-    assert all(is_repository(each.id) and each.purposes and each.gb > 0 for each in listed)
-
-
-def test_what_fits_best_comes_first() -> None:
-    listed = recommended()
-    best = pick(listed, "code", 24_000_000_000, on_cpu=False)
-    assert best[0].id.endswith("Qwen3-Coder-30B-A3B-Instruct-4bit")
-    assert all(each.needed(on_cpu=False) <= 8e9 for each in pick(listed, "chat", 8_000_000_000, on_cpu=False))
-    assert pick(listed, "vision", 10**12, on_cpu=True)[0].purposes[0] == "vision"
-    assert pick(listed, "embed", 1000, on_cpu=False) == []
 
 
 def test_recommend_says_what_to_type_next(terminal: Terminal) -> None:
