@@ -29,6 +29,7 @@ SCRIPT = {
     "context_window": 65536,
     "rules": [
         {"when": {"user": "tides"}, "think": "Moon, Sun, and an example.", "say": TIDES},
+        {"when": {"user": "slowly"}, "say": ["word "] * 2000, "gap": 0.02},
         {"when": {"user": "script"}, "say": "\x1b]0;renamed\x07\x1b[2Jplain <b>text</b>"},
     ],
 }
@@ -65,3 +66,18 @@ def test_a_models_words_move_no_cursor(screen: Screen) -> None:
     screen.type("script\r")
     screen.wait_for("plain <b>text</b>")
     assert "ask away" in screen.settle()
+
+
+def test_keys_pressed_during_an_answer_do_not_stand_in_it(screen: Screen) -> None:
+    """Ctrl-C neither: a terminal's own `^C` at the end of a full line would leave a line of the drawing behind."""
+    screen.type("slowly\r")
+    screen.wait_for(r"(word ){18}word\n(word ){5}")
+    screen.type("/undo")
+    screen.wait_for(r"(word ){18}word\n(word ){18}word\n(word ){5}")
+    assert "/undo" not in screen.text()
+    screen.type("\x03")
+    shown = screen.wait_for(r"stopped(.*\n)+>>>")
+    assert "^C" not in shown
+    assert "/undo" not in shown
+    screen.type("/undo\r")
+    screen.wait_for("is forgotten")
