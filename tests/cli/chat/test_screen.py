@@ -72,12 +72,12 @@ def test_keys_pressed_during_an_answer_do_not_stand_in_it(screen: Screen) -> Non
     """Ctrl-C neither: a terminal's own `^C` at the end of a full line would leave a line of the drawing behind."""
     screen.type("slowly\r")
     screen.wait_for(r"(word ){18}word\n(word ){5}")
-    screen.type("/undo")
+    screen.type("typed ahead")
     screen.wait_for(r"(word ){18}word\n(word ){18}word\n(word ){5}")
-    assert "/undo" not in screen.text()
+    assert "typed ahead" not in screen.text()
     screen.type("\x03")
     shown = screen.wait_for(r"stopped(.*\n)+>>>")
     assert "^C" not in shown
-    assert "/undo" not in shown
+    assert "typed ahead" not in shown
     screen.type("/undo\r")
     screen.wait_for("is forgotten")
