@@ -252,7 +252,7 @@ def test_a_model_whose_other_files_are_still_to_come_is_not_here_yet(hub: FakeHu
     (root / "blobs").mkdir()
     (root / "blobs" / "abc.incomplete").touch()
     catalog = Catalog(ServerOptions(), roots)
-    with pytest.raises(ServerError, match="broken off. To go on: `pippin pull org/model`"):
+    with pytest.raises(ServerError, match=r"broken off\. To go on: `pippin pull org/model`"):
         catalog.resolve("org/model")
     asyncio.run(catalog.ensure("org/model", lambda *_: None))
     assert any(path.endswith("/big.safetensors") for path in hub.asked)
