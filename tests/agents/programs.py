@@ -18,6 +18,7 @@ NPM_PACKAGES: Final = {
     "qwen": "@qwen-code/qwen-code@0.24.4",
     "cn": "@continuedev/cli@1.5.47",
     "cline": "cline@3.0.65",
+    "pi": "@mariozechner/pi-coding-agent@0.73.1",
 }
 FETCH_SECONDS: Final = 500
 RUN_SECONDS: Final = 2000  # a real model computes an agent's first prompt for minutes
