@@ -90,6 +90,7 @@ def test_where_nobody_can_listen_it_is_said_before_anything_is_recorded(address:
     assert page.inner_text("#chat-record button") == "Record"
 
 
+@pytest.mark.long
 def test_escape_throws_a_recording_away(address: str, opened: Opener) -> None:
     page = opened(address, allowed=ALLOWED)
     ready(page)
@@ -111,6 +112,7 @@ def test_an_answer_is_read_aloud(address: str, opened: Opener) -> None:
     page.wait_for_function("() => document.querySelector('.message audio').currentTime > 0")
 
 
+@pytest.mark.long
 def test_a_recording_is_transcribed_where_models_are_tried(address: str, opened: Opener) -> None:
     page = opened(address, path="/#try", allowed=ALLOWED)
     form = "form[aria-label=Transcription]"
@@ -120,6 +122,7 @@ def test_a_recording_is_transcribed_where_models_are_tried(address: str, opened:
     page.wait_for_selector(f"{form} .output :text('recording.wav')")
 
 
+@pytest.mark.long
 def test_speech_and_images_are_tried(address: str, opened: Opener) -> None:
     page = opened(address, path="/#try")
     for title, shown in (("Speech", "audio"), ("Images", "img")):

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.serving import Terminal, terminal
+from tests.cli.serving import Terminal
 from tests.screen import Screen
-
-__all__ = ["terminal"]
 
 TIDES = """The sea rises and falls **twice a day**, because the Moon pulls harder on the near side
 of the Earth than on the far one.
@@ -35,16 +33,22 @@ SCRIPT = {
 }
 
 
-@pytest.fixture
-def screen(terminal: Terminal) -> Iterator[Screen]:
-    """`pippin run` with a server that it finds."""
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A home with a server that `pippin run` finds."""
+    terminal = Terminal(tmp_path_factory.mktemp("screen"))
     (terminal.home / "demo.script.json").write_text(json.dumps(SCRIPT))
     with terminal.serving("demo.script.json") as serving:
         serving.wait_for(r"(\S+) is ready after")
-        opened = Screen([sys.executable, "-m", "pippin", "run"], terminal.environment, terminal.home)
-        opened.wait_for(r"demo: ask away(.*\n)+>>>")
-        yield opened
-        opened.close()
+        yield terminal
+
+
+@pytest.fixture
+def screen(served: Terminal) -> Iterator[Screen]:
+    opened = Screen([sys.executable, "-m", "pippin", "run"], served.environment, served.home)
+    opened.wait_for(r"demo: ask away(.*\n)+>>>")
+    yield opened
+    opened.close()
 
 
 def test_an_answer_is_drawn_as_markdown_and_stays(screen: Screen) -> None:
