@@ -133,6 +133,16 @@ $(KERNELS): $(wildcard kernels/c/*) kernels/compile.py | $(UV)
 sanitize: $(UV) ## Run the kernels for CPUs under the address, undefined and thread sanitizers
 	@$(BIN)/python kernels/tests/sanitize.py
 
+.PHONY: check-kernels
+check-kernels: $(UV) ## Hold the kernels for CPUs against plain loops
+	@$(BIN)/python kernels/tests/check.py
+
+ARM := qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu
+.PHONY: check-kernels-arm
+check-kernels-arm: $(UV) ## The same for ARM, emulated (needs gcc-aarch64-linux-gnu and qemu-user)
+	@CC=aarch64-linux-gnu-gcc $(BIN)/python kernels/tests/check.py \
+		--through "$(ARM) max" --through "$(ARM) neoverse-n1" --through "$(ARM) cortex-a57"
+
 $(DEMO_FILE): | $(UV)
 	@$(BIN)/python scripts/fetch_demo.py
 

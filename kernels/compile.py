@@ -34,6 +34,8 @@ X86 |= {
     "int8_avx2_vnni": [*X86["avx2"], "-mavxvnni"],
     "int8_avx2": X86["avx2"],
 }
+ARM = {"int8_neon_dotprod": ["-march=armv8.2-a+dotprod"], "int8_neon_i8mm": ["-march=armv8.2-a+dotprod+i8mm"]}
+SPECIAL = {"__x86_64__": X86, "__aarch64__": ARM}
 
 
 def system_compiler() -> list[str] | None:
@@ -57,10 +59,11 @@ def find_compiler() -> list[str]:
     return found
 
 
-def is_for_x86(compiler: list[str]) -> bool:
-    """Whether it compiles for x86-64, on whatever machine it runs."""
+def special_flags(compiler: list[str]) -> dict[str, list[str]]:
+    """What each file of an instruction set is compiled with, for the processor that this compiler compiles for."""
     asked = [*compiler, "-dM", "-E", "-x", "c", os.devnull]
-    return "#define __x86_64__ " in subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    defined = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return next((flags for name, flags in SPECIAL.items() if f"#define {name} " in defined), {})
 
 
 def knows(compiler: list[str], flags: list[str]) -> bool:
@@ -72,13 +75,13 @@ def knows(compiler: list[str], flags: list[str]) -> bool:
 def compile_library(library: Path, flags: list[str]) -> None:
     """Each file for its instruction set, on all cores, with `flags` beside the usual ones."""
     compiler = find_compiler()
-    on_x86 = is_for_x86(compiler)
+    special_of = special_flags(compiler)
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def compiled(source: Path) -> str:
             target = str(Path(folder) / f"{source.stem}.o")
-            special = X86.get(source.stem, []) if on_x86 else []
+            special = special_of.get(source.stem, [])
             if special and not knows(compiler, special):
                 special = []  # the file then says that the library lacks it
             subprocess.run(
@@ -87,7 +90,7 @@ def compile_library(library: Path, flags: list[str]) -> None:
             return target
 
         # The largest files first, so that no core is left with one of them alone.
-        sources = sorted(SOURCES.glob("*.c"), key=lambda path: path.stem not in (*X86, "baseline"))
+        sources = sorted(SOURCES.glob("*.c"), key=lambda path: path.stem not in (*X86, *ARM, "baseline"))
         objects = list(pool.map(compiled, sources))
         made = f"{library}.new"
         subprocess.run([*compiler, "-shared", "-pthread", *flags, "-o", made, *objects, "-lm"], check=True)

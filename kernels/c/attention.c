@@ -6,15 +6,14 @@
 
 enum { MOST_TOKENS = 32 }; /* of a piece */
 
-static void rotate_head(const pk_rope *rope, const float *cosines, const float *sines, float *x)
+void pk_turn(const pk_rope *rope, const float *cosines, const float *sines, float *head)
 {
-    const int half = rope->dims / 2;
-    const int step = rope->interleaved ? 2 : 1, other = rope->interleaved ? 1 : half;
-    for (int index = 0; index < half; index++) {
-        float *a = x + index * step, *b = a + other;
+    const int half = rope->dims / 2, stride = rope->interleaved ? 2 : 1, other = rope->interleaved ? 1 : half;
+    for (int pair = 0; pair < half; pair++) {
+        float *a = head + pair * stride, *b = a + other;
         const float first = *a, second = *b;
-        *a = first * cosines[index] - second * sines[index];
-        *b = second * cosines[index] + first * sines[index];
+        *a = first * cosines[pair] - second * sines[pair];
+        *b = second * cosines[pair] + first * sines[pair];
     }
 }
 
@@ -32,7 +31,7 @@ int pk_rotate(const pk_rope *rope, float *x, int64_t count, int64_t heads, int64
             sines[index] = sinf(angle) * rope->stretch;
         }
         for (int64_t head = 0; head < heads; head++, x += head_dim)
-            rotate_head(rope, cosines, sines, x);
+            pk_turn(rope, cosines, sines, x);
     }
     return PK_OK;
 }

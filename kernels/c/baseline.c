@@ -3,8 +3,13 @@
 #include "isa.h"
 #define LANES 4
 #define TABLES 0
+#if defined(__aarch64__) /* with 32 registers */
+#define WIDEST 8
+#define WIDE 8
+#else
 #define WIDEST 4
 #define WIDE 4
+#endif
 #define MANY 17
 #include "kernels.inl"
 

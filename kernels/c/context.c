@@ -41,7 +41,8 @@ static const pk_isa *find_isa(const char *name)
 
 static const pk_int8 *nth_int8(int index)
 {
-    const pk_int8 *known[] = {pk_int8_avx512_vnni(), pk_int8_avx2_vnni(), pk_int8_avx2(), pk_int8_baseline()};
+    const pk_int8 *known[] = {pk_int8_avx512_vnni(), pk_int8_avx2_vnni(),    pk_int8_avx2(),
+                              pk_int8_neon_i8mm(),   pk_int8_neon_dotprod(), pk_int8_baseline()};
     for (size_t place = 0; place < sizeof known / sizeof *known; place++)
         if (known[place] != NULL && index-- == 0)
             return known[place];
@@ -70,6 +71,10 @@ static const pk_int8 *exact_of(const pk_isa *isa)
         set = pk_int8_avx512_vnni();
     else if (isa == pk_isa_avx2())
         set = pk_int8_avx2_vnni() != NULL ? pk_int8_avx2_vnni() : pk_int8_avx2();
+    else if (pk_int8_neon_i8mm() != NULL)
+        set = pk_int8_neon_i8mm();
+    else
+        set = pk_int8_neon_dotprod();
     return set == NULL ? NULL : set->exact;
 }
 

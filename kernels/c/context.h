@@ -47,6 +47,9 @@ int pk_share_panels(const pk_context *context, const pk_matrix *one, const pk_ma
 /* The whole numbers that vectors become for products of so many with this matrix; NULL where they stay float32. */
 const pk_int8 *pk_int8_for(const pk_context *context, const pk_matrix *matrix, int64_t tokens);
 
+/* Rotate a head by the cosines and sines [dims / 2] of its position. */
+void pk_turn(const pk_rope *rope, const float *cosines, const float *sines, float *head);
+
 /* Several tokens of one sequence, whose attention is one piece of work for each head of keys. */
 typedef struct pk_piece {
     int64_t sequence, first, last; /* tokens of the sequence */

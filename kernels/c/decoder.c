@@ -307,17 +307,6 @@ static void take_turns(step *step)
     }
 }
 
-static void turn(const pk_rope *rope, const float *cosines, const float *sines, float *head)
-{
-    const int half = rope->dims / 2, stride = rope->interleaved ? 2 : 1, other = rope->interleaved ? 1 : half;
-    for (int pair = 0; pair < half; pair++) {
-        float *a = head + pair * stride, *b = a + other;
-        const float first = *a, second = *b;
-        *a = first * cosines[pair] - second * sines[pair];
-        *b = second * cosines[pair] + first * sines[pair];
-    }
-}
-
 static void norm_and_turn(const step *step, int64_t token, float *heads, int count, const float *norm)
 {
     const pk_shape *shape = &step->decoder->shape;
@@ -327,7 +316,7 @@ static void norm_and_turn(const step *step, int64_t token, float *heads, int cou
         if (norm != NULL)
             step->decoder->context->isa->rms_norm(heads, norm, shape->norm_eps, dim, heads);
         if (rope >= 0)
-            turn(&shape->ropes[rope], step->at.cosines + at, step->at.sines + at, heads);
+            pk_turn(&shape->ropes[rope], step->at.cosines + at, step->at.sines + at, heads);
     }
 }
 

@@ -1,6 +1,7 @@
 /* Products with vectors of whole numbers: dots of 4 columns at a time, exact in integers, and one multiplication for each
  * group. A file of an instruction set defines LANES, WIDEST and PRODUCTS, includes this, and puts INT8_FUNCTIONS into its
- * `pk_int8`, EXACT_FUNCTIONS into another. PRODUCTS is PK_VNNI, PK_MADD or PK_PLAIN.
+ * `pk_int8`, EXACT_FUNCTIONS into another. PRODUCTS is PK_VNNI, PK_MADD, PK_DOT, PK_USDOT or PK_PLAIN; SUMS is how many sums of
+ * integers the registers hold beside what they are made of.
  *
  * A vector's number is one byte, or DIGITS of them, the highest first, to the base 256: 23 bits of the largest number of
  * its 32 columns, whose product is as exact as a sum of float32 numbers, in a third of the instructions.
@@ -12,6 +13,8 @@
 #define PK_PLAIN 0
 #define PK_MADD 1
 #define PK_VNNI 2
+#define PK_DOT 3
+#define PK_USDOT 4
 
 #include "isa.h"
 #include "tile.h"
@@ -35,6 +38,9 @@ INLINE U fp4_bytes(U nibbles)
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     return (U)_mm256_shuffle_epi8(table, (__m256i)nibbles);
+#elif defined(__aarch64__)
+    const uint8x16_t table = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    return (U)vqtbl1q_u8(table, (uint8x16_t)nibbles);
 #else
     const S size = (S)nibbles & 7;
     const S twice = size + ((size > 4) & (size - 4)) + ((size > 6) & 2), negative = ((S)nibbles > 7);
@@ -89,6 +95,15 @@ INLINE I add_products(I sum, U weights, uint32_t x, const int bits)
     const __m256i low = (__m256i)(weights & 0x0f0f0f0f), high = (__m256i)((weights >> 4) & 0x0f0f0f0f);
     sum += (I)_mm256_madd_epi16(_mm256_maddubs_epi16(low, numbers), ones);
     return sum + (I)_mm256_madd_epi16(_mm256_maddubs_epi16(high, numbers), _mm256_set1_epi16(16));
+#elif PRODUCTS == PK_USDOT
+    return (I)vusdotq_s32((int32x4_t)sum, (uint8x16_t)weights, vreinterpretq_s8_u32(vdupq_n_u32(x)));
+#elif PRODUCTS == PK_DOT
+    /* Both factors have a sign: the highest bit of 8 would be one, so it is multiplied by itself. */
+    const int8x16_t numbers = vreinterpretq_s8_u32(vdupq_n_u32(x));
+    if (bits < 8)
+        return (I)vdotq_s32((int32x4_t)sum, (int8x16_t)weights, numbers);
+    sum = (I)vdotq_s32((int32x4_t)sum, (int8x16_t)(weights & 0x7f7f7f7f), numbers);
+    return sum + ((I)vdotq_s32((int32x4_t){0}, (int8x16_t)((weights >> 7) & 0x01010101), numbers) << 7);
 #else
     for (int byte = 0; byte < 4; byte++)
         sum += (I)((weights >> (8 * byte)) & 0xff) * (int8_t)(x >> (8 * byte));
@@ -208,7 +223,18 @@ static void pack(const pk_matrix *matrix, const float *const *vectors, int64_t t
 
 /* Products */
 
-enum { MOST_BYTES = WIDEST > 4 * DIGITS ? WIDEST : 4 * DIGITS };
+enum { MOST_BYTES = WIDEST > 4 * DIGITS ? WIDEST : 4 * DIGITS, MOST_PARTS = PK_BLOCK / LANES };
+
+/* Registers of rows that are multiplied side by side, so that each byte of a vector is read once for all of them and no sum
+ * waits for the one before it: all rows of a block, if their sums find room beside the words. */
+INLINE int parts_for(int bits, int bytes)
+{
+    const int crosses = bits & (bits - 1); /* words are cut in more steps, which need registers too */
+    int parts = MOST_PARTS;
+    while (parts > 1 && parts * bytes > (crosses ? SUMS / 2 : SUMS))
+        parts /= 2;
+    return parts;
+}
 
 INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F *scale, F *bias)
 {
@@ -221,52 +247,75 @@ INLINE void load_group(const pk_matrix *matrix, const int format, int64_t at, F 
     *bias = *scale * -12.0f;
 }
 
+/* As many rows as `parts_for` says, from `row` on. */
 INLINE void products(const pk_tile *tile, int64_t which, int64_t row, const int format, const int bits, const int width,
                      const int digits)
 {
     const pk_matrix *matrix = tile->matrix;
     const int64_t block = row / PK_BLOCK, lane = row % PK_BLOCK, columns = matrix->columns;
-    const int run = run_of(format);
+    const int run = run_of(format), words_a_run = bits * run / 32;
     const int64_t runs = columns / run, runs_a_group = matrix->group / run, groups = runs / runs_a_group;
     const uint32_t *words = (const uint32_t *)matrix->weights + block * (columns * bits / 32) * PK_BLOCK + lane;
     const panel x = panel_at(tile->panels + which * size_of_panel(columns, width, digits), columns, width, digits);
     const int bytes = width * digits; /* for each column */
+    const int parts = parts_for(bits, bytes);
     const uint32_t *dwords = x.dwords;
-    F sums[WIDEST], scale = {0}, bias = {0};
+    F sums[WIDEST][MOST_PARTS], scale[MOST_PARTS] = {{0}}, bias[MOST_PARTS] = {{0}};
 #pragma GCC unroll 16
     for (int token = 0; token < width; token++)
-        sums[token] = beginning(tile, which * width + token, row, 0);
+#pragma GCC unroll 4
+        for (int part = 0; part < parts; part++)
+            sums[token][part] = beginning(tile, which * width + token, row + part * LANES, 0);
     for (int64_t place = 0; place < runs; place++) {
         if (place % runs_a_group == 0)
-            load_group(matrix, format, (block * groups + place / runs_a_group) * PK_BLOCK + lane, &scale, &bias);
-        U held[9];
-        for (int word = 0; word < bits * run / 32; word++)
-            held[word] = load_words(words + word * PK_BLOCK);
-        held[bits * run / 32] = held[0];
-fetch_ahead(words, bits * run / 32 * PK_BLOCK * 4);
-        words += bits * run / 32 * PK_BLOCK;
-        I dots[MOST_BYTES] = {{0}};
+#pragma GCC unroll 4
+            for (int part = 0; part < parts; part++)
+                load_group(matrix, format, (block * groups + place / runs_a_group) * PK_BLOCK + lane + part * LANES,
+                           &scale[part], &bias[part]);
+        U held[MOST_PARTS][9];
+#pragma GCC unroll 4
+        for (int part = 0; part < parts; part++) {
+            for (int word = 0; word < words_a_run; word++)
+                held[part][word] = load_words(words + word * PK_BLOCK + part * LANES);
+            if (bits & (bits - 1)) /* fields cross words, but for the last */
+                held[part][words_a_run] = held[part][0];
+        }
+        fetch_ahead(words, words_a_run * PK_BLOCK * 4);
+        words += words_a_run * PK_BLOCK;
+        I dots[MOST_BYTES][MOST_PARTS];
+#pragma GCC unroll 16
+        for (int byte = 0; byte < bytes; byte++)
+#pragma GCC unroll 4
+            for (int part = 0; part < parts; part++)
+                dots[byte][part] = (I){0};
 #pragma GCC unroll 8
         for (int index = 0; index < run / 4; index++) {
-            const U weights = quad(held, format, bits, index);
+#pragma GCC unroll 4
+            for (int part = 0; part < parts; part++) {
+                const U weights = quad(held[part], format, bits, index);
 #pragma GCC unroll 16
-            for (int byte = 0; byte < bytes; byte++)
-                dots[byte] = add_products(dots[byte], weights, dwords[index * bytes + byte], bits);
+                for (int byte = 0; byte < bytes; byte++)
+                    dots[byte][part] = add_products(dots[byte][part], weights, dwords[index * bytes + byte], bits);
+            }
         }
         dwords += run / 4 * bytes;
         const float *factors = x.factors + place * run / PK_QUANTISED * width, *totals = x.sums + place * width;
 #pragma GCC unroll 16
-        for (int token = 0; token < width; token++) {
-            F dot = __builtin_convertvector(dots[token * digits], F);
-            for (int digit = 1; digit < digits; digit++)
-                dot = dot * 256.0f + __builtin_convertvector(dots[token * digits + digit], F);
-            sums[token] += dot * (scale * factors[token]);
-            sums[token] += bias * totals[token];
-        }
+        for (int token = 0; token < width; token++)
+#pragma GCC unroll 4
+            for (int part = 0; part < parts; part++) {
+                F dot = __builtin_convertvector(dots[token * digits][part], F);
+                for (int digit = 1; digit < digits; digit++)
+                    dot = dot * 256.0f + __builtin_convertvector(dots[token * digits + digit][part], F);
+                sums[token][part] += dot * (scale[part] * factors[token]);
+                sums[token][part] += bias[part] * totals[token];
+            }
     }
 #pragma GCC unroll 16
     for (int token = 0; token < width; token++)
-        finish(tile, which * width + token, row, sums[token]);
+#pragma GCC unroll 4
+        for (int part = 0; part < parts; part++)
+            finish(tile, which * width + token, row + part * LANES, sums[token][part]);
 }
 
 #define PRODUCT(FORMAT, BITS, WIDTH, DIGITS)                                                                           \
@@ -312,13 +361,14 @@ static int width_for(int64_t tokens)
     return tokens == 1 ? 1 : tokens <= 4 || WIDEST == 4 ? 4 : 8;
 }
 
-static void multiply_by(const kernel *kernels, const pk_tile *tile, int64_t first, int64_t last)
+static void multiply_by(const kernel *kernels, const int digits, const pk_tile *tile, int64_t first, int64_t last)
 {
     const pk_matrix *matrix = tile->matrix;
     const kernel chosen = kernels[matrix->format == PK_AFFINE ? matrix->bits : matrix->format == PK_MXFP4 ? 9 : 10];
+    const int rows = LANES * parts_for(matrix->bits, tile->width * digits);
     for (int64_t row = first; row < last; row += PK_BLOCK)
         for (int64_t panel = 0; panel * tile->width < tile->tokens; panel++)
-            for (int lane = 0; lane < PK_BLOCK; lane += LANES)
+            for (int lane = 0; lane < PK_BLOCK; lane += rows)
                 chosen(tile, panel, row + lane);
 }
 
@@ -326,11 +376,11 @@ static void multiply(const pk_tile *tile, int64_t first, int64_t last)
 {
 #if WIDEST >= 8
     if (tile->width == 8) {
-        multiply_by(rounded_8, tile, first, last);
+        multiply_by(rounded_8, 1, tile, first, last);
         return;
     }
 #endif
-    multiply_by(tile->width == 1 ? rounded_1 : rounded_4, tile, first, last);
+    multiply_by(tile->width == 1 ? rounded_1 : rounded_4, 1, tile, first, last);
 }
 
 #define INT8_FUNCTIONS                                                                                                 \
@@ -348,7 +398,7 @@ static int exact_width_for(int64_t tokens) { return tokens == 1 ? 1 : 4; }
 
 static void multiply_exactly(const pk_tile *tile, int64_t first, int64_t last)
 {
-    multiply_by(tile->width == 1 ? exact_1 : exact_4, tile, first, last);
+    multiply_by(tile->width == 1 ? exact_1 : exact_4, DIGITS, tile, first, last);
 }
 
 /* More vectors are multiplied in less time in float32, whose weights are made once for all of them. */

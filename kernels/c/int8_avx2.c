@@ -4,6 +4,7 @@
 #define LANES 8
 #define WIDEST 4
 #define PRODUCTS PK_MADD
+#define SUMS 8
 #include "int8.inl"
 
 const pk_int8 *pk_int8_avx2(void)

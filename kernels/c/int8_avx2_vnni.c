@@ -4,6 +4,7 @@
 #define LANES 8
 #define WIDEST 4
 #define PRODUCTS PK_VNNI
+#define SUMS 8
 #include "int8.inl"
 
 #include <cpuid.h>

@@ -4,6 +4,7 @@
 #define LANES 16
 #define WIDEST 8
 #define PRODUCTS PK_VNNI
+#define SUMS 16
 #include "int8.inl"
 
 const pk_int8 *pk_int8_avx512_vnni(void)

@@ -3,6 +3,7 @@
 #define LANES 4
 #define WIDEST 4
 #define PRODUCTS PK_PLAIN
+#define SUMS 4
 #include "int8.inl"
 
 const pk_int8 *pk_int8_baseline(void)

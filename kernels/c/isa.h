@@ -38,7 +38,7 @@ typedef struct pk_attend {
     int64_t start;   /* position of token 0 */
     int64_t first, last;
     int64_t window;
-    int64_t seen; /* not 0: every query sees the positions before this one, whatever its own */
+    int64_t seen; /* not 0: queries see the positions before this one, those behind their own too, `window` on each side */
     int group, dim;
     float scale, softcap;
     const float *sinks; /* of the group's heads, or NULL */
@@ -85,6 +85,8 @@ const pk_isa *pk_isa_baseline(void);
 const pk_int8 *pk_int8_avx512_vnni(void);
 const pk_int8 *pk_int8_avx2_vnni(void);
 const pk_int8 *pk_int8_avx2(void);
+const pk_int8 *pk_int8_neon_i8mm(void);
+const pk_int8 *pk_int8_neon_dotprod(void);
 const pk_int8 *pk_int8_baseline(void);
 
 #endif

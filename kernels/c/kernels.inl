@@ -46,6 +46,14 @@ INLINE F fp4(U word, int index, F table)
 #elif LANES == 8
     const U sign = (word << (28 - 4 * index)) & 0x80000000;
     return (F)((U)_mm256_permutevar8x32_ps(table, (__m256i)found) ^ sign);
+#elif defined(__aarch64__)
+    /* The highest bytes of the sixteen numbers, and the second ones; the others are zero, as is what lies beyond a table. */
+    const uint8x16x2_t bytes = {{{0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+                                  0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0},
+                                 {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
+                                  0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0}}};
+    (void)table;
+    return (F)vqtbl2q_u8(bytes, (uint8x16_t)((found & 15) * 0x01010000 | 0x0010ffff));
 #else
     (void)table;
     const I size = (I)(found & 7), negative = -(I)((found >> 3) & 1);
@@ -584,11 +592,17 @@ typedef struct progress {
 /* Positions [from, to) that the query of a token sees. */
 INLINE int64_t sees_from(const pk_attend *a, int64_t token)
 {
-    int64_t from = a->start + token + 1 - a->window;
+    int64_t from = a->start + token - a->window + (a->seen == 0);
     return a->window > 0 && from > 0 ? from : 0;
 }
 
-INLINE int64_t sees_to(const pk_attend *a, int64_t token) { return a->seen > 0 ? a->seen : a->start + token + 1; }
+INLINE int64_t sees_to(const pk_attend *a, int64_t token)
+{
+    const int64_t to = a->start + token + a->window + 1;
+    if (a->seen == 0)
+        return a->start + token + 1;
+    return a->window > 0 && to < a->seen ? to : a->seen;
+}
 
 static float dot(const float *a, const float *b, int dim)
 {

@@ -7,6 +7,8 @@
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -46,6 +48,8 @@ INLINE F from_float16(H v)
     return _mm512_cvtph_ps((__m256i)v);
 #elif LANES == 8
     return _mm256_cvtph_ps((__m128i)v);
+#elif defined(__aarch64__)
+    return (F)vcvt_f32_f16((float16x4_t)v);
 #else
     /* Exponent and fraction shifted into place are the number times 2^-112, subnormal ones too; stored weights are
      * finite. */

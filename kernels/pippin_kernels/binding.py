@@ -57,6 +57,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what each gives, then what it takes
     "pk_encoder_open": (P, P, c.POINTER(CEncoderShape)),
     "pk_encoder_close": (None, P),
     "pk_encoder_run": (I32, P, P, I64, P),
+    "pk_encoder_layer_run": (I32, P, I32, P, I64, P),
 }
 
 

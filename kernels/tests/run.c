@@ -1,85 +1,8 @@
 /* Runs every kernel of every instruction set that this machine has, on memory of exactly the size that it needs, for the
  * sanitizers to watch; what the instruction sets compute must agree. `python kernels/tests/sanitize.py` runs it. */
-#include "../c/pippin_kernels.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "made.h"
 
 enum { THREADS = 4, MOST_SETS = 8 };
-
-static unsigned state = 1;
-
-static float number(void)
-{
-    state = state * 1664525u + 1013904223u;
-    return (float)(state >> 8) / (float)(1 << 23) - 1.0f;
-}
-
-static void *filled(int64_t count, int type)
-{
-    void *memory = malloc((size_t)count * (type == PK_F32 ? 4 : 2));
-    for (int64_t index = 0; index < count; index++) {
-        float value = number() * 0.1f;
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
-        if (type == PK_F32)
-            ((float *)memory)[index] = value;
-        else /* bfloat16, or a small number as float16 */
-            ((uint16_t *)memory)[index] = type == PK_BF16 ? (uint16_t)(bits >> 16) : (uint16_t)(0x2000 | (bits & 0x83ff));
-    }
-    return memory;
-}
-
-static pk_matrix matrix_of(int64_t rows, int64_t columns, int bits, int group, int type)
-{
-    int64_t blocks = (rows + PK_BLOCK - 1) / PK_BLOCK, size = type == PK_F32 ? 4 : 2;
-    pk_matrix m = {.rows = rows, .columns = columns, .bits = bits, .group = group, .type = type};
-    m.format = bits > 8 ? PK_DENSE : PK_AFFINE;
-    if (bits <= 8) {
-        m.weight_bytes = blocks * (columns * bits / 32) * PK_BLOCK * 4;
-        uint32_t *words = malloc((size_t)m.weight_bytes);
-        for (int64_t index = 0; index < m.weight_bytes / 4; index++)
-            words[index] = state = state * 1664525u + 1013904223u;
-        m.weights = words;
-        m.scale_bytes = m.bias_bytes = blocks * (columns / group) * PK_BLOCK * size;
-        m.scales = filled(m.scale_bytes / size, type);
-        m.biases = filled(m.bias_bytes / size, type);
-    } else {
-        m.weight_bytes = blocks * columns * PK_BLOCK * size;
-        m.weights = filled(blocks * columns * PK_BLOCK, type);
-    }
-    m.addend = filled(blocks * PK_BLOCK, PK_F32);
-    m.addend_bytes = blocks * PK_BLOCK * 4;
-    return m;
-}
-
-static pk_matrix float4_of(int64_t rows, int64_t columns, int format)
-{
-    const int group = format == PK_MXFP4 ? 32 : 16;
-    pk_matrix m = matrix_of(rows, columns, 4, 32, PK_F32);
-    free((void *)m.scales);
-    free((void *)m.biases);
-    m.format = format;
-    m.group = group;
-    m.biases = NULL;
-    m.bias_bytes = 0;
-    m.scale_bytes = (rows + PK_BLOCK - 1) / PK_BLOCK * (columns / group) * PK_BLOCK;
-    uint8_t *scales = malloc((size_t)m.scale_bytes);
-    for (int64_t index = 0; index < m.scale_bytes; index++)
-        scales[index] = (uint8_t)(format == PK_MXFP4 ? 120 + index % 9 : index % 0x7f);
-    m.scales = scales;
-    return m;
-}
-
-static void release(pk_matrix *m)
-{
-    free((void *)m->weights);
-    free((void *)m->scales);
-    free((void *)m->biases);
-    free((void *)m->addend);
-}
 
 static int failures = 0;
 
@@ -159,7 +82,7 @@ static void try_int8(pk_matrix m, int64_t tokens)
     release(&m);
 }
 
-static void try_encoder(void)
+static void try_encoder(int norms_first)
 {
     enum { HIDDEN = 48, INNER = 112, HEADS = 4, DIM = 12, SEQUENCES = 3, TOKENS = 75 };
     const int64_t lengths[SEQUENCES] = {1, 70, 4}, none[SEQUENCES] = {1, 0, 4};
@@ -170,11 +93,19 @@ static void try_encoder(void)
                               .output = matrix_of(HIDDEN, HEADS * DIM, 32, 0, PK_F32),
                               .up = matrix_of(INNER, HIDDEN, 32, 0, PK_F32),
                               .down = matrix_of(HIDDEN, INNER, 32, 0, PK_F32),
-                              .attention_norm = norm,
+                              .gate = norms_first ? matrix_of(INNER, HIDDEN, 32, 0, PK_F32) : (pk_matrix){0},
+                              .attention_norm = norms_first ? NULL : norm,
                               .mlp_norm = norm,
-                              .mlp_norm_bias = norm};
+                              .mlp_norm_bias = norm,
+                              .rope = norms_first - 1,
+                              .window = norms_first ? 9 : 0};
+    const float frequencies[DIM / 2] = {1.0f, 0.5f, 0.2f, 0.1f, 0.05f, 0.02f};
+    const pk_rope rope = {frequencies, DIM, 0, 1.0f, 1.0f};
     pk_encoder_shape shape = {.layers = &layer,
+                              .ropes = &rope,
                               .layer_count = 1,
+                              .rope_count = norms_first,
+                              .norms_first = norms_first,
                               .hidden = HIDDEN,
                               .intermediate = INNER,
                               .heads = HEADS,
@@ -199,8 +130,8 @@ static void try_encoder(void)
     }
     shape.intermediate++;
     failures += pk_encoder_open(contexts[0], &shape) != NULL;
-    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.up, &layer.down};
-    for (int index = 0; index < 6; index++)
+    pk_matrix *all[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down};
+    for (int index = 0; index < 7; index++)
         release(all[index]);
     free(norm);
     free(first);
@@ -407,7 +338,8 @@ int main(void)
         try_int8(float4_of(37, 96, PK_MXFP4), tokens[t]);
         try_int8(float4_of(37, 80, PK_NVFP4), tokens[t]);
     }
-    try_encoder();
+    try_encoder(0);
+    try_encoder(1);
     try_decoder(3, 1, 12);
     try_decoder(3, 5, 4);
     try_decoder(2, 40, 2);

@@ -5,7 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from check import HERE, build
+
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
@@ -13,24 +14,10 @@ SANITIZERS = {
 
 
 def main(names: list[str]) -> int:
-    sys.path.insert(0, str(HERE.parent))
-    from compile import compile_library, find_compiler
-
     failed = 0
     for name in names or SANITIZERS:
-        flags = [*SANITIZERS[name], "-g", "-O1"]
         with tempfile.TemporaryDirectory() as folder:
-            library, program = Path(folder) / "libpippin_kernels.so", Path(folder) / "run"
-            compile_library(library, flags)
-            made = [
-                str(program),
-                str(HERE / "run.c"),
-                str(library),
-                f"-Wl,-rpath,{folder}",
-                "-lm",
-                "-pthread",
-            ]
-            subprocess.run([*find_compiler(), "-std=gnu11", *flags, "-o", *made], check=True)
+            program = build(HERE / "run.c", Path(folder), [*SANITIZERS[name], "-g", "-O1"])
             print(name, flush=True)
             failed |= subprocess.run([str(program)]).returncode != 0
     return failed

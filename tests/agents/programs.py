@@ -51,7 +51,9 @@ def python_environment(name: str, *packages: str) -> Path:
     stamp = folder / "packages.txt"
     wanted = "\n".join(packages)
     if not stamp.exists() or stamp.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=FETCH_SECONDS
+        )
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
         subprocess.run(install, check=True, timeout=FETCH_SECONDS, capture_output=True)
         stamp.write_text(wanted)

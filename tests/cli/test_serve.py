@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from pippin.cli.greeting import EXAMPLES, curl_line
 from tests.cli.serving import SECONDS, Serving, Terminal, terminal
+from tests.engines.speech.recordings import wav
 
 __all__ = ["terminal"]
 
@@ -28,10 +30,20 @@ def running(home: Terminal) -> Iterator[Serving]:
         yield serving
 
 
-def test_the_printed_curl_line_is_answered(running: Serving) -> None:
+def test_the_printed_curl_line_is_answered(home: Terminal, running: Serving) -> None:
     line = running.wait_for(r"\n  (curl .*)\n")
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=SECONDS)
     assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    for kind in EXAMPLES:  # a scripted model does what all others do
+        (home.home / "speech.wav").write_bytes(wav(0.5, 1))
+        line = curl_line(running.address, "scripted", key=False, kind=kind)
+        subprocess.run(
+            ["bash", "-c", line.replace("curl ", "curl --fail --noproxy '*' ", 1)],
+            cwd=home.home,
+            capture_output=True,
+            check=True,
+            timeout=SECONDS,
+        )
 
 
 def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) -> None:

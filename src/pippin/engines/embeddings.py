@@ -8,6 +8,7 @@ folder's sentence-transformers files (`modules.json`, `1_Pooling/config.json`).
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from pippin.core.events import Accepted, Embedded, Event, Failed
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
@@ -31,9 +33,9 @@ from pippin.engines.encoding import (
     EncodingTokenizer,
     Floats,
     Forward,
-    cast_weights,
     floats,
     gathered,
+    load_encoder,
     padded,
     read_json,
 )
@@ -220,19 +222,16 @@ def with_rope_theta(config: dict[str, Any]) -> dict[str, Any]:
 
 def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
     """The forward pass of an encoder of mlx-vlm, which pools by itself."""
+    load = partial(load_encoder_of, preparer.folder, preparer.tokenizer.config)
     try:
-        from mlx_vlm.embedding_loader import load_embedding_model
         from mlx_vlm.models.pooling import pool_by_config
+
+        model = load_encoder(load, preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
             "load_failed",
             'Models that embed text need mlx-vlm, which reads them: pip install "pippin[embeddings]".',
         ) from error
-    config = with_rope_theta(preparer.tokenizer.config)
-    model = load_embedding_model(preparer.folder, config=config, trust_remote_code=False)
-    if config["model_type"] == "gemma3_text":
-        restore_sliding_window(model, config)
-    cast_weights(model, preparer.options, preparer.threads)
     pad = preparer.tokenizer.pad
     if pooling is not None:
         model.pooling_config = pooling.config
@@ -247,6 +246,17 @@ def _encoder(preparer: EmbeddingPreparer, pooling: Pooling | None) -> Forward:
         return floats(out.text_embeds)
 
     return forward
+
+
+def load_encoder_of(folder: Path, config: dict[str, Any]) -> nn.Module:
+    """mlx-vlm's model of a folder with such a configuration, no weight of which is read yet."""
+    from mlx_vlm.embedding_loader import load_embedding_model
+
+    config = with_rope_theta(config)
+    model = load_embedding_model(folder, config=config, lazy=True, trust_remote_code=False)
+    if config["model_type"] == "gemma3_text":
+        restore_sliding_window(model, config)
+    return model
 
 
 class SlidingWindowLayer(nn.Module):  # type: ignore[misc]
@@ -290,14 +300,19 @@ def _language_model(preparer: EmbeddingPreparer, pooling: Pooling | None, progre
     normalize = pooling is None or pooling.normalize
     plan = decide(find_facts(), options)
     configure(plan)
-    model, _ = load_weights(info, plan, progress, trust_remote_code=options.trust_remote_code)
+    model, _ = load_weights(
+        info,
+        plan,
+        progress,
+        trust_remote_code=options.trust_remote_code,
+        kernel_threads=preparer.threads,
+    )
     hidden_states = _hidden_states(info, model)
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
-        # Attention is causal, so no token attends to the padding on its right.
-        states = hidden_states(tokens)
         lengths = mask.sum(axis=1)
+        states = hidden_states(tokens, lengths)
         if mode == "mean":
             pooled = (states * mask[..., None]).sum(axis=1) / lengths[:, None]
         else:
@@ -325,14 +340,19 @@ def _pooling_mode(info: ModelInfo, options: ModelOptions, pooling: Pooling | Non
     return CAUSAL_POOLINGS[pooling.mode]
 
 
-def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array], mx.array]:
-    """The model without its head: tokens [batch, length] to states after the last norm [batch, length, hidden]."""
+def _hidden_states(info: ModelInfo, model: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:
+    """The model without its head: tokens [batch, length], and lengths [batch], to states after the last norm [batch,
+    length, hidden]."""
+    if kernels.computes_all(model):
+        return lambda tokens, lengths: model.states(tokens, lengths)
+    # Attention is causal, so no token attends to the padding on its right.
     if isinstance(model, VisionModel):
-        return model.without_head()
+        headless = model.without_head()
+        return lambda tokens, _: headless(tokens)
     language = model.language_model if "language_model" in model else model
     if "model" not in language:
         raise ServerError(
             "load_failed", f"{info.id} gives no states that could be embedded; choose another model."
         )
     body: Callable[[mx.array], mx.array] = language.model
-    return body
+    return lambda tokens, _: body(tokens)

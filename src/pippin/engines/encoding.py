@@ -1,6 +1,7 @@
 """The engine of embedding models and rerankers: padded batches of token sequences, across requests."""
 
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +22,11 @@ from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event
 from pippin.core.models import EngineStats
 from pippin.engines.base import CachelessEngine, Emission, Job
-from pippin.engines.cpu.encoder import use_kernels
+from pippin.engines.cpu import kernels
 from pippin.engines.device import configure, decide, dtype_of, evaluate_in_pieces, find_facts
 from pippin.engines.language.text.tokenizer import TooLong, beginning
+
+log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 
@@ -277,19 +280,41 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def cast_weights(model: nn.Module, options: ModelOptions, threads: int | None = None) -> None:
-    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory.
+def load_encoder(load: Callable[[], nn.Module], options: ModelOptions, threads: int) -> nn.Module:
+    """The model that `load` gives, its weights in memory; the kernels for CPUs take the layers that they know.
 
-    With `threads` the kernels for CPUs take the layers of encoders that they know. Raises `ServerError("load_failed")`
-    for weights that are damaged.
+    `load` may be called twice. Raises `ServerError("load_failed")` for weights that are damaged.
     """
     plan = decide(find_facts(), options)
-    configure(plan)
-    if plan.kernels and threads is not None:
+    model = load()
+    if plan.kernels:
         try:
-            use_kernels(model, threads)
+            model = _on_kernels(model, threads, rounds=plan.rounds_activations)
+        except kernels.OtherAnswer as error:
+            log.warning("the model runs in float32, without the kernels for CPUs: %s", error)
+            model = load()  # its weights were taken
         except ValueError as error:
             raise ServerError("load_failed", f"The weights cannot be used: {error}.") from error
+    cast_weights(model, options)
+    return model
+
+
+def _on_kernels(model: nn.Module, threads: int, *, rounds: bool) -> nn.Module:
+    """Raises `ValueError` and `kernels.OtherAnswer`."""
+    way = kernels.way_of_encoder(model)
+    if way.means != "fused layers":
+        log.info("the model runs in float32, without the kernels for CPUs: %s", way.reason)
+        return model
+    found = kernels.put_encoder_on(model, threads, rounds=rounds)
+    rounded = ", its activations rounded to int8" if rounds else ""
+    log.info("the model runs on the kernels for CPUs, by %s%s", way.means, rounded)
+    return found
+
+
+def cast_weights(model: nn.Module, options: ModelOptions) -> None:
+    """Configure MLX, cast the weights to the dtype that `device.py` decides on, and load them into memory."""
+    plan = decide(find_facts(), options)
+    configure(plan)
     if plan.dequantize:
         dequantize_model(model)
     if plan.run_type is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from pippin.config.options.model import ModelOptions
@@ -20,6 +21,8 @@ from pippin.core.events import Accepted, Event, Ranked
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Rerank, RerankDocument, Task
 from pippin.engines.base import Job, LoadProgress, Preparer
+from pippin.engines.cpu import kernels
+from pippin.engines.device import configure, decide, find_facts
 from pippin.engines.encoding import (
     EncoderInput,
     EncodingEngine,
@@ -27,11 +30,12 @@ from pippin.engines.encoding import (
     EncodingTokenizer,
     Floats,
     Forward,
-    cast_weights,
     floats,
     gathered,
+    load_encoder,
     padded,
 )
+from pippin.engines.language.model.weights import load_weights
 from pippin.engines.language.text.tokenizer import TooLong
 
 # The prompt that Qwen3-Reranker was trained with (its model card).
@@ -59,10 +63,7 @@ class RerankingPreparer:
         self.tokenizer = EncodingTokenizer(self.folder, options.embedding_max_length)
         self.options = options
         self.threads = spec.threads or os.cpu_count() or 1
-        self.is_classifier = any(
-            str(name).endswith("ForSequenceClassification")
-            for name in self.tokenizer.config.get("architectures") or ()
-        )
+        self.is_classifier = is_classifier(self.tokenizer.config)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, Rerank):
@@ -144,6 +145,11 @@ class RerankingPreparer:
         )
 
 
+def is_classifier(config: dict[str, Any]) -> bool:
+    """Whether a model's `config.json` is of a cross-encoder with a label."""
+    return any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or ())
+
+
 def plain_text(document: RerankDocument, param: str) -> str:
     """The text of a document. Raises `ServerError` naming `param` for parts that are not text."""
     if not all(isinstance(part, Text) for part in document.parts):
@@ -158,8 +164,7 @@ def open_preparer(spec: WorkerSpec) -> RerankingPreparer:
 def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) -> EncodingEngine:
     assert isinstance(preparer, RerankingPreparer)
     progress(0, spec.info.size_bytes, "weights")
-    load = _classifier if preparer.is_classifier else _language_model
-    forward = load(preparer)
+    forward = _classifier(preparer) if preparer.is_classifier else _language_model(preparer, progress)
     forward([EncoderInput((preparer.tokenizer.pad,))])
     progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
     return EncodingEngine(forward)
@@ -167,18 +172,15 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
 
 def _classifier(preparer: RerankingPreparer) -> Forward:
     try:
-        from mlx_vlm.reranker_loader import load_sequence_classification_model
+        model = load_encoder(partial(load_classifier, preparer.folder), preparer.options, preparer.threads)
     except ImportError as error:
         raise ServerError(
             "load_failed", 'Rerankers need mlx-vlm: pip install "pippin[embeddings]".'
         ) from error
-    try:
-        model = load_sequence_classification_model(preparer.folder, trust_remote_code=False)
     except ValueError as error:
         raise ServerError(
             "load_failed", f"{preparer.info.id} can't be loaded as a reranker: {error}"
         ) from error
-    cast_weights(model, preparer.options, preparer.threads)
     pad = preparer.tokenizer.pad
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
@@ -189,18 +191,27 @@ def _classifier(preparer: RerankingPreparer) -> Forward:
     return forward
 
 
-def _language_model(preparer: RerankingPreparer) -> Forward:
-    """The score of Qwen3-Reranker and its like: the logit of `yes` as the next token less that of `no`."""
-    from mlx_lm.utils import load_model
+def load_classifier(folder: Path) -> nn.Module:
+    """mlx-vlm's model of a cross-encoder's folder, no weight of which is read yet. Raises `ValueError` for one that is
+    not."""
+    from mlx_vlm.reranker_loader import load_sequence_classification_model
 
+    return load_sequence_classification_model(folder, lazy=True, trust_remote_code=False)
+
+
+def _language_model(preparer: RerankingPreparer, progress: LoadProgress) -> Forward:
+    """The score of Qwen3-Reranker and its like: the logit of `yes` as the next token less that of `no`."""
     yes, no = preparer.tokenizer.id("yes"), preparer.tokenizer.id("no")
     if yes is None or no is None:
         raise ServerError(
             "load_failed",
             f"{preparer.info.id} has no tokens `yes` and `no`; it is no reranker that Pippin knows.",
         )
-    model, _ = load_model(preparer.folder, trust_remote_code=False)
-    cast_weights(model, preparer.options, preparer.threads)
+    plan = decide(find_facts(), preparer.options)
+    configure(plan)
+    model, _ = load_weights(
+        preparer.info, plan, progress, trust_remote_code=False, kernel_threads=preparer.threads
+    )
     pad = preparer.tokenizer.pad
     head: Callable[[mx.array], Any] = (
         model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
@@ -208,7 +219,9 @@ def _language_model(preparer: RerankingPreparer) -> Forward:
 
     def forward(batch: Sequence[EncoderInput]) -> Floats:
         tokens, mask, _ = padded(batch, pad)
-        last = model.model(tokens)[mx.arange(len(batch)), mask.sum(axis=1) - 1]
+        lengths = mask.sum(axis=1)
+        states = model.states(tokens, lengths) if kernels.computes_all(model) else model.model(tokens)
+        last = states[mx.arange(len(batch)), lengths - 1]
         logits = head(last)
         return floats((logits[:, yes] - logits[:, no])[:, None])
 

@@ -90,11 +90,11 @@ def test_a_model_that_looks_into_its_layers_is_left_to_mlx(
 
 
 def test_a_folder_says_how_it_will_be_computed(tmp_path: Path) -> None:
-    assert way_of_folder(tiny_model("qwen3_moe", tmp_path / "moe")) == Way("fused layers")
-    hybrid = way_of_folder(tiny_model("lfm2", tmp_path / "hybrid"))
+    assert way_of_folder(tiny_model("qwen3_moe", tmp_path / "moe"), "language") == Way("fused layers")
+    hybrid = way_of_folder(tiny_model("lfm2", tmp_path / "hybrid"), "language")
     assert hybrid.means == "fused operations"
     assert hybrid.reason is not None
     odd = tiny_model("llama", tmp_path / "odd")
     config = json.loads((odd / "config.json").read_text())
     (odd / "config.json").write_text(json.dumps({**config, "model_type": "unheard_of"}))
-    assert way_of_folder(odd).means == "float32"
+    assert way_of_folder(odd, "language").means == "float32"

@@ -62,22 +62,27 @@ def _facts(catalog: "Catalog", info: "ModelInfo") -> dict[str, Any]:
         "capabilities": ", ".join(able) or "-",
         "tool calls": info.tool_format or "-",
         "reasoning": info.reasoning_format or "-",
-        **(_of_language(catalog, info, Path(info.path)) if info.kind == "language" and info.path else {}),
+        **(_of_text(catalog, info, Path(info.path)) if info.kind in TEXT_KINDS and info.path else {}),
     }
 
 
-def _of_language(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, str]:
-    found = {"kv_bits": _packed_layers(folder)}
+TEXT_KINDS = ("language", "embeddings", "reranking")
+
+
+def _of_text(catalog: "Catalog", info: "ModelInfo", folder: Path) -> dict[str, str]:
+    found = {"kv_bits": _packed_layers(folder)} if info.kind == "language" else {}
     if platform.system() == "Linux":
         found["on a CPU"] = (
-            _way(folder) if catalog.options_for(info).cpu_kernels == "auto" else "float32: cpu_kernels off"
+            _way(folder, info.kind)
+            if catalog.options_for(info).cpu_kernels == "auto"
+            else "float32: cpu_kernels off"
         )
     return found
 
 
-def _way(folder: Path) -> str:
+def _way(folder: Path, kind: str) -> str:
     """How a CPU will compute a model. MLX is imported in a process of its own: a broken one may end its process."""
-    command = [sys.executable, "-m", "pippin.engines.cpu.kernels", str(folder)]
+    command = [sys.executable, "-m", "pippin.engines.cpu.kernels", str(folder), kind]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         found = json.loads(done.stdout)

@@ -6,7 +6,7 @@ Begin with `kernels.py`.
 - `kernels.py`: whether the kernels of the package `pippin-kernels` compute a model, in place of all that follows.
 - `architectures.py`: the models of mlx-lm whose whole layers they know; `description.py`: what they are told of such a
   model; `decoder.py`: it, called as mlx-lm's are.
-- `encoder.py`: the layers of encoders, called as mlx-vlm's are.
+- `encoder.py`: the layers of encoders, called as mlx-vlm's are; `embedder.py`: embedding models that are decoders.
 - `operations.py`: single layers by the kernels, in models of other architectures.
 - `matrices.py`: weights of MLX's layers in the layout of the kernels.
 - `functions.py`: exp, sigmoid, erf, softmax, attention and rotary embedding in place of MLX's own.

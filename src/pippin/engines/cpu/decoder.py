@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 from pippin_kernels import KV, Addition, AnyKV, Decoder, Kernels, Matrix, PackedKV, Places, Projection, Step
 
 from pippin.engines.cpu.description import Sample, describe
-from pippin.engines.cpu.kernels import OtherAnswer
+from pippin.engines.cpu.kernels import TOLERANCE, OtherAnswer
 from pippin.engines.language.kv_cache.kinds.base import InPlace, TokenArray
 from pippin.engines.language.kv_cache.layout import open_in_place
 from pippin.engines.language.model.lora import Adapters
-
-TOLERANCE = (
-    1e-3  # of the largest number of a layer's output: far above rounding, far below another architecture's
-)
 
 
 class KernelHead(nn.Module):  # type: ignore[misc] # mlx has no types
@@ -111,6 +107,21 @@ class KernelDecoder(nn.Module):  # type: ignore[misc] # mlx has no types
         hidden = self._run(tokens, self.make_cache() if cache is None else cache)
         logits: mx.array = self.lm_head(mx.array(hidden))
         return logits if self._logits is None else self._logits(self.args, logits)
+
+    def states(self, inputs: mx.array, lengths: mx.array) -> mx.array:
+        """Normed states [sequences, longest, hidden] of whole sequences of tokens [sequences, longest], whose `lengths`
+        [sequences] say where padding begins; its states are zeros. No cache is read or written."""
+        tokens = np.asarray(inputs)
+        counts = [int(length) for length in np.asarray(lengths)]
+        real = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
+        shape = self._decoder.shape
+        size = len(counts), shape.kv_heads, tokens.shape[1], shape.head_dim
+        kept = KV(np.empty(size, np.float32), np.empty(size, np.float32))
+        # No layer looks at what another one kept, so they share the memory.
+        places = Places([[kept]] * len(shape.layers))
+        step = Step(starts=[0] * len(counts), counts=counts, places=places)
+        hidden, _ = self._decoder.run(tokens[real], step)
+        return mx.array(_padded(hidden, (tokens.shape[0], tokens.shape[1]), real))
 
     def _run(self, tokens: NDArray[Any], caches: Sequence[Any]) -> NDArray[np.float32]:
         """Normed states [sequences, count, hidden] after the last layer; zeros for what is padding."""

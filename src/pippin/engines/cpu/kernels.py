@@ -1,18 +1,23 @@
 """Whether a model's steps are computed by Pippin's own kernels, which are a package of their own, `pippin-kernels`.
 
-    python -m pippin.engines.cpu.kernels FOLDER
+    python -m pippin.engines.cpu.kernels FOLDER KIND
 
-prints how a model's folder will be computed on a CPU as a line of JSON, for `pippin show`; no weight is read.
+prints how the model of a kind in a folder will be computed on a CPU as a line of JSON, for `pippin show`; no weight is
+read.
 """
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import mlx.nn as nn
 import msgspec
+
+from pippin.core.models import ModelKind
 
 PACKAGE = "pippin_kernels"
 
@@ -27,8 +32,12 @@ class Way(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+TOLERANCE = 1e-3
+"""Of the largest number of a layer's output: far above rounding, far below another architecture's."""
+
+
 class OtherAnswer(Exception):
-    """The kernels compute something else than mlx-lm does, whose class of the model is not what it was."""
+    """The kernels compute something else than mlx-lm or mlx-vlm does, whose class of the model is not what it was."""
 
 
 def why_missing() -> str | None:
@@ -63,18 +72,42 @@ def way_of(model: nn.Module) -> Way:
     return Way("fused operations" if some else "float32", reason)
 
 
-def put_on(model: nn.Module, way: Way, threads: int, *, rounds: bool = False) -> tuple[nn.Module, str]:
+def put_on(
+    model: nn.Module, way: Way, threads: int, *, rounds: bool = False, whole: bool = True
+) -> tuple[nn.Module, str]:
     """The model as the kernels compute it by a way that `way_of` gave, and the instruction set. `rounds` vectors to
-    int8. Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and
-    `OtherAnswer`."""
+    int8; `whole` as in `operations.replace`. Takes weights out of the model that was. Raises `ValueError` for weights
+    that are damaged, and `OtherAnswer`."""
     if way.means == "fused operations":
         from pippin.engines.cpu import operations
 
-        return model, operations.replace(model, threads, rounds=rounds)
+        return model, operations.replace(model, threads, rounds=rounds, whole=whole)
     from pippin.engines.cpu.decoder import KernelDecoder
 
     found = KernelDecoder(model, threads, rounds=rounds)
     return found, found.instruction_set
+
+
+def way_of_encoder(model: nn.Module) -> Way:
+    """How an embedding model or a reranker of mlx-vlm will be computed. Looks at no weight."""
+    missing = why_missing()
+    if missing is not None:
+        return Way("float32", missing)
+    from pippin.engines.cpu import embedder, encoder
+
+    room = embedder if type(model).__module__ == embedder.QWEN3 else encoder
+    reason = room.why_not(model)
+    return Way("fused layers") if reason is None else Way("float32", reason)
+
+
+def put_encoder_on(model: nn.Module, threads: int, *, rounds: bool = False) -> nn.Module:
+    """The model with the layers on the kernels, for which `way_of_encoder` gave fused layers. `rounds` vectors to int8.
+    Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and `OtherAnswer`."""
+    from pippin.engines.cpu import embedder, encoder
+
+    if type(model).__module__ == embedder.QWEN3:
+        return embedder.KernelEmbedder(model, threads, rounds=rounds)
+    return encoder.put_on(model, threads, rounds=rounds)
 
 
 def computes_all(model: nn.Module) -> bool:
@@ -82,21 +115,34 @@ def computes_all(model: nn.Module) -> bool:
     return hasattr(model, "instruction_set")
 
 
-def way_of_folder(folder: Path) -> Way:
-    """As `way_of`, of a model's folder."""
+def way_of_folder(folder: Path, kind: ModelKind) -> Way:
+    """How a CPU will compute the model of a kind in a folder. Looks at no weight."""
+    load, way = _loader(folder, kind)
+    try:
+        model = load()
+    except Exception as error:  # whatever a model's class raises for its configuration
+        return Way("float32", f"it is not loaded ({type(error).__name__}: {error})")
+    return way(model)
+
+
+def _loader(folder: Path, kind: ModelKind) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Way]]:
+    """What gives the model, and says how it will be computed."""
     from mlx_lm.utils import load_model
 
+    from pippin.engines.embeddings import ENCODERS, load_encoder_of
     from pippin.engines.language.vision import checkpoint
+    from pippin.engines.reranking import is_classifier, load_classifier
 
+    config = json.loads((folder / "config.json").read_bytes())
+    if kind == "reranking" and is_classifier(config):
+        return partial(load_classifier, folder), way_of_encoder
+    if kind == "embeddings" and config.get("model_type") in ENCODERS:
+        return partial(load_encoder_of, folder, config), way_of_encoder
     if checkpoint.is_vision(folder):
-        return Way("float32", "it takes media, which mlx-vlm computes")
-    try:
-        model, _ = load_model(folder, lazy=True, strict=False, trust_remote_code=False)
-    except Exception as error:  # whatever a model's class raises for its configuration
-        return Way("float32", f"mlx-lm does not load it ({type(error).__name__}: {error})")
-    return way_of(model)
+        return nn.Module, lambda _: Way("float32", "it takes media, which mlx-vlm computes")
+    return lambda: load_model(folder, lazy=True, strict=False, trust_remote_code=False)[0], way_of
 
 
 if __name__ == "__main__":
-    found = way_of_folder(Path(sys.argv[1]))
+    found = way_of_folder(Path(sys.argv[1]), cast(ModelKind, sys.argv[2]))
     sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
