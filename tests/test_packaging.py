@@ -30,6 +30,32 @@ def test_a_container_installs_extras_that_there_are(path: Path) -> None:
     assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "packaging/containers").iterdir()), ids=lambda path: path.name
+)
+def test_a_container_runs_as_nobody_special(path: Path) -> None:
+    """The user is a number, made in the same file, and is not root."""
+    text = path.read_text()
+    [user] = re.findall(r"^USER (\d+)$", text, re.MULTILINE)
+    assert int(user) > 0
+    assert f"--uid {user} " in text
+
+
+def test_actions_of_the_release_are_named_by_their_commits() -> None:
+    """A tag of an action can be moved to other code, which would then see the token that publishes."""
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    used = re.findall(r"uses: (\S+)", text)
+    assert used
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each) for each in used)
+    checkouts = [
+        step
+        for job in yaml.safe_load(text)["jobs"].values()
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
 def test_the_formula_names_the_release(tmp_path: Path) -> None:
     source = tmp_path / "pippin-1.2.3.tar.gz"
     source.write_bytes(b"sources")

@@ -18,6 +18,7 @@ NPM_PACKAGES: Final = {
     "qwen": "@qwen-code/qwen-code@0.24.4",
     "cn": "@continuedev/cli@1.5.47",
     "cline": "cline@3.0.65",
+    "pi": "@mariozechner/pi-coding-agent@0.73.1",
 }
 FETCH_SECONDS: Final = 500
 RUN_SECONDS: Final = 2000  # a real model computes an agent's first prompt for minutes
@@ -50,7 +51,9 @@ def python_environment(name: str, *packages: str) -> Path:
     stamp = folder / "packages.txt"
     wanted = "\n".join(packages)
     if not stamp.exists() or stamp.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=FETCH_SECONDS
+        )
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
         subprocess.run(install, check=True, timeout=FETCH_SECONDS, capture_output=True)
         stamp.write_text(wanted)

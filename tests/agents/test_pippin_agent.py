@@ -9,11 +9,10 @@ from typing import Final
 
 import pytest
 
+from pippin.cli.agents.table import AGENTS
 from tests.agents.agents import AIDER
-from tests.agents.programs import FETCH_SECONDS, RUN_SECONDS, npm_command, python_environment
-from tests.cli.serving import Serving, Terminal, terminal
-
-__all__ = ["terminal"]
+from tests.agents.programs import RUN_SECONDS, npm_command, python_environment
+from tests.cli.serving import Serving, Terminal
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first run fetches the agents
 
@@ -21,13 +20,6 @@ SECRET: Final = "marker-4711"
 SCRIPT: Final = {
     "context_window": 200_000,
     "rules": [{"when": {"user": "."}, "say": f"The word is {SECRET}."}],
-}
-MORE_PACKAGES: Final = {
-    "qwen": "@qwen-code/qwen-code@0.24.4",
-    "pi": "@mariozechner/pi-coding-agent@0.73.1",
-    "cn": "@continuedev/cli@1.5.47",
-    "copilot": "@github/copilot@1.0.102",
-    "cline": "cline@3.0.65",
 }
 HEADLESS: Final = {
     "claude": ("-p", "say the word"),
@@ -44,39 +36,32 @@ OWN_FILES: Final = {"aider": {".aider.chat.history.md", ".aider.input.history"}}
 """What an agent writes into the project, whoever starts it."""
 
 
-def more_commands(folder: Path) -> Path:
-    """The folder of commands of the agents that only these tests run; their own scripts are not run."""
-    commands = folder / "node_modules" / ".bin"
-    if not all((commands / name).exists() for name in MORE_PACKAGES):
-        install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)]
-        subprocess.run(
-            [*install, *MORE_PACKAGES.values()], check=True, timeout=FETCH_SECONDS, capture_output=True
-        )
-    return commands
-
-
-@pytest.fixture
-def serving(terminal: Terminal) -> Iterator[Serving]:
-    first = npm_command("claude").parent
-    folder = first.parents[1] / "more"
-    folder.mkdir(exist_ok=True)
-    python = python_environment("aider", AIDER)
-    terminal.environment["PATH"] += f":{first}:{more_commands(folder)}:{python}"
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, Serving]]:
+    """One server for all of them, and the home in which they find it."""
+    terminal = Terminal(tmp_path_factory.mktemp("agents"))
     (terminal.home / "word.script.json").write_text(json.dumps(SCRIPT))
     with terminal.serving("word.script.json") as serving:
         serving.wait_for(r"(\S+) is ready after")
-        yield serving
+        yield terminal, serving
+
+
+def commands(name: str) -> Path:
+    """The folder that has the agent's command."""
+    return python_environment("aider", AIDER) if name == "aider" else npm_command(AGENTS[name].command).parent
 
 
 @pytest.mark.parametrize("name", HEADLESS)
 def test_an_agent_answers_and_leaves_the_users_files_alone(
-    name: str, terminal: Terminal, serving: Serving
+    name: str, serving: tuple[Terminal, Serving]
 ) -> None:
-    work = terminal.home / "work"
+    terminal, server = serving
+    work = terminal.home / name
     work.mkdir()
+    asked = server.output.read_text().count(" 200 ")
     done = subprocess.run(
         [sys.executable, "-m", "pippin", "agent", name, "--", *HEADLESS[name]],
-        env=terminal.environment,
+        env={**terminal.environment, "PATH": f"{commands(name)}:{terminal.environment['PATH']}"},
         cwd=work,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -86,5 +71,10 @@ def test_an_agent_answers_and_leaves_the_users_files_alone(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert SECRET in done.stdout
-    assert " 200 " in serving.output.read_text()
+    assert server.output.read_text().count(" 200 ") > asked
     assert {path.name for path in work.iterdir()} <= OWN_FILES.get(name, set())
+
+
+def test_every_agent_is_run_here_but_the_one_that_no_registry_brings() -> None:
+    """Crush's package fetches its program from a host of its own when it is installed."""
+    assert set(AGENTS) - set(HEADLESS) == {"crush"}

@@ -26,7 +26,7 @@ from pippin.core.events import (
     Rendered,
     Tokenized,
 )
-from pippin.core.models import EngineStats, ModelInfo, ModelKind, ModelState
+from pippin.core.models import EngineStats, HubModel, ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import CountTokens, Detokenize, Generate, RenderTemplate, Task, Tokenize
 from pippin.runtime.workers.link import Mailbox
 from pippin.service import Service
@@ -152,6 +152,13 @@ class FakeService:
 
     def missing(self) -> list[ModelInfo]:
         return []
+
+    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        found = (
+            HubModel(id=f"org/{words}", downloads=7, task=None),
+            HubModel(id=MODEL.id, downloads=5, task="x"),
+        )
+        return list(found)[:limit]
 
     def model(self, name: str) -> ModelInfo:
         if name not in (MODEL.id, "default"):

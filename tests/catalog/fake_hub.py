@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+PIECE = 1 << 18  # bytes
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -23,6 +24,7 @@ class FakeHub:
     cut_after: int | None = None  # bytes of the first download after which the connection breaks
     stall: bool = False  # the weights never come
     wrong: int = 0  # downloads of weights that bring other bytes
+    pace: float = 0  # seconds before each 256 KiB of a file
     elsewhere: str | None = None  # another host that holds the weights
     address: str = ""
     asked: list[str] = field(default_factory=list)
@@ -65,6 +67,9 @@ def _answer(hub: FakeHub, handler: BaseHTTPRequestHandler, with_body: bool) -> N
     if hub.failures:
         hub.failures -= 1
         _send(handler, 503, {}, b"busy", with_body)
+    elif path == "/api/models":
+        found = [{"id": hub.repository, "downloads": 12345, "pipeline_tag": "text-generation"}]
+        _send(handler, 200, {"Content-Type": "application/json"}, json.dumps(found).encode(), with_body)
     elif path.startswith(f"/api/models/{hub.repository}"):
         if hub.gated:
             _send(handler, 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}, b"{}", with_body)
@@ -117,18 +122,26 @@ def _file(hub: FakeHub, handler: BaseHTTPRequestHandler, name: str, with_body: b
         handler.wfile.flush()
         handler.close_connection = True
         return
-    _send(handler, 206 if asked else 200, headers, rest, with_body)
+    _send(handler, 206 if asked else 200, headers, rest, with_body, hub.pace)
 
 
 def _send(
-    handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes, with_body: bool
+    handler: BaseHTTPRequestHandler,
+    status: int,
+    headers: dict[str, str],
+    body: bytes,
+    with_body: bool,
+    pace: float = 0,
 ) -> None:
     handler.send_response(status)
     for key, value in (headers | {"Content-Length": str(len(body))}).items():
         handler.send_header(key, value)
     handler.end_headers()
-    if with_body:
-        handler.wfile.write(body)
+    if not with_body:
+        return
+    for start in range(0, len(body), PIECE):
+        time.sleep(pace)
+        handler.wfile.write(body[start : start + PIECE])
 
 
 def _digest(data: bytes) -> str:

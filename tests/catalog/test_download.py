@@ -244,6 +244,23 @@ def test_the_catalog_completes_a_half_downloaded_model(hub: FakeHub, tmp_path: P
     assert asyncio.run(catalog.ensure("org/model", lambda *_: None)).size_bytes > 0
 
 
+def test_a_model_whose_other_files_are_still_to_come_is_not_here_yet(hub: FakeHub, tmp_path: Path) -> None:
+    """Pipelines have weights in several folders, and no list of them: what is there already looks whole."""
+    roots = CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports")
+    root = roots.hub / "models--org--model"
+    write_model(root / "snapshots" / COMMIT)
+    (root / "blobs").mkdir()
+    (root / "blobs" / "abc.incomplete").touch()
+    catalog = Catalog(ServerOptions(), roots)
+    with pytest.raises(ServerError, match=r"broken off\. To go on: `pippin pull org/model`"):
+        catalog.resolve("org/model")
+    asyncio.run(catalog.ensure("org/model", lambda *_: None))
+    assert any(path.endswith("/big.safetensors") for path in hub.asked)
+    assert catalog.resolve("org/model").size_bytes > 3_000_000, (
+        "files of a newer commit may still be under way"
+    )
+
+
 def test_a_request_downloads_nothing_where_that_is_off(hub: FakeHub, tmp_path: Path) -> None:
     roots = CatalogRoots(hub=tmp_path / "hub", imports=tmp_path / "imports")
     catalog = Catalog(ServerOptions(host="0.0.0.0"), roots)

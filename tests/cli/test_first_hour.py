@@ -1,18 +1,21 @@
 """Finding a model, fetching it, and finding one's way: `recommend`, `search`, `pull`, `logs`, `open`, `completion`."""
 
 import json
+import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pexpect
 import pytest
 
-from pippin.catalog.names import is_repository
-from pippin.cli.fitting.recommend import pick, recommended
-from tests.cli.serving import Terminal, terminal
+from tests.catalog.folders import write_model
+from tests.cli.serving import SECONDS, Terminal, terminal
 
 __all__ = ["terminal"]
 
@@ -74,21 +77,6 @@ def test_a_hub_that_does_not_answer_is_one_line(terminal: Terminal, status: int)
     assert "The hub cannot be reached" in terminal.run("search", "tiny").stderr
 
 
-def test_the_list_that_ships_is_sound() -> None:
-    listed = recommended()
-    assert len({each.id for each in listed}) == len(listed)
-    assert all(is_repository(each.id) and each.purposes and each.gb > 0 for each in listed)
-
-
-def test_what_fits_best_comes_first() -> None:
-    listed = recommended()
-    best = pick(listed, "code", 24_000_000_000, on_cpu=False)
-    assert best[0].id.endswith("Qwen3-Coder-30B-A3B-Instruct-4bit")
-    assert all(each.needed(on_cpu=False) <= 8e9 for each in pick(listed, "chat", 8_000_000_000, on_cpu=False))
-    assert pick(listed, "vision", 10**12, on_cpu=True)[0].purposes[0] == "vision"
-    assert pick(listed, "embed", 1000, on_cpu=False) == []
-
-
 def test_recommend_says_what_to_type_next(terminal: Terminal) -> None:
     done = terminal.run("recommend", "--for", "embed", "--memory", "64")
     assert done.returncode == 0
@@ -109,16 +97,80 @@ def test_the_log_of_a_running_server_is_found_by_itself(terminal: Terminal) -> N
         assert f"A server runs at {serving.address}" in terminal.run().stdout
 
 
-def test_a_shell_takes_the_completion_and_completes(terminal: Terminal) -> None:
-    script = terminal.run("completion", "bash").stdout
-    asked = script + '\nCOMP_WORDS=(pippin se); COMP_CWORD=1; _pippin; echo "${COMPREPLY[@]}"\n'
-    asked += 'COMP_WORDS=(pippin fit --cl); COMP_CWORD=2; _pippin; echo "${COMPREPLY[@]}"\n'
+COMPLETED = {
+    "pippin se": {"search", "serve", "service"},
+    "pippin fit --cl": {"--clients"},
+    "pippin agent cl": {"claude", "cline"},
+    "pippin run dem": {"demo"},
+}
+
+
+@pytest.fixture(scope="module")
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """A home with a model, and a folder on the path in which `pippin` lies."""
+    terminal = Terminal(tmp_path_factory.mktemp("shells"))
+    write_model(terminal.home / "models" / "demo")
+    program = terminal.home / "bin" / "pippin"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pippin "$@" --model-dir "$HOME/models"\n')
+    program.chmod(0o755)
+    terminal.environment["PATH"] = f"{program.parent}:{terminal.environment['PATH']}"
+    return terminal
+
+
+def asked_of(shell: str, terminal: Terminal, script: str) -> str:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    (terminal.home / f"pippin.{shell}").write_text(terminal.run("completion", shell).stdout)
+    plain = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
     done = subprocess.run(
-        ["bash", "-c", asked], capture_output=True, text=True, check=True, cwd=terminal.home
+        [shell, *plain, "-c", script],
+        env=terminal.environment,
+        cwd=terminal.home,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
-    assert (
-        done.stdout == "serve search service\n--clients\n"
-        or done.stdout == "serve service search\n--clients\n"
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_bash_completes_commands_flags_agents_and_models(shelves: Terminal) -> None:
+    lines = ["source ./pippin.bash"]
+    for line in COMPLETED:
+        words = line.split()
+        lines += [f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _pippin; echo ${{COMPREPLY[@]}}"]
+    found = asked_of("bash", shelves, "\n".join(lines)).splitlines()
+    assert [set(line.split()) for line in found] == list(COMPLETED.values())
+
+
+def test_zsh_completes_commands_flags_agents_and_models(shelves: Terminal) -> None:
+    """As it is typed, for zsh runs the function for bash by its own `bashcompinit`."""
+    if shutil.which("zsh") is None:
+        pytest.skip("there is no zsh")
+    (shelves.home / "pippin.zsh").write_text(shelves.run("completion", "zsh").stdout)
+    environment: Any = {**shelves.environment, "TERM": "dumb", "PS1": "> "}
+    zsh = pexpect.spawn(
+        "zsh", ["-f"], env=environment, cwd=str(shelves.home), encoding="utf-8", timeout=SECONDS
     )
-    assert "-l json-schema" in terminal.run("completion", "fish").stdout
-    assert terminal.run("completion", "zsh").stdout.startswith("autoload")
+    try:
+        zsh.sendline("autoload -Uz compinit && compinit -u -d dump && source ./pippin.zsh && echo sourced=$?")
+        zsh.expect("sourced=0")
+        for typed, added in (
+            ("pippin recom", "mend"),
+            ("fit --cl", "ients"),
+            ("agent clau", "de"),
+            ("run dem", "o"),
+        ):
+            zsh.send(typed + "\t")
+            zsh.expect(typed + added)
+            zsh.send("\x15pippin ")  # ctrl-U empties the line
+    finally:
+        zsh.close(force=True)
+
+
+def test_fish_completes_commands_flags_agents_and_models(shelves: Terminal) -> None:
+    for line, wanted in COMPLETED.items():
+        found = asked_of("fish", shelves, f"source ./pippin.fish; complete -C '{line}'")
+        assert {each.split("\t")[0] for each in found.splitlines()} == wanted

@@ -5,35 +5,45 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from pippin.cli.greeting import EXAMPLES, curl_line
-from tests.cli.serving import SECONDS, Terminal, terminal
+from tests.cli.serving import SECONDS, Serving, Terminal, terminal
 from tests.engines.speech.recordings import wav
 
 __all__ = ["terminal"]
 
 
-def test_the_printed_curl_line_is_answered(terminal: Terminal) -> None:
-    with terminal.serving("scripted") as serving:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    return Terminal(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture(scope="module")
+def running(home: Terminal) -> Iterator[Serving]:
+    """One server in `home` for the tests that leave it as it was."""
+    with home.serving("scripted", "--continuous-batching", "--mtp-optimistic") as serving:
         serving.wait_for(r"(scripted) is ready after")
-        line = serving.wait_for(r"\n  (curl .*)\n")
-        done = subprocess.run(
-            ["bash", "-c", line], capture_output=True, text=True, check=True, timeout=SECONDS
+        yield serving
+
+
+def test_the_printed_curl_line_is_answered(home: Terminal, running: Serving) -> None:
+    line = running.wait_for(r"\n  (curl .*)\n")
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=SECONDS)
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    for kind in EXAMPLES:  # a scripted model does what all others do
+        (home.home / "speech.wav").write_bytes(wav(0.5, 1))
+        line = curl_line(running.address, "scripted", key=False, kind=kind)
+        subprocess.run(
+            ["bash", "-c", line.replace("curl ", "curl --fail --noproxy '*' ", 1)],
+            cwd=home.home,
+            capture_output=True,
+            check=True,
+            timeout=SECONDS,
         )
-        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
-        for kind in EXAMPLES:  # a scripted model does what all others do
-            (terminal.home / "speech.wav").write_bytes(wav(0.5, 1))
-            line = curl_line(serving.address, "scripted", key=False, kind=kind)
-            subprocess.run(
-                ["bash", "-c", line.replace("curl ", "curl --fail --noproxy '*' ", 1)],
-                cwd=terminal.home,
-                capture_output=True,
-                check=True,
-                timeout=SECONDS,
-            )
 
 
 def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) -> None:
@@ -95,24 +105,17 @@ def test_all_that_is_written_beside_the_greeting_is_json_where_that_is_asked_for
     assert any(line.startswith("Loading slow") for line in lines), lines
 
 
-def test_the_caches_of_the_running_server_are_shown_and_cleared(terminal: Terminal) -> None:
-    kept = terminal.home / "kept" / ("0" * 24) / ("0" * 40 + ".safetensors")
+def test_the_caches_of_the_running_server_are_shown_and_cleared(home: Terminal, running: Serving) -> None:
+    kept = home.home / "kept" / ("0" * 24) / ("0" * 40 + ".safetensors")
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"1")
-    with terminal.serving("scripted") as serving:
-        serving.wait_for(r"(scripted) is ready after")
-        assert terminal.run("cache", "show").stdout.splitlines()[1].split()[0] == "scripted"
-        assert terminal.run("cache", "clear").stdout == f"{serving.address} has cleared scripted.\n"
-        assert (
-            terminal.run("cache", "clear", "--memory").stdout == f"{serving.address} has cleared scripted.\n"
-        )
-        assert terminal.run("unload").returncode == 0
-        assert "no model is in memory" in terminal.run("cache", "clear").stdout
-        assert kept.exists(), "no server and no configuration speaks of this folder"
-        assert (
-            terminal.run("cache", "clear", "--cache-dir", "kept").stdout
-            == "kept: 1 files (1 B) are deleted.\n"
-        )
+    assert home.run("cache", "show").stdout.splitlines()[1].split()[0] == "scripted"
+    assert home.run("cache", "clear").stdout == f"{running.address} has cleared scripted.\n"
+    assert home.run("cache", "clear", "--memory").stdout == f"{running.address} has cleared scripted.\n"
+    assert home.run("unload").returncode == 0
+    assert "no model is in memory" in home.run("cache", "clear").stdout
+    assert kept.exists(), "no server and no configuration speaks of this folder"
+    assert home.run("cache", "clear", "--cache-dir", "kept").stdout == "kept: 1 files (1 B) are deleted.\n"
 
 
 def test_it_starts_without_a_model(terminal: Terminal) -> None:
@@ -153,10 +156,9 @@ def test_a_port_in_use_is_one_line(terminal: Terminal) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_needless_flags_are_a_line_in_the_log(terminal: Terminal) -> None:
-    with terminal.serving("scripted", "--continuous-batching", "--mtp-optimistic") as serving:
-        serving.wait_for(r"INFO +(--continuous-batching) is accepted and not needed")
-        serving.wait_for(r"WARNING +(--mtp-optimistic) has no effect")
+def test_needless_flags_are_a_line_in_the_log(running: Serving) -> None:
+    running.wait_for(r"INFO +(--continuous-batching) is accepted and not needed")
+    running.wait_for(r"WARNING +(--mtp-optimistic) has no effect")
 
 
 def test_launch_is_serve_with_the_other_servers_defaults(terminal: Terminal) -> None:
@@ -211,16 +213,16 @@ def test_a_hangup_reads_the_file_again_and_names_what_needs_a_restart(terminal: 
         serving.wait_for(r"The settings stay as they were: (pippin.yaml: rate_limit: `many` is not)")
 
 
-def test_settings_change_while_it_runs(terminal: Terminal) -> None:
-    with terminal.serving("scripted") as serving:
-        serving.wait_for(r"(scripted) is ready after")
-        changed = httpx.patch(
-            f"{serving.address}/v1/settings", json={"max_request_tokens": 2, "port": 1, "prot": 2}
-        ).json()
-        assert "max_request_tokens" in changed["applied"]
-        assert changed["needs_restart"] == ["port"]
-        assert "Did you mean `port`?" in changed["rejected"]["prot"]
-        body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
-        refused = httpx.post(f"{serving.address}/v1/chat/completions", json=body)
-        assert refused.status_code == 400
-        assert "at most 2" in refused.json()["error"]["message"]
+def test_settings_change_while_it_runs(running: Serving) -> None:
+    settings = f"{running.address}/v1/settings"
+    before = httpx.get(settings).json()["current"]["max_request_tokens"]
+    changed = httpx.patch(settings, json={"max_request_tokens": 2, "port": 1, "prot": 2}).json()
+    assert "max_request_tokens" in changed["applied"]
+    assert changed["needs_restart"] == ["port"]
+    assert "Did you mean `port`?" in changed["rejected"]["prot"]
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+    refused = httpx.post(f"{running.address}/v1/chat/completions", json=body)
+    assert refused.status_code == 400
+    assert "at most 2" in refused.json()["error"]["message"]
+    restored = httpx.patch(settings, json={"max_request_tokens": before}).json()
+    assert "max_request_tokens" in restored["applied"]

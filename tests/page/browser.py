@@ -14,6 +14,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 WIDE = {"width": 1100, "height": 720}
 PHONE = {"width": 390, "height": 780}
 
+ARGUMENTS = [
+    "--no-sandbox",
+    "--use-fake-device-for-media-stream",
+    "--autoplay-policy=no-user-gesture-required",
+]
+"""The microphone beeps once a second; whether a page may hear it is said by `opened(..., allowed=("microphone",))`."""
+
 Opener = Callable[..., Any]
 
 
@@ -40,7 +47,7 @@ def running_browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found_browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=found_browser(), args=ARGUMENTS)
         try:
             yield browser
         finally:
@@ -54,10 +61,17 @@ def opening(browser: Any) -> Iterator[Opener]:
     wrong: list[str] = []
     contexts: list[Any] = []
 
-    def opened(address: str, *, size: dict[str, int] = WIDE, dark: bool = False, path: str = "/") -> Any:
+    def opened(
+        address: str,
+        *,
+        size: dict[str, int] = WIDE,
+        dark: bool = False,
+        path: str = "/",
+        allowed: tuple[str, ...] = (),
+    ) -> Any:
         context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
         contexts.append(context)
-        context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+        context.grant_permissions(["clipboard-read", "clipboard-write", *allowed], origin=address)
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))

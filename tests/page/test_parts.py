@@ -1,5 +1,6 @@
 """Models, now, try and settings, in a browser; and accessibility of all parts, in light and dark, wide and narrow."""
 
+import re
 import threading
 from typing import Any
 
@@ -31,10 +32,9 @@ def test_a_model_that_can_not_be_got_is_said_in_the_servers_words(address: str, 
     page = opened(address, path="/#models")
     page.fill("[name=model]", "no/such/model/anywhere")
     page.click("text=Get it")
-    said = page.locator("#models form [role=status]")
-    page.wait_for_function("document.querySelector('#models form [role=status]').textContent.length > 20")
-    assert "pulling" not in said.inner_text()
-    assert page.inner_text("#models form button") == "Get it"
+    said = page.locator("#models form p[role=status]")
+    said.filter(has_text=re.compile(".{20}"), has_not_text="pulling").wait_for()
+    assert page.inner_text("#models form button.main") == "Get it"
 
 
 def slow_request(address: str, ended: list[Any]) -> None:
@@ -49,8 +49,10 @@ def test_a_request_is_seen_as_it_runs_and_can_be_cancelled(address: str, opened:
     page = opened(address, path="/#now")
     cancel = page.locator("#now button:text('Cancel')")
     cancel.wait_for()
-    page.wait_for_timeout(2500)
-    assert page.locator("#now .plot path[d*=L]").count() > 0
+    gap = page.locator("[aria-label='Longest gap between tokens']")
+    gap.locator(".figure:text-matches('^[1-9][0-9.]* ms')").wait_for()
+    for plot in (gap, page.locator(f"[aria-label='Memory of {MODEL}']")):
+        plot.locator(".plot path[d*=L]").wait_for(state="attached")
     picture(page, "now")
     cancel.click()
     page.wait_for_selector("text=No request is running.")

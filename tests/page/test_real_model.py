@@ -1,5 +1,6 @@
 """The chat with a real model: tokens with their alternatives, prompt progress, figures."""
 
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,3 +42,16 @@ def test_tokens_are_shown_with_what_else_could_have_stood_there(real: str, opene
     assert page.locator(".alternatives .chosen").count() == 1
     assert "tokens/s" in page.inner_text(".message.assistant .foot")
     picture(page, "tokens")
+
+
+def test_a_long_prompt_says_how_far_it_is(real: str, opened: Opener) -> None:
+    page = opened(real)
+    page.wait_for_selector("#chat-model option", state="attached")
+    page.fill("#chat-input", " ".join(f"The {n}th apple is red." for n in range(600)))
+    page.keyboard.press("Enter")
+    told = page.locator(".message.assistant .progress")
+    told.filter(has_text=re.compile(r"Reading the prompt: [1-9][\d,]* of [\d,]+ tokens")).wait_for()
+    share = page.locator(".message.assistant progress")
+    assert 0 < float(str(share.get_attribute("value"))) <= float(str(share.get_attribute("max")))
+    page.keyboard.press("Escape")
+    page.wait_for_selector("text=Stopped.")

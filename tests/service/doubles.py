@@ -10,7 +10,7 @@ from typing import Any
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo
+from pippin.core.models import HubModel, ModelInfo
 from pippin.runtime.pool.pool import Pool
 from pippin.service import Service
 
@@ -53,6 +53,9 @@ class StaticCatalog:
             await asyncio.sleep(0.05)
             self._infos[name] = self.downloads[name]
         return self.resolve(name)
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        return [HubModel(id=f"org/{words}", downloads=7, task=None)][:limit]
 
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
         pass

@@ -1,5 +1,6 @@
 """Knows every model on this machine, and what a name means."""
 
+import asyncio
 import shutil
 import threading
 import time
@@ -12,6 +13,7 @@ from msgspec import structs
 
 from pippin.catalog.download import Download, download
 from pippin.catalog.entry import CatalogEntry, is_script, model_kind, scripted, stamp_of
+from pippin.catalog.hub_search import search_hub
 from pippin.catalog.info import read_info
 from pippin.catalog.names import (
     ALIASES,
@@ -26,7 +28,7 @@ from pippin.catalog.scan import CatalogRoots, Found, hub_folder, scan_folder, sc
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ModelEntry, ServerOptions
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import ModelInfo, ModelKind
+from pippin.core.models import HubModel, ModelInfo, ModelKind
 
 RECENT: Final = 2.0  # seconds
 NAMED_ONLY: Final = "This server serves the models that it was started with, and no others."
@@ -150,6 +152,14 @@ class Catalog:
             return self.resolve(name, by_operator=True).path or name
         except ServerError:
             return name
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        if self._options.offline:
+            raise ServerError(
+                "permission", "--offline forbids to ask the hub. `pippin list` shows what is here."
+            )
+        return await asyncio.to_thread(search_hub, words, limit=limit, mlx_only=mlx_only)
 
     async def ensure(
         self, name: str, on_progress: DownloadProgress, *, by_operator: bool = False

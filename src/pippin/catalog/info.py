@@ -100,7 +100,9 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
 
 
 def check_complete(folder: Path, name: str, weights: Sequence[tuple[Path, int]]) -> None:
-    """Raise if there are no weights, or fewer than their index names."""
+    """Raise if there are no weights, or fewer than their index names, or if their download was broken off."""
+    if _under_way(folder) and not _is_main(folder):
+        raise _incomplete(name, "its download was broken off")
     present = {path.name for path, _ in weights}
     index = find_json(folder / "model.safetensors.index.json")
     wanted = {file for file in table((index or {}).get("weight_map")).values() if isinstance(file, str)}
@@ -131,6 +133,12 @@ def _way_out(name: str) -> str:
 def _under_way(folder: Path) -> bool:
     """Whether the folder is a snapshot in the Hub's cache with files that have not come to their end."""
     return folder.parent.name == "snapshots" and any(folder.parent.parent.glob("blobs/*.incomplete"))
+
+
+def _is_main(folder: Path) -> bool:
+    """Whether a snapshot is the one that `main` names, which a download by Pippin says when all of it is there. Files
+    that are still to come may then belong to a newer one."""
+    return (find_text(folder.parent.parent / "refs" / "main") or "").strip() == folder.name
 
 
 def chat_template(folder: Path, tokenizer: Json) -> str | None:

@@ -45,6 +45,14 @@ class ModelInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     remote: bool = False  # runs on other servers, whose defaults hold
 
 
+class HubModel(Struct, frozen=True, kw_only=True):
+    """A repository that a search on the hub found."""
+
+    id: str
+    downloads: int  # of the last month
+    task: str | None  # the hub's word for it, as `text-generation`
+
+
 Split = Literal["tensor", "pipeline"]
 RankBackend = Literal["ring", "jaccl", "nccl"]
 

@@ -32,7 +32,7 @@ from pippin.core.events import (
     merged,
 )
 from pippin.core.image_presets import ImagePreset, preset_of
-from pippin.core.models import ModelInfo, ModelKind, ModelState
+from pippin.core.models import HubModel, ModelInfo, ModelKind, ModelState
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
 from pippin.core.tasks import CountTokens, Generate, RenderTemplate, Task
@@ -382,6 +382,10 @@ class Requests:
     def models(self) -> list[ModelInfo]:
         """Every model that there is, as its worker describes it where it is loaded, else as the catalog does."""
         return [self._leases.info(info.id) or info for info in self.catalog.models()]
+
+    async def search_hub(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
+        return await self.catalog.search(words, limit=limit, mlx_only=mlx_only)
 
     def missing(self) -> list[ModelInfo]:
         """The models that the operator named and that are still to be downloaded."""

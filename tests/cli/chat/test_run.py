@@ -13,14 +13,14 @@ import pexpect
 import psutil
 import pytest
 
-from tests.cli.serving import SECONDS, Serving, Terminal, terminal
+from tests.cli.serving import SECONDS, Terminal, terminal
 
 __all__ = ["terminal"]
 
 SCRIPT = {
     "context_window": 65536,
     "rules": [
-        {"when": {"user": "slowly"}, "say": ["going ", *["on "] * 400], "gap": 0.05},
+        {"when": {"user": "slowly"}, "say": ["going ", *["on "] * 4000], "gap": 0.05},
         {"when": {"user": "who are you", "system": "pirate"}, "say": "Arr."},
         {"when": {"user": "think first"}, "think": "Let me see.", "say": "Done."},
         {"when": {"user": "too much"}, "error": {"kind": "invalid_request", "message": "That is too much."}},
@@ -29,12 +29,14 @@ SCRIPT = {
 }
 
 
-@pytest.fixture
-def serving(terminal: Terminal) -> Iterator[Serving]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A home with a server that `pippin run` finds, one for all tests that need no more."""
+    terminal = Terminal(tmp_path_factory.mktemp("served"))
     (terminal.home / "demo.script.json").write_text(json.dumps(SCRIPT))
     with terminal.serving("demo.script.json") as serving:
         serving.wait_for(r"(\S+) is ready after")
-        yield serving
+        yield terminal
 
 
 @contextmanager
@@ -68,8 +70,8 @@ def piped(terminal: Terminal, text: str, *words: str) -> "subprocess.CompletedPr
     )
 
 
-def test_a_conversation_on_a_terminal(terminal: Terminal, serving: Serving) -> None:
-    with chat(terminal) as child:
+def test_a_conversation_on_a_terminal(served: Terminal) -> None:
+    with chat(served) as child:
         child.expect("demo: ask away")
         child.send("hello there\r")
         child.expect("hello there.*hello there")
@@ -93,21 +95,21 @@ def test_a_conversation_on_a_terminal(terminal: Terminal, serving: Serving) -> N
         child.expect(r"\d+ tokens at [\d.]+ a second")
         child.send("/bye\r")
         child.expect(pexpect.EOF)
-    kept = json.loads((terminal.home / ".cache/pippin/conversations/trip.json").read_text())
+    kept = json.loads((served.home / ".cache/pippin/conversations/trip.json").read_text())
     assert [message["content"] for message in kept["messages"]] == [
         "hello there",
         "hello there",
         "who are you",
         "Arr.",
     ]
-    with chat(terminal, "--load", "trip") as child:
+    with chat(served, "--load", "trip") as child:
         child.expect("2 questions and their answers are here again")
         child.send("/bye\r")
         child.expect(pexpect.EOF)
 
 
-def test_ctrl_c_stops_the_answer_and_what_came_stays(terminal: Terminal, serving: Serving) -> None:
-    with chat(terminal, "demo") as child:
+def test_ctrl_c_stops_the_answer_and_what_came_stays(served: Terminal) -> None:
+    with chat(served, "demo") as child:
         child.expect("ask away")
         child.send("slowly\r")
         child.expect("going on")
@@ -119,30 +121,47 @@ def test_ctrl_c_stops_the_answer_and_what_came_stays(terminal: Terminal, serving
         child.expect("still there.*still there")
         child.send("/bye\r")
         child.expect(pexpect.EOF)
-    kept = json.loads((terminal.home / ".cache/pippin/conversations/cut.json").read_text())
+    kept = json.loads((served.home / ".cache/pippin/conversations/cut.json").read_text())
     assert kept["messages"][1]["content"].startswith("going on")
-    assert len(kept["messages"][1]["content"]) < 600
+    assert len(kept["messages"][1]["content"]) < 3 * 4000
 
 
-def test_what_is_piped_in_stands_behind_the_prompt(terminal: Terminal, serving: Serving) -> None:
-    done = piped(terminal, "disk full\n", "what broke?")
+def test_what_is_piped_in_stands_behind_the_prompt(served: Terminal) -> None:
+    done = piped(served, "disk full\n", "what broke?")
     assert (done.returncode, done.stdout, done.stderr) == (0, "what broke?\n\ndisk full\n", "")
-    assert piped(terminal, "hello", "demo").stdout == "hello\n"
-    assert piped(terminal, "", "demo", "several", "words").stdout == "several words\n"
+    assert piped(served, "hello", "demo").stdout == "hello\n"
+    assert piped(served, "", "demo", "several", "words").stdout == "several words\n"
 
 
-def test_a_schema_is_kept(terminal: Terminal, serving: Serving) -> None:
-    (terminal.home / "schema.json").write_text(
+def test_no_name_in_what_is_piped_in_attaches_a_file(served: Terminal) -> None:
+    (served.home / "secret.txt").write_text("the key")
+    (served.home / "photo.png").write_bytes(b"x")
+    done = piped(served, "see @secret.txt and photo.png\n", "what broke?")
+    assert done.stdout == "what broke?\n\nsee @secret.txt and photo.png\n"
+    mistyped = piped(served, "", "read @secrets.txt please")
+    assert (mistyped.returncode, mistyped.stdout) == (0, "read @secrets.txt please\n")
+    assert mistyped.stderr == "(@secrets.txt is no file here, and is sent as it stands)\n"
+
+
+def test_a_file_may_come_first(served: Terminal) -> None:
+    (served.home / "notes.txt").write_text("Apples are red.")
+    with chat(served, "@notes.txt", "what colour?", "--plain") as child:
+        child.expect("with notes.txt|what colour")
+        child.expect(pexpect.EOF)
+
+
+def test_a_schema_is_kept(served: Terminal) -> None:
+    (served.home / "schema.json").write_text(
         '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
     )
-    done = piped(terminal, "", "demo", "give me one", "--json-schema", "schema.json")
+    done = piped(served, "", "demo", "give me one", "--json-schema", "schema.json")
     assert isinstance(json.loads(done.stdout)["a"], int)
-    refused = piped(terminal, "", "demo", "give", "--json-schema", "{")
+    refused = piped(served, "", "demo", "give", "--json-schema", "{")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "this is no JSON" in refused.stderr
 
 
-def test_errors_are_one_line_that_names_the_way_out(terminal: Terminal, serving: Serving) -> None:
+def test_errors_are_one_line_that_names_the_way_out(served: Terminal) -> None:
     for words, status, said in (
         (("demo", "too much"), 1, "That is too much."),
         (("nothing-like-it", "hello"), 1, "pippin pull ORG/NAME"),
@@ -150,7 +169,7 @@ def test_errors_are_one_line_that_names_the_way_out(terminal: Terminal, serving:
         (("demo", "x", "--attach", "none.png"), 2, "none.png: No such file"),
         (("hello there", "--server", "127.0.0.1:9"), 1, "start one: pippin serve"),
     ):
-        done = piped(terminal, "", *words)
+        done = piped(served, "", *words)
         assert done.returncode == status, done
         assert re.search(said, done.stderr), done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.serving import Terminal, terminal
+from tests.cli.serving import Terminal
 from tests.screen import Screen
-
-__all__ = ["terminal"]
 
 TIDES = """The sea rises and falls **twice a day**, because the Moon pulls harder on the near side
 of the Earth than on the far one.
@@ -29,21 +27,28 @@ SCRIPT = {
     "context_window": 65536,
     "rules": [
         {"when": {"user": "tides"}, "think": "Moon, Sun, and an example.", "say": TIDES},
+        {"when": {"user": "slowly"}, "say": ["word "] * 2000, "gap": 0.02},
         {"when": {"user": "script"}, "say": "\x1b]0;renamed\x07\x1b[2Jplain <b>text</b>"},
     ],
 }
 
 
-@pytest.fixture
-def screen(terminal: Terminal) -> Iterator[Screen]:
-    """`pippin run` with a server that it finds."""
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A home with a server that `pippin run` finds."""
+    terminal = Terminal(tmp_path_factory.mktemp("screen"))
     (terminal.home / "demo.script.json").write_text(json.dumps(SCRIPT))
     with terminal.serving("demo.script.json") as serving:
         serving.wait_for(r"(\S+) is ready after")
-        opened = Screen([sys.executable, "-m", "pippin", "run"], terminal.environment, terminal.home)
-        opened.wait_for(r"demo: ask away(.*\n)+>>>")
-        yield opened
-        opened.close()
+        yield terminal
+
+
+@pytest.fixture
+def screen(served: Terminal) -> Iterator[Screen]:
+    opened = Screen([sys.executable, "-m", "pippin", "run"], served.environment, served.home)
+    opened.wait_for(r"demo: ask away(.*\n)+>>>")
+    yield opened
+    opened.close()
 
 
 def test_an_answer_is_drawn_as_markdown_and_stays(screen: Screen) -> None:
@@ -65,3 +70,18 @@ def test_a_models_words_move_no_cursor(screen: Screen) -> None:
     screen.type("script\r")
     screen.wait_for("plain <b>text</b>")
     assert "ask away" in screen.settle()
+
+
+def test_keys_pressed_during_an_answer_do_not_stand_in_it(screen: Screen) -> None:
+    """Ctrl-C neither: a terminal's own `^C` at the end of a full line would leave a line of the drawing behind."""
+    screen.type("slowly\r")
+    screen.wait_for(r"(word ){18}word\n(word ){5}")
+    screen.type("typed ahead")
+    screen.wait_for(r"(word ){18}word\n(word ){18}word\n(word ){5}")
+    assert "typed ahead" not in screen.text()
+    screen.type("\x03")
+    shown = screen.wait_for(r"stopped(.*\n)+>>>")
+    assert "^C" not in shown
+    assert "typed ahead" not in shown
+    screen.type("/undo\r")
+    screen.wait_for("is forgotten")

@@ -104,3 +104,11 @@ def test_what_the_hub_lacks_is_one_line(terminal: Terminal, hub: list[str]) -> N
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "pippin search" in done.stderr
+
+
+def test_a_hub_out_of_reach_is_one_line_that_says_what_to_type(terminal: Terminal) -> None:
+    terminal.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
+    done = terminal.run("fit", "org/model")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "`pippin list`" in done.stderr

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -14,17 +15,47 @@ from starlette.routing import BaseRoute
 from pippin.api.access.exchange import exchange_of
 from pippin.api.answers.answer import check_model
 from pippin.api.context import Api, both, json_reply
-from pippin.api.dialects.shared.fields import invalid
+from pippin.api.dialects.shared.fields import decode_json, invalid
+from pippin.api.http.body import LARGE, MIB, read_body
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, ModelState
 
 OWNER = "pippin"
 MOST = 1000  # models in one answer
+SMALL_BODY_MB: Final = LARGE / MIB  # read at once
 
 
 def routes(api: Api) -> list[BaseRoute]:
     listing = Listing(api)
-    return [*both("/models", listing.all), *both("/models/{id:path}", listing.one)]
+    return [
+        *both("/models", listing.all),
+        *both("/models/search", listing.search, "POST", body=HubSearch, answer=HubModels),
+        *both("/models/{id:path}", listing.one),
+    ]
+
+
+class HubSearch(Struct, kw_only=True):
+    """Words to look for on the hub."""
+
+    search: Annotated[str, Meta(min_length=1, max_length=200, description="Words of a model's name.")]
+    limit: Annotated[int, Meta(ge=1, le=100, description="How many, the most downloaded first.")] = 20
+    all: Annotated[bool, Meta(description="Models without the hub's tag `mlx` too.")] = False
+
+
+class FoundModel(Struct, kw_only=True):
+    """A repository of the hub."""
+
+    id: str
+    downloads: int
+    task: str | None
+    here: bool  # whether it is on the disk
+
+
+class HubModels(Struct, kw_only=True):
+    """The repositories that were found."""
+
+    data: list[FoundModel]
+    object: Literal["list"] = "list"
 
 
 @dataclass(frozen=True)
@@ -66,6 +97,18 @@ class Listing:
             return json_reply(describe(named, None, downloaded=False))
         check_model(exchange_of(request.scope), name, info)
         return json_reply(await self._described(info))
+
+    async def search(self, request: Request) -> Response:
+        """Models on the hub, for whoever may fetch them: what is found may be the operator's own."""
+        body = await read_body(request, SMALL_BODY_MB, self.api.options.body_timeout)
+        asked = decode_json(body, HubSearch)
+        found = await self.api.service.search_hub(asked.search, limit=asked.limit, mlx_only=not asked.all)
+        here = {info.id for info in await asyncio.to_thread(self.api.service.models)}
+        data = [
+            FoundModel(id=each.id, downloads=each.downloads, task=each.task, here=each.id in here)
+            for each in found
+        ]
+        return json_reply(HubModels(data=data))
 
     async def _described(self, info: ModelInfo) -> dict[str, Any]:
         pool = self.api.service.pool

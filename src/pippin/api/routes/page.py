@@ -23,9 +23,13 @@ POLICY: Final = (
 """What a browser lets the page do. A script that an answer of a model brings along is no file of ours and does
 not run; no text becomes HTML by any other way than DOMPurify; nothing is loaded from elsewhere or sent there."""
 
+PERMISSIONS: Final = "microphone=(self), camera=(), display-capture=(), geolocation=(), payment=(), usb=()"
+"""What a browser may ask the person for: the microphone, for questions that are spoken, and nothing else."""
+
 HEADERS: Final = {
     "content-security-policy": POLICY,
     "cache-control": "no-cache",  # asked for anew each time, and answered with 304 while nothing has changed
+    "permissions-policy": PERMISSIONS,
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",

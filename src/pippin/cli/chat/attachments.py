@@ -24,6 +24,9 @@ MOST_TEXT: Final = 2_000_000  # bytes of a file that is attached as text
 WORD: Final = re.compile(r"""(?<!\S)(@?)(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s\\])+))""")
 
 
+PATH: Final = re.compile(r"/|\.\w{1,5}$")
+
+
 @dataclass(frozen=True)
 class Attached:
     """A file with the part of a message that it becomes."""
@@ -60,29 +63,44 @@ def attach(path: Path) -> Attached:
     return Attached(path, {"type": "text", "text": f"File {path.name}:\n\n{text}"})
 
 
-def read_prompt(text: str, more: tuple[Path, ...] = ()) -> tuple[Content, tuple[Path, ...]]:
-    """The content of a message, and the files that it holds: those the text names, and `more`."""
+def read_prompt(text: str, more: tuple[Path, ...] = (), behind: str = "") -> tuple[Content, tuple[Path, ...]]:
+    """The content of a message, and the files that it holds: those the text names, and `more`.
+
+    What comes `behind` the text was written by others and is taken as it is: no name in a log attaches a file.
+    """
     attached = [*(attach(path) for path in more), *(attach(path) for path in named_files(text))]
+    said = "\n\n".join(each for each in (text, behind) if each)
     if not attached:
-        return text, ()
-    parts = [*(each.part for each in attached), {"type": "text", "text": text}]
+        return said, ()
+    parts = [*(each.part for each in attached), {"type": "text", "text": said}]
     return parts, tuple(each.path for each in attached)
 
 
 def named_files(text: str) -> Iterator[Path]:
     """The files that a prompt names, each once. A word behind `@` that is no file is an ordinary word."""
     seen: set[Path] = set()
+    for at, candidates in _words(text):
+        wanted = (path for path in candidates if at or path.suffix.lower() in (*PICTURES, *SOUNDS, *CLIPS))
+        path = next(filter(_is_file, wanted), None)
+        if path is not None and path not in seen:
+            seen.add(path)
+            yield path
+
+
+def missing_files(text: str) -> Iterator[Path]:
+    """What stands behind `@`, looks like a path and leads to no file: somebody may have mistyped it."""
+    for at, candidates in _words(text):
+        if at and PATH.search(str(candidates[-1])) and not any(map(_is_file, candidates)):
+            yield candidates[-1]
+
+
+def _words(text: str) -> Iterator[tuple[bool, tuple[Path, ...]]]:
+    """Whether `@` precedes a word, and the paths that it may be: all of it, or all but a mark at its end."""
     for found in WORD.finditer(text):
         at, *quoted, bare = found.groups()
         word = next((each for each in quoted if each), None) or re.sub(r"\\(.)", r"\1", bare or "")
-        for candidate in (word, word.rstrip(".,;:!?)")):
-            path = Path(candidate).expanduser()
-            wanted = at or path.suffix.lower() in (*PICTURES, *SOUNDS, *CLIPS)
-            if candidate and wanted and _is_file(path):
-                if path not in seen:
-                    seen.add(path)
-                    yield path
-                break
+        candidates = (word, word.rstrip(".,;:!?)"))
+        yield bool(at), tuple(Path(each).expanduser() for each in candidates if each)
 
 
 def _is_file(path: Path) -> bool:

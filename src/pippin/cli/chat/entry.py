@@ -1,11 +1,10 @@
 """Reads what a person types: history, completion of commands, and texts of several lines."""
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
+from typing import Final
 
 MARK: Final = ">>> "
 GOING_ON: Final = "... "
@@ -39,6 +38,26 @@ def line_reader(history: Path) -> Callable[[str], str]:
         prompt_continuation=GOING_ON,
     )
     return session.prompt
+
+
+@contextlib.contextmanager
+def unseen_keys() -> Iterator[None]:
+    """Keys pressed while an answer is drawn are not shown: they would stand in the drawing, and move it by a line where
+    one ends. The next prompt gets them; ctrl-C stops the answer and drops them, as on any terminal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    changed = termios.tcgetattr(keyboard)
+    changed[3] &= ~termios.ECHO  # the local modes
+    termios.tcsetattr(keyboard, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def read_entry(read: Callable[[str], str]) -> str:

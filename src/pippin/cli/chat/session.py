@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, assert_never
 
-from pippin.cli.chat.attachments import attach, read_prompt
+from pippin.cli.chat.attachments import attach, missing_files, read_prompt
 from pippin.cli.chat.client import Ended, Piece
 from pippin.cli.chat.commands import Command, help_text, read_command
 from pippin.cli.chat.conversation import Conversation
 from pippin.cli.chat.display import opened_display
-from pippin.cli.chat.entry import read_entry
+from pippin.cli.chat.entry import read_entry, unseen_keys
 from pippin.cli.chat.server import Reached, model_on
 from pippin.cli.terminal import say
 from pippin.config.errors import ConfigError
@@ -75,9 +75,14 @@ class Session:
             except ServerError as error:
                 say(error.report.message, sys.stderr)
 
-    def ask(self, text: str, files: tuple[Path, ...] = ()) -> None:
-        """Ask and show the answer. Raises `ServerError`, and then the question is taken back, to be asked otherwise."""
-        content, attached = read_prompt(text, files)
+    def ask(self, text: str, files: tuple[Path, ...] = (), behind: str = "") -> None:
+        """Ask and show the answer. Raises `ServerError`, and then the question is taken back, to be asked otherwise.
+
+        Files that `text` names are attached; `behind` it stands a text that names none.
+        """
+        content, attached = read_prompt(text, files, behind)
+        for path in missing_files(text):
+            say(f"(@{path} is no file here, and is sent as it stands)", sys.stderr)
         if attached and not self.wishes.plain:
             say(f"with {', '.join(path.name for path in attached)}", sys.stderr)
         self.conversation.ask(content)
@@ -109,7 +114,10 @@ class Session:
     def _answer(self) -> None:
         body = self.wishes.body(self.conversation.model, self.conversation.prompt())
         answer, stopped = "", False
-        with opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display:
+        with (
+            unseen_keys(),
+            opened_display(plain=self.wishes.plain, show_reasoning=self.wishes.show_reasoning) as display,
+        ):
             try:
                 for part in self._reached.client.answer(body, {}):
                     display.show(part)
@@ -199,6 +207,10 @@ class Session:
             names = sorted(path.stem for path in self._kept.glob("*.json"))
             say("\n".join(names) if names else "None is kept yet: /save NAME keeps this one.")
             return
+        if not self._file(name).is_file():
+            raise ConfigError(
+                f"No conversation is kept as {name}. /load without a name shows those that are."
+            )
         loaded = Conversation.load(self._file(name))
         loaded.model = self.conversation.model
         self.conversation = loaded

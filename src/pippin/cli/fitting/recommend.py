@@ -3,40 +3,51 @@
 from importlib import resources
 from typing import Final, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from pippin.catalog.footprint import IN_KERNELS, runs_on_kernels
+from pippin.catalog.footprint import IN_KERNELS, PROCESS_BYTES, runs_on_kernels
+from pippin.cli.fitting.shape import STORED_BYTES, Shape
 from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import from_json
 
 Purpose = Literal["code", "chat", "vision", "embed"]
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
-DEQUANTISED: Final = 7.2
-"""Times as much as 4-bit weights take where a device computes them in float32: 32 bits for about 4.5 stored."""
+FLOAT32_BYTES: Final = 4
+CONTEXT: Final = 32 * 1024  # tokens of one client
 LISTED: Final = "November 2026"
-"""When the list was last looked through. Each name was found in several public repositories then; sizes are those that
-the hub showed for these or for conversions of the same bits, or follow from the number of weights."""
+"""When the list was last looked through. Each name and each shape was found in several public repositories then; sizes
+are reckoned from the shapes."""
 
 
-class Recommended(Struct, frozen=True, rename={"purposes": "for"}):
-    """A line of the list. Sizes are 10^9 bytes as published: of the weights, and of 32k tokens of one client."""
+class Recommended(Struct, frozen=True, kw_only=True, rename={"purposes": "for"}):
+    """A line of the list."""
 
     id: str
-    gb: float
-    context_gb: float
+    purposes: tuple[Purpose, ...]  # what it is made for comes first
     tools: bool
     architecture: str  # `model_type` in its config.json
     why: str
-    purposes: tuple[Purpose, ...] = field(default=())
+    shape: Shape
+
+    @property
+    def stored(self) -> int:
+        """Bytes of its weights, as they are downloaded."""
+        return self.shape.stored_bytes
 
     def needed(self, *, on_cpu: bool) -> int:
-        """Bytes of weights and one client's context. On a CPU the kernels hold some models as they are stored, others
-        become float32; keys and values take twice as much there."""
-        weights, context = 1.0, 1.0
-        if on_cpu:
-            on_kernels = runs_on_kernels({"model_type": self.architecture}, ModelOptions())
-            weights, context = (IN_KERNELS if on_kernels else DEQUANTISED), 2.0
-        return int(1e9 * (self.gb * weights + self.context_gb * context))
+        """Bytes of weights and process, and of one client's context where it keeps one.
+
+        On a CPU the kernels hold some models as they are stored, others become float32; keys and values are float32.
+        """
+        context = 0 if self.purposes[0] == "embed" else self.shape.context_bytes(CONTEXT)
+        if not on_cpu:
+            return PROCESS_BYTES + self.stored + context
+        decodes = self.purposes[0] != "embed"  # the kernels run no encoders
+        if decodes and runs_on_kernels({"model_type": self.architecture}, ModelOptions()):
+            weights = int(self.stored * IN_KERNELS)
+        else:
+            weights = self.shape.weights * FLOAT32_BYTES
+        return PROCESS_BYTES + weights + context * FLOAT32_BYTES // STORED_BYTES
 
 
 def recommended() -> list[Recommended]:
@@ -47,4 +58,4 @@ def recommended() -> list[Recommended]:
 def pick(listed: list[Recommended], purpose: Purpose, memory: int, *, on_cpu: bool) -> list[Recommended]:
     """The models for a purpose that fit into so many bytes, the largest first; models made for it before others."""
     fitting = [each for each in listed if purpose in each.purposes and each.needed(on_cpu=on_cpu) <= memory]
-    return sorted(fitting, key=lambda each: (each.purposes[0] != purpose, -each.gb))
+    return sorted(fitting, key=lambda each: (each.purposes[0] != purpose, -each.stored))

@@ -101,7 +101,10 @@ def _remote(repository: str, options: ModelOptions) -> Source:
         # Which HTTP library the client uses depends on its version.
         if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
             raise
-        raise ServerError("load_failed", f"The hub cannot be reached ({type(error).__name__}).") from None
+        raise ServerError(
+            "load_failed",
+            f"The hub cannot be reached ({type(error).__name__}). `pippin list` shows what is here.",
+        ) from None
     arrays = {
         name: StoredArray(array.dtype, tuple(array.shape), (0, 0))
         for file in metadata.files_metadata.values()

@@ -1,6 +1,7 @@
 """`pippin agent`: starts a coding agent that uses a model of Pippin's."""
 
 import shutil
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -81,8 +82,12 @@ def _run(name: str, agent: "Agent", parsed: Namespace, arguments: tuple[str, ...
     from pippin.cli.chat.server import reached
 
     with reached(parsed, parsed.model) as server:
-        if not parsed.force:
+        try:
             check(name, agent, server)
+        except ServerError as error:
+            if not (parsed.force or parsed.print):
+                raise
+            say(error.report.message, sys.stderr)
         target = Target(
             address=server.client.address,
             model=server.model,

@@ -11,6 +11,7 @@ from pippin.cli.arguments import Parser
 from pippin.cli.terminal import say
 
 TAKES_MODELS: Final = ("serve", "run", "fit", "show", "rm", "load", "unload", "bench")
+SHELLS: Final = ("bash", "zsh", "fish")
 FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 BASH: Final = """\
@@ -20,16 +21,20 @@ _pippin() {{
         COMPREPLY=($(compgen -W "{verbs}" -- "$word"))
         return
     fi
-    local flags="" models=""
+    local flags="" words=""
     case "$verb" in
 {cases}
     esac
     case "$word" in
         -*) COMPREPLY=($(compgen -W "$flags" -- "$word")) ;;
         *) case " {takers} " in
-               *" $verb "*) models="$(pippin list --quiet 2>/dev/null)" ;;
+               *" $verb "*) words="$(pippin list --quiet 2>/dev/null)" ;;
            esac
-           COMPREPLY=($(compgen -W "$models" -- "$word") $(compgen -f -- "$word")) ;;
+           case "$verb" in
+{words}
+           esac
+           COMPREPLY=($(compgen -W "$words" -- "$word"))
+           [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word")) ;;
     esac
 }}
 complete -o filenames -F _pippin pippin
@@ -48,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         epilog='To use it: eval "$(pippin completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or '
         "pippin completion fish > ~/.config/fish/completions/pippin.fish",
     )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
     shell = parser.parse(arguments).shell
     from pippin.cli.main import VERBS
 
@@ -65,14 +70,28 @@ def flags_of(name: str, module: str) -> list[str]:
     return sorted(set(FLAG.findall(shown.getvalue())))
 
 
+def _words() -> dict[str, Sequence[str]]:
+    """What a verb's first word may be, where that is one of a few."""
+    from pippin.cli.agents.table import AGENTS
+
+    return {"agent": sorted(AGENTS), "completion": SHELLS}
+
+
 def _bash(known: dict[str, list[str]], *, zsh: bool) -> str:
     cases = "\n".join(f'        {name}) flags="{" ".join(flags)}" ;;' for name, flags in known.items())
-    text = BASH.format(verbs=" ".join(known), cases=cases, takers=" ".join(TAKES_MODELS))
+    words = "\n".join(
+        f'               {verb}) words="{" ".join(names)}" ;;' for verb, names in _words().items()
+    )
+    text = BASH.format(verbs=" ".join(known), cases=cases, takers=" ".join(TAKES_MODELS), words=words)
     return ZSH + text if zsh else text
 
 
 def _fish(known: dict[str, list[str]], *, zsh: bool) -> str:
     lines = [FISH.format(verbs=" ".join(known), takers=" ".join(TAKES_MODELS))]
+    lines += [
+        f'complete -c pippin -f -n "__fish_seen_subcommand_from {verb}" -a "{" ".join(names)}"'
+        for verb, names in _words().items()
+    ]
     lines += [
         f'complete -c pippin -n "__fish_seen_subcommand_from {name}" -l {flag.removeprefix("--")}'
         for name, flags in known.items()

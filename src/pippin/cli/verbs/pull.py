@@ -37,13 +37,17 @@ def run(arguments: Sequence[str]) -> int:
                 f"{parsed.model}: {size(total)}; {size(disk_usage(folder).free)} free in {folder}", sys.stderr
             )
 
-    with progress(parsed.model, bytes_counted=True) as tell:
+    try:
+        with progress(parsed.model, bytes_counted=True) as tell:
 
-        def on_progress(done: int, total: int, what: str) -> None:
-            announce(total)
-            tell(done, total, "" if what == parsed.model else what)
+            def on_progress(done: int, total: int, what: str) -> None:
+                announce(total)
+                tell(done, total, "" if what == parsed.model else what)
 
-        info = asyncio.run(catalog.ensure(parsed.model, on_progress, by_operator=True))
+            info = asyncio.run(catalog.ensure(parsed.model, on_progress, by_operator=True))
+    except KeyboardInterrupt:
+        say(f"Stopped. `pippin pull {parsed.model}` goes on from here.", sys.stderr)
+        raise
     say(f"{info.id} is here ({size(info.size_bytes)}).")
     chats = info.kind == "language" and info.capabilities.chat
     say(

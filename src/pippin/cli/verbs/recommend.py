@@ -38,6 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         rows = [
             {
                 "id": each.id,
+                "stored_bytes": each.stored,
                 "needed_bytes": each.needed(on_cpu=on_cpu),
                 "tools": each.tools,
                 "why": each.why,
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         say(json.dumps(rows, indent=2))
     elif found:
         rows_of_text = [
-            (each.id, f"{each.gb:.1f} GB", size(each.needed(on_cpu=on_cpu)), each.why) for each in found
+            (each.id, size(each.stored), size(each.needed(on_cpu=on_cpu)), each.why) for each in found
         ]
         say(table(("MODEL", "DOWNLOAD", "IN MEMORY", "WHY"), rows_of_text))
         say(f"In memory: with 32k tokens for one client, of {size(memory)} that models may take here.")

@@ -30,6 +30,7 @@ class Asked:
 
     model: str | None
     prompt: str | None
+    piped: str = ""  # stands behind the prompt
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -43,8 +44,8 @@ def run(arguments: Sequence[str]) -> int:
     with reached(parsed, asked.model, ("--mcp-config", mcp) if mcp else ()) as server:
         _check_chats(server)
         session = _session(parsed, server, wishes)
-        if asked.prompt is not None:
-            session.ask(asked.prompt, tuple(Path(path) for path in parsed.attach))
+        if asked.prompt is not None or asked.piped:
+            session.ask(asked.prompt or "", tuple(Path(path) for path in parsed.attach), asked.piped)
             return 0
         return _converse(session, parsed)
 
@@ -124,9 +125,8 @@ def read_schema(text: str) -> Any:
         try:
             source = Path(text).expanduser().read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"--json-schema {text}: cannot be read ({error}). Give a file, or the JSON itself."
-            ) from None
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(f"--json-schema {text}: {why}. Give a file, or the JSON itself.") from None
     try:
         return json.loads(source)
     except ValueError as error:
@@ -139,17 +139,19 @@ def _mcp_file(parsed: Namespace) -> str | None:
 
 def _understood(parsed: Namespace, piped: str | None) -> Asked:
     """A first word is a model where it can be one; else it begins the prompt."""
+    from pippin.cli.chat.attachments import named_files
+
     model, words = parsed.model, list(parsed.prompt)
-    if model is not None and (any(letter.isspace() for letter in model) or model.endswith("?")):
+    if model is not None and (
+        any(letter.isspace() for letter in model) or model.endswith("?") or any(named_files(model))
+    ):
         words, model = [model, *words], None
     prompt = " ".join(words) or None
-    if piped is not None and piped.strip():
-        prompt = f"{prompt}\n\n{piped}" if prompt else piped
-    if piped is not None and prompt is None:
+    if piped is not None and not piped.strip() and prompt is None:
         raise ConfigError(
             'There is nothing to ask: the input is empty. Give a prompt, as in `pippin run "Say hello."`.'
         )
-    return Asked(model, prompt)
+    return Asked(model, prompt, piped if piped and piped.strip() else "")
 
 
 def _check_chats(reached: "Reached") -> None:

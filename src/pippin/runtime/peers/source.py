@@ -7,7 +7,7 @@ from typing import Final
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
 from pippin.core.errors import ServerError
-from pippin.core.models import ModelInfo
+from pippin.core.models import HubModel, ModelInfo
 from pippin.runtime.peers.peers import Peer, PeerLauncher, Peers
 from pippin.runtime.pool.source import ModelSource
 from pippin.runtime.ranks.group import RankLauncher
@@ -59,6 +59,9 @@ class SourceWithPeers:
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
         if not info.remote:
             await self.local.complete(info, on_progress)
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        return await self.local.search(words, limit=limit, mlx_only=mlx_only)
 
     def remove(self, name: str) -> object:
         return self.local.remove(name)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pippin.config.options.model import ModelOptions
 from pippin.config.options.server import ServerOptions
-from pippin.core.models import ModelInfo, ModelKind, ModelState
+from pippin.core.models import HubModel, ModelInfo, ModelKind, ModelState
 from pippin.core.tasks import Task
 from pippin.runtime.workers.link import Mailbox
 
@@ -36,6 +36,10 @@ class ModelSource(Protocol):
 
     async def complete(self, info: ModelInfo, on_progress: Callable[[int, int, str], None]) -> None:
         """Download what the model's options name beside it, if requests may cause that."""
+        ...
+
+    async def search(self, words: str, *, limit: int, mlx_only: bool) -> list[HubModel]:
+        """The most downloaded models of the hub whose names have these words. Raises `ServerError`."""
         ...
 
     def remove(self, name: str) -> object:

@@ -189,6 +189,7 @@ class BorrowedCatalog:
         self.missing = catalog.missing
         self.resolve = catalog.resolve
         self.knows = catalog.knows
+        self.search = catalog.search
         self.remove = catalog.remove
         self.adopt = catalog.adopt
         self.options_for = catalog.options_for

@@ -1,7 +1,7 @@
 /** The models: what is here, what is in memory, and getting more. */
 
 import { announce, button, element, labelled, trying } from "./dom.js";
-import { bytes, percent, whole } from "./format.js";
+import { bytes, percent, seconds, whole } from "./format.js";
 import { ask, askJson, lines } from "./server.js";
 
 const PAUSE = 2000; // milliseconds between two looks
@@ -20,7 +20,15 @@ export function startModels(place) {
     draw(cards, drawn, search.value);
   }
 
-  place.append(element("h2", {}, "Models"), pullForm(look), labelled("Search", search), cards);
+  const pulling = pullForm(look);
+  place.append(
+    element("h2", {}, "Models"),
+    searchForm(pulling.choose),
+    pulling.node,
+    element("h3", {}, "Here"),
+    labelled("Search", search),
+    cards,
+  );
   return () => {
     trying(look);
     const timer = setInterval(() => document.hidden || trying(look), PAUSE);
@@ -100,16 +108,50 @@ async function remove(id) {
   announce(`${id} is deleted.`);
 }
 
-/** Getting a model by its repository, with progress and a way to stop. */
+/** Finding a model on the hub; `choose(id)` is what its button does. */
+function searchForm(choose) {
+  const words = element("input", { name: "words", type: "search", required: true, placeholder: "qwen3 4bit", maxlength: 200 });
+  const found = element("div", { role: "status" });
+
+  async function search(event) {
+    event.preventDefault();
+    found.replaceChildren(element("p", { class: "quiet" }, "Asking the hub …"));
+    try {
+      const { data } = await askJson("/v1/models/search", { method: "POST", json: { search: words.value.trim() } });
+      found.replaceChildren(data.length > 0 ? hits(data) : element("p", { class: "quiet" }, "The hub has no MLX model with these words."));
+    } catch (error) {
+      found.replaceChildren(element("p", { class: "error" }, error.message));
+    }
+  }
+
+  function hits(data) {
+    const rows = data.map(({ id, downloads, task, here }) => {
+      const get = here ? "is here" : button("Get it", () => choose(id), { class: "small", "aria-label": `Get ${id}` });
+      return element("tr", {}, ...[id, whole(downloads), task ?? "", get].map((cell) => element("td", {}, cell)));
+    });
+    const head = element("tr", {}, ...["Model", "Downloads", "Task"].map((name) => element("th", { scope: "col" }, name)), element("td"));
+    const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
+    return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Found on the hub" }, table);
+  }
+
+  const field = labelled("Find a model on the hub", words, "Words of its name. The most downloaded come first.");
+  field.classList.add("grow");
+  const go = element("button", { type: "submit" }, "Find");
+  return element("form", { class: "card", on: { submit: search } }, element("div", { class: "row" }, field, go), found);
+}
+
+/** Getting a model by its repository, with progress and a way to stop. `choose(id)` gets one that was found. */
 function pullForm(look) {
   const name = element("input", { name: "model", required: true, placeholder: "organisation/repository" });
   const progress = element("progress", { hidden: true, max: 1, "aria-label": "Download" });
   const told = element("p", { class: "quiet", role: "status" });
   const go = element("button", { type: "submit", class: "main" }, "Get it");
   let running = null;
+  let begun = null; // when the first bytes of this download were told, and how many
 
   async function pull() {
     running = new AbortController();
+    begun = null;
     go.textContent = "Stop";
     progress.hidden = false;
     progress.removeAttribute("value");
@@ -129,7 +171,14 @@ function pullForm(look) {
   function showLine({ status, total, completed, error }) {
     if (error) throw new Error(error);
     if (total) progress.value = completed / total;
-    told.textContent = total ? `${status}: ${bytes(completed)} of ${bytes(total)}` : status === "success" ? "It is here." : status;
+    if (total) begun ??= { at: performance.now(), completed };
+    told.textContent = total ? `${status}: ${bytes(completed)} of ${bytes(total)}${timeLeft(total, completed)}` : status === "success" ? "It is here." : status;
+  }
+
+  /** From the mean rate of this download, which may have begun in the middle. */
+  function timeLeft(total, completed) {
+    const rate = (completed - begun.completed) / ((performance.now() - begun.at) / 1000);
+    return rate > 0 ? `, ${bytes(rate)}/s, ${seconds((total - completed) / rate)} left` : "";
   }
 
   function submit(event) {
@@ -140,5 +189,14 @@ function pullForm(look) {
 
   const field = labelled("Get a model", name, "The name of its repository, as in mlx-community/Qwen3-4B-4bit.");
   field.classList.add("grow");
-  return element("form", { class: "card", on: { submit } }, element("div", { class: "row" }, field, go), progress, told);
+  const node = element("form", { class: "card", on: { submit } }, element("div", { class: "row" }, field, go), progress, told);
+  return {
+    node,
+    choose(id) {
+      if (running) return announce("Another model is on its way. Wait for it, or stop it.", "error");
+      name.value = id;
+      node.scrollIntoView({ block: "nearest" });
+      pull();
+    },
+  };
 }

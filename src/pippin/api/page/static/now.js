@@ -3,6 +3,7 @@
 import { announce, button, element, trying } from "./dom.js";
 import { bytes, percent, seconds, short, whole } from "./format.js";
 import { ask, askJson } from "./server.js";
+import { Gaps } from "./gaps.js";
 import { Plot } from "./plot.js";
 
 const PAUSE = 1000; // milliseconds between two looks
@@ -12,6 +13,7 @@ const PHASES = { queued: "waits", prefill: "reads the prompt", generation: "answ
 
 /** Begin. What it gives looks each second until the part is left. */
 export function startNow(place) {
+  const gaps = new Gaps();
   const plots = [
     { plot: new Plot("Tokens a second", short), read: (status) => status.generation_tps },
     { plot: new Plot("Prompt tokens a second", short), read: (status) => status.prompt_tps },
@@ -19,7 +21,10 @@ export function startNow(place) {
     { plot: new Plot("Waiting requests", whole), read: (status) => status.num_waiting },
     { plot: new Plot("Memory in use by the device", bytes), read: (status) => status.metal.active_memory_gb * GIB },
     { plot: new Plot("KV cache", bytes), read: (status) => status.kv.bytes },
+    { plot: new Plot("Prefix cache", bytes), read: (status) => status.cache.resident_bytes },
+    { plot: new Plot("Longest gap between tokens", milliseconds), read: ({ requests }) => gaps.longest(requests, performance.now()) },
   ];
+  const byModel = new MemoryPlots();
   const requests = element("tbody");
   const memory = element("tbody");
   const totals = element("p", { class: "quiet" });
@@ -31,11 +36,13 @@ export function startNow(place) {
     element("div", { class: "cards" }, ...plots.map(({ plot }) => plot.node)),
     element("h3", {}, "Memory by model"),
     wide("Memory by model", ["Model", "State", "In memory", "Requests"], memory),
+    byModel.node,
   );
 
   async function look() {
     const status = await askJson("/v1/status");
     for (const { plot, read } of plots) plot.add(read(status));
+    byModel.add(status.model_manager.models);
     totals.textContent = totalsOf(status);
     redraw(requests, status.requests.map(requestRow), "No request is running.", 8);
     redraw(memory, status.model_manager.models.map(memoryRow), "No model is in memory.", 4);
@@ -46,6 +53,27 @@ export function startNow(place) {
     const timer = setInterval(() => document.hidden || trying(look), PAUSE);
     return () => clearInterval(timer);
   };
+}
+
+/** A plot for each model that was in memory since the page was opened. */
+class MemoryPlots {
+  constructor() {
+    this.plots = new Map();
+    this.node = element("div", { class: "cards" });
+  }
+
+  add(models) {
+    for (const { id } of models.filter(({ footprint_bytes: footprint }) => footprint)) {
+      if (this.plots.has(id)) continue;
+      this.plots.set(id, new Plot(`Memory of ${id}`, bytes));
+      this.node.append(this.plots.get(id).node);
+    }
+    for (const [id, plot] of this.plots) plot.add(models.find((each) => each.id === id)?.footprint_bytes ?? 0);
+  }
+}
+
+function milliseconds(value) {
+  return `${short(value * 1000)} ms`;
 }
 
 function wide(label, heads, body) {

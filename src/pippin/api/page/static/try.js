@@ -1,6 +1,9 @@
 /** The other kinds of models, each with the smallest form that shows what it does. */
 
+import { does } from "./abilities.js";
 import { element, labelled } from "./dom.js";
+import { wordsOf } from "./chat/voice.js";
+import { recordButton } from "./microphone.js";
 import { ask, askJson } from "./server.js";
 
 /** The forms: the kind of model that each wants, its fields, and how the answer is got and shown. */
@@ -30,18 +33,13 @@ const FORMS = [
   },
   {
     title: "Transcription",
-    fits: ({ kind }) => kind === "transcription",
-    fields: [file("file", "Recording", "audio/*,video/*")],
-    run: async ({ model, file: recording }) => {
-      const form = new FormData();
-      form.append("model", model);
-      form.append("file", recording);
-      return element("p", {}, (await askJson("/v1/audio/transcriptions", { method: "POST", form })).text);
-    },
+    fits: (model) => does(model, "transcription"),
+    fields: [recording("file", "Recording", "audio/*,video/*")],
+    run: async ({ model, file }) => element("p", {}, await wordsOf(file, model)),
   },
   {
     title: "Speech",
-    fits: ({ kind }) => kind === "speech",
+    fits: (model) => does(model, "speech"),
     fields: [text("input", "Text", "Pippin can speak."), line("voice", "Voice", "", false)],
     run: async ({ model, input, voice }) => {
       const json = { model, input, response_format: "wav", ...(voice ? { voice } : {}) };
@@ -51,7 +49,7 @@ const FORMS = [
   },
   {
     title: "Images",
-    fits: ({ kind }) => kind === "images" || kind === "image",
+    fits: (model) => does(model, "images"),
     fields: [text("prompt", "What to draw", "An apple on a table"), line("size", "Size", "512x512")],
     run: async ({ model, prompt, size }) => {
       const json = { model, prompt, size, response_format: "b64_json" };
@@ -98,7 +96,7 @@ function drawForm({ title, fits, fields, run }) {
     element("h3", {}, title),
     none,
     labelled("Model", model),
-    ...fields.map((field) => labelled(field.label, field.make())),
+    ...fields.flatMap(fieldView),
     go,
     output,
   );
@@ -114,6 +112,11 @@ function drawForm({ title, fits, fields, run }) {
   };
 }
 
+function fieldView({ label, make, beside }) {
+  const control = make();
+  return [labelled(label, control), beside?.(control)];
+}
+
 function text(name, label, value) {
   return { label, make: () => element("textarea", { name, rows: 3, required: true }, value) };
 }
@@ -122,8 +125,17 @@ function line(name, label, value, required = true) {
   return { label, make: () => element("input", { name, value, required }) };
 }
 
-function file(name, label, accept) {
-  return { label, make: () => element("input", { type: "file", name, accept, required: true }) };
+/** A file of sound, chosen or spoken. */
+function recording(name, label, accept) {
+  const make = () => element("input", { type: "file", name, accept, required: true });
+  return { label, make, beside: (control) => element("div", { class: "field" }, recordButton((file) => choose(control, file))) };
+}
+
+/** Put a file into a control as if a person had chosen it. */
+function choose(control, file) {
+  const carrier = new DataTransfer();
+  carrier.items.add(file);
+  control.files = carrier.files;
 }
 
 function linesOf(given) {

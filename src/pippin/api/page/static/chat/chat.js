@@ -1,6 +1,8 @@
 /** The chat: the list of conversations, the one that is shown, and the field to write in. */
 
+import { modelFor } from "../abilities.js";
 import { announce, button, download, element, trying } from "../dom.js";
+import { recordButton } from "../microphone.js";
 import { ask, askJson } from "../server.js";
 import { answer, messagesOf } from "./answer.js";
 import { partOf } from "./attachments.js";
@@ -8,6 +10,7 @@ import { mediaView, MessageView } from "./message.js";
 import { Options } from "./options.js";
 import { allConversations, forget, keep } from "./store.js";
 import { add, exported, imported, newConversation, showBranch, shown, siblings } from "./tree.js";
+import { readAloud, wordsOf, writerFor } from "./voice.js";
 
 const MODEL = "pippin-chat-model";
 const NEAR = 80; // pixels from the end within which the view follows an answer that grows
@@ -28,6 +31,7 @@ class Chat {
     this.conversation = newConversation();
     this.conversations = [];
     this.media = [];
+    this.models = []; // all that the server has
     this.follows = true;
     this.running = null; // what stops the answer that runs
     this.options = new Options(at("chat-options"));
@@ -38,6 +42,8 @@ class Chat {
       canRun: (name) => this.options.runs(name),
       answered: ({ id }) => shown(this.conversation).some(({ callId }) => callId === id),
       giveResult: (message, call, text) => this.giveResult(message, call, text),
+      speaks: () => modelFor("speech", this.models) !== undefined,
+      readAloud: (text) => readAloud(text, modelFor("speech", this.models).id),
       runTool: (message, call) => this.runTool(message, call),
     };
   }
@@ -82,6 +88,8 @@ class Chat {
     at("chat-files").addEventListener("change", (event) => {
       this.attach(event.target.files).then(() => (event.target.value = ""));
     });
+    const writer = () => writerFor(at("chat-model").value, this.models);
+    at("chat-record").append(recordButton((file) => this.hear(file, writer()), { ready: writer }));
     at("chat-new").addEventListener("click", () => this.open(newConversation()));
     at("chat-export").addEventListener("click", () => this.export([this.conversation]));
     at("chat-export-all").addEventListener("click", () => this.export(this.conversations));
@@ -113,6 +121,7 @@ class Chat {
 
   async listModels() {
     const { data } = await askJson("/v1/models");
+    this.models = data;
     const able = data.filter(({ capabilities }) => capabilities.chat);
     const select = at("chat-model");
     const wanted = localStorage.getItem(MODEL);
@@ -189,6 +198,14 @@ class Chat {
   async attach(files) {
     for (const file of files) await trying(async () => this.media.push(await partOf(file)));
     this.drawMedia();
+  }
+
+  /** Put a recording into the question: as it is, or as the words that the model `writer` hears in it. */
+  async hear(file, writer) {
+    const input = this.writePlace();
+    if (writer === null) await this.attach([file]);
+    else input.value = [input.value.trimEnd(), await wordsOf(file, writer)].filter(Boolean).join(" ");
+    input.focus();
   }
 
   drawMedia() {

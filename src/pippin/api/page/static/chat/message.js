@@ -1,6 +1,6 @@
 /** One message on the page. */
 
-import { button, element } from "../dom.js";
+import { button, element, trying } from "../dom.js";
 import { seconds, short, whole } from "../format.js";
 import { copied, GrowingMarkdown } from "../markdown.js";
 import { previewOf } from "./attachments.js";
@@ -14,7 +14,8 @@ const ENDS = {
 };
 
 /**
- * The view of a message. `acts` are what can be done with it: retry, edit, branch, giveResult, runTool, canRun; and
+ * The view of a message. `acts` are what can be done with it: retry, edit, branch, giveResult, runTool, canRun, readAloud,
+ * speaks; and
  * `branches` are the messages at its place, itself among them.
  */
 export class MessageView {
@@ -27,6 +28,7 @@ export class MessageView {
     this.place = element("div", { class: message.role === "user" ? "plain" : "markdown" });
     this.calls = element("div", { class: "calls" });
     this.tokens = element("div");
+    this.sound = element("div");
     this.foot = element("p", { class: "quiet foot" });
     this.progress = element("div", { class: "progress", hidden: true });
     this.thought = new GrowingMarkdown(this.reasoningPlace);
@@ -41,6 +43,7 @@ export class MessageView {
       this.place,
       this.calls,
       this.tokens,
+      this.sound,
       this.foot,
       element("div", { class: "row actions" }, ...this.actions(branches)),
     );
@@ -60,6 +63,7 @@ export class MessageView {
     if (message.role !== "tool") found.push(button("Edit", () => this.edit(), { class: "small" }));
     if (message.role === "assistant") {
       found.push(button("Retry", () => acts.retry(message), { class: "small" }));
+      if (acts.speaks()) found.push(button("Read aloud", () => trying(() => this.readAloud()), { class: "small" }));
       found.push(button("Tokens", () => this.toggleTokens(), { class: "small tokens-button", hidden: true }));
     }
     if (branches.length > 1) {
@@ -127,6 +131,22 @@ export class MessageView {
   toggleTokens() {
     if (this.tokens.childElementCount > 0) this.tokens.replaceChildren();
     else this.tokens.append(tokensView(this.message.tokens));
+  }
+
+  /** Let a model for speech read the text as it is drawn, without the signs of markdown. */
+  async readAloud() {
+    const text = this.place.innerText.trim();
+    if (text === "") return;
+    this.sound.replaceChildren(element("p", { class: "quiet" }, "Preparing to read …"));
+    try {
+      const address = URL.createObjectURL(await this.acts.readAloud(text));
+      const player = element("audio", { controls: true, src: address, "aria-label": "The answer, read aloud" });
+      this.sound.replaceChildren(player);
+      await player.play();
+    } catch (error) {
+      if (this.sound.querySelector("audio") === null) this.sound.replaceChildren();
+      throw error;
+    }
   }
 
   /** What the answer took, or why there is none. */

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pippin.cli import machine_findings as findings
-from pippin.cli.verbs import doctor
+from pippin.cli.doctor import checks, findings
 from pippin.engines import device
 
 DAY = 86400.0
@@ -172,17 +171,17 @@ def test_a_mac_is_asked_with_its_own_programs(tmp_path: Path, monkeypatch: pytes
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
-    texts = [finding.text for finding in doctor.check_mac()]
+    monkeypatch.setattr(checks.platform, "system", lambda: "Darwin")
+    texts = [finding.text for finding in checks.check_mac()]
     assert "Low Power Mode is on: models run at about half their speed" in texts
     assert any("49152 MiB" in text for text in texts)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert doctor._said("pmset", "-g") == ""
+    assert checks._said("pmset", "-g") == ""
 
 
 def test_elsewhere_nothing_of_a_mac_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
-    assert list(doctor.check_mac()) == []
+    monkeypatch.setattr(checks.platform, "system", lambda: "Linux")
+    assert list(checks.check_mac()) == []
 
 
 def test_the_report_of_this_machine_has_all_that_is_judged() -> None:

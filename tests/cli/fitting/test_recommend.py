@@ -1,0 +1,162 @@
+"""The list that `pippin recommend` picks from: its shapes against MLX's own modules, and what is picked."""
+
+import math
+from typing import Any
+
+import pytest
+
+from pippin.catalog.names import is_repository
+from pippin.cli.fitting.recommend import CONTEXT, Recommended, pick, recommended
+
+LISTED = {each.id.removeprefix("mlx-community/"): each for each in recommended()}
+PUBLISHED = {
+    "Qwen3-Coder-30B-A3B-Instruct-4bit": 30.5,
+    "Qwen3-30B-A3B-Instruct-2507-4bit": 30.5,
+    "gpt-oss-20b-MXFP4-Q8": 20.9,
+    "Qwen3-14B-4bit": 14.8,
+    "Qwen3-8B-4bit": 8.2,
+    "Qwen3-4B-Instruct-2507-4bit": 4.0,
+    "Qwen3-1.7B-4bit": 1.7,
+    "Llama-3.2-1B-Instruct-4bit": 1.24,
+    "Qwen3-VL-8B-Instruct-4bit": 8.8,
+    "Qwen3-VL-4B-Instruct-4bit": 4.4,
+    "Qwen3-Embedding-8B-4bit-DWQ": 7.6,
+    "Qwen3-Embedding-0.6B-4bit-DWQ": 0.6,
+}
+"""Billions of weights that the models' makers name. Gemma's store their embeddings twice, which makers count once."""
+
+
+def config(listed: Recommended) -> dict[str, Any]:
+    """As config.json has it, under the names of transformers."""
+    shape = listed.shape
+    return {
+        "model_type": {"gemma3": "gemma3_text", "qwen3_vl": "qwen3"}.get(
+            listed.architecture, listed.architecture
+        ),
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate,
+        "moe_intermediate_size": shape.intermediate,
+        "num_experts": shape.experts,
+        "num_local_experts": shape.experts,
+        "num_experts_per_tok": 4,
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": shape.tables == 1,
+        "sliding_window": shape.window or None,
+        "sliding_window_pattern": 6,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "rope_traditional": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+    }
+
+
+def decoder(listed: Recommended) -> Any:
+    """mlx-lm's module of this shape in 16 bits, quantised as the list says. Nothing of it is computed."""
+    import mlx.core as mx
+    from mlx import nn
+    from mlx_lm.utils import _get_classes
+
+    kind, arguments = _get_classes(config(listed))
+    model = kind(arguments.from_dict(config(listed)))
+    model.set_dtype(mx.bfloat16)
+
+    def how(path: str, module: Any) -> Any:
+        if not hasattr(module, "to_quantized"):
+            return False
+        if listed.architecture == "gpt_oss" and "experts" in path:
+            return {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+        return {"group_size": 64, "bits": 8 if listed.architecture == "gpt_oss" else 4}
+
+    nn.quantize(model, class_predicate=how)
+    return model
+
+
+def bytes_in(model: Any) -> int:
+    from mlx.utils import tree_flatten
+
+    return sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+
+
+DECODERS = [
+    name for name, each in LISTED.items() if each.purposes[0] != "embed" and each.shape.vision is None
+]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_sizes_are_those_of_the_modules_that_mlx_makes(name: str) -> None:
+    listed = LISTED[name]
+    assert listed.stored == pytest.approx(bytes_in(decoder(listed)), rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["Qwen3-VL-4B-Instruct-4bit", "Qwen3-VL-8B-Instruct-4bit"])
+def test_the_tower_for_pictures_is_counted(name: str) -> None:
+    from mlx.utils import tree_flatten
+    from mlx_vlm.models.qwen3_vl.config import VisionConfig
+    from mlx_vlm.models.qwen3_vl.vision import VisionModel
+
+    shape = LISTED[name].shape
+    assert shape.vision is not None
+    vision = VisionConfig(
+        model_type="qwen3_vl",
+        depth=shape.vision.layers,
+        hidden_size=shape.vision.hidden,
+        intermediate_size=shape.vision.intermediate,
+        out_hidden_size=shape.hidden,
+        num_heads=16,
+        num_position_embeddings=2304,
+        deepstack_visual_indexes=[5, 11, 17],
+    )
+    counted = sum(array.size for _, array in tree_flatten(VisionModel(vision).parameters()))
+    assert shape.vision.weights == pytest.approx(counted, rel=0.005)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_as_many_weights_are_counted_as_the_makers_name(name: str) -> None:
+    assert LISTED[name].shape.weights / 1e9 == pytest.approx(PUBLISHED[name], rel=0.02, abs=0.05)
+
+
+@pytest.mark.parametrize(("name", "billions"), [("4b", 4.3), ("12b", 12.2), ("27b", 27.4)])
+def test_gemma_has_its_embeddings_twice(name: str, billions: float) -> None:
+    shape = LISTED[f"gemma-3-{name}-it-4bit"].shape
+    once = shape.weights - shape.vocab * shape.hidden
+    assert once / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_the_context_is_that_of_the_caches_which_mlx_makes() -> None:
+    """Layers with a window remember that and no more; 2 x keys of 16 bits for each head and token elsewhere."""
+    assert LISTED["Qwen3-8B-4bit"].shape.context_bytes(1000) == 1000 * 36 * 2 * 8 * 128 * 2
+    gemma = LISTED["gemma-3-4b-it-4bit"].shape
+    assert gemma.context_bytes(CONTEXT) == (5 * CONTEXT + 29 * 1024) * 2 * 4 * 256 * 2
+    from mlx_lm.models.cache import KVCache
+
+    for name in ("gpt-oss-20b-MXFP4-Q8", "gemma-3-27b-it-4bit"):
+        shape = LISTED[name].shape
+        caches = decoder(LISTED[name]).make_cache()
+        assert sum(type(each) is KVCache for each in caches) == shape.full_layers
+        assert {each.max_size for each in caches if type(each) is not KVCache} == {shape.window}
+
+
+def test_the_list_that_ships_is_sound() -> None:
+    assert len(LISTED) == len(recommended())
+    assert all(is_repository(each.id) and each.purposes and each.stored > 0 for each in recommended())
+
+
+def test_what_fits_best_comes_first() -> None:
+    listed = recommended()
+    best = pick(listed, "code", 24_000_000_000, on_cpu=False)
+    assert best[0].id.endswith("Qwen3-Coder-30B-A3B-Instruct-4bit")
+    assert all(each.needed(on_cpu=False) <= 8e9 for each in pick(listed, "chat", 8_000_000_000, on_cpu=False))
+    assert pick(listed, "vision", 10**12, on_cpu=True)[0].purposes[0] == "vision"
+    assert pick(listed, "embed", 1000, on_cpu=False) == []
+
+
+def test_a_cpu_without_kernels_holds_every_weight_in_float32() -> None:
+    vision = LISTED["gemma-3-4b-it-4bit"]
+    assert vision.needed(on_cpu=True) > math.prod((vision.shape.weights, 4))
