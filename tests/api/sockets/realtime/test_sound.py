@@ -224,6 +224,20 @@ def test_an_answer_is_not_interrupted_where_the_client_says_so(talk: Client) -> 
     assert refused["error"]["code"] == "conversation_already_has_active_response"
 
 
+def test_sound_behind_a_turn_that_cannot_be_answered_yet_is_heard(talk: Client) -> None:
+    talk.sets(output_modalities=["text"], audio=detection(interrupt_response=False, silence_duration_ms=300))
+    content = [{"type": "input_text", "text": "slow"}]
+    talk.send("conversation.item.create", item={"type": "message", "role": "user", "content": content})
+    talk.send("response.create")
+    talk.until("response.output_text.delta")
+    talk.speaks(speech(), piece=1 << 20)  # two turns in one message
+    seen = [talk.next()]
+    while len(of(seen, "input_audio_buffer.committed")) < 2:
+        seen.append(talk.next())
+    refused = [event["error"]["code"] for event in of(seen, "error")]
+    assert refused[:1] == ["conversation_already_has_active_response"]
+
+
 def test_a_voice_that_is_not_there_fails_the_response_with_its_name(talk: Client) -> None:
     talk.says("two")
     response = talk.respond(audio={"output": {"voice": "nobody"}})[-1]["response"]

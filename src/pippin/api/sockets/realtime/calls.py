@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.websockets import WebSocket
 
 from pippin.api.access.exchange import Exchange, exchange_of, write_line
-from pippin.api.answers.answer import Answer
+from pippin.api.answers.answer import Answer, check_model
 from pippin.api.context import VERSION, Api
 from pippin.api.http.body import NobodyWaits
 from pippin.api.sockets.channel import asked_on
@@ -41,9 +41,10 @@ class Calls:
         return exchange_of(self._socket.scope)
 
     async def find(self, name: str, kind: ModelKind) -> ModelInfo | None:
-        """What is known of the model that a name means; None for one that is not here."""
+        """What is known of the model that a name means; None for one that is not here, or not for this caller."""
         try:
             info = await self.api.service.find(name, kind)
+            check_model(self.exchange, name, info)
         except ServerError:
             return None
         return info if info.kind in (kind, "scripted") else None

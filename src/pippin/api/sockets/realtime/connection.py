@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from msgspec import Struct, json
@@ -16,7 +16,7 @@ from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
 from pippin.api.sockets.realtime import events as e
 from pippin.api.sockets.realtime import older
 from pippin.api.sockets.realtime.calls import OPERATION, Calls
-from pippin.api.sockets.realtime.conversation import Conversation, Entry, user_sound
+from pippin.api.sockets.realtime.conversation import Conversation, Entry, bytes_of, user_sound
 from pippin.api.sockets.realtime.input_sound import SHORTEST_MS, InputBuffer, Recording, sound_of
 from pippin.api.sockets.realtime.items import (
     GivenItem,
@@ -127,10 +127,7 @@ class Connection:
                 self._active = time.monotonic()
                 await self._answer(message)
         finally:
-            watch.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(watch, *self._tasks, return_exceptions=True)
+            await stop_all([watch, *self._tasks])
             await self._channel.close()
 
     async def _watch(self) -> None:
@@ -324,12 +321,12 @@ class Connection:
                 case Started(at):
                     await self._speech_started(at, detection)
                 case Stopped(at):
-                    await self._speech_stopped(at, detection)
+                    await self._turn_ended(at, detection)
         if self._speech_item is None:
             kept = self._buffer.end - detection.prefix_padding_ms - KEPT_MS
             self._channel.release(self._buffer.drop_before(kept))
         elif self._buffer.is_nearly_full:
-            await self._speech_stopped(self._buffer.end, detection)
+            await self._turn_ended(self._buffer.end, detection)
             self._listener = None
 
     async def _listen(self, data: bytes, detection: ServerVad) -> list[Started | Stopped]:
@@ -348,6 +345,13 @@ class Connection:
         )
         if detection.interrupt_response and self._response is not None:
             self._response.stop("turn_detected")
+
+    async def _turn_ended(self, at: int, detection: ServerVad) -> None:
+        """Answer what was said. Where that can't be, the client is told, and the sound that came after it is heard."""
+        try:
+            await self._speech_stopped(at, detection)
+        except ServerError as error:
+            await self._refuse(error.report)
 
     async def _speech_stopped(self, at: int, detection: ServerVad) -> None:
         item = self._speech_item or new_id("item")
@@ -388,54 +392,85 @@ class Connection:
     async def _create_response(self, fields: e.ResponseFields) -> None:
         if self._settings.kind == "transcription":
             raise invalid("type", "can't be `response.create` in a session that only transcribes.")
+        self._require_idle()
         settings = with_shared(self._settings, fields, "response")
         await self._check(settings, "response")
         await self._respond(self._order(settings, fields))
 
     def _order(self, settings: Settings, fields: e.ResponseFields) -> Order:
+        brought: list[Entry] = []
         if isinstance(fields.input, list):
-            entries = tuple(
-                self._conversation.find(given.id)
-                if isinstance(given, e.ItemReference)
-                else self._heard_entry(given, f"response.input[{number}]")
-                for number, given in enumerate(fields.input)
-            )
+            entries = [self._input(given, number, brought) for number, given in enumerate(fields.input)]
         else:
-            entries = tuple(self._conversation)
+            entries = list(self._conversation)
         return Order(
             settings=settings,
-            entries=entries,
+            entries=tuple(entries),
+            brought=tuple(brought),
             hears=self._hears,
             conversation=None if fields.conversation == "none" else self._conversation,
             conversation_id=self._conversation_id,
             metadata=fields.metadata,
         )
 
-    def _heard_entry(self, given: GivenItem, path: str) -> Entry:
-        entry = self._entry_of(given, path)
-        self._hear(entry)
-        return entry
+    def _input(self, given: GivenItem | e.ItemReference, number: int, brought: list[Entry]) -> Entry:
+        """An item of a response's own input; one that the conversation does not have is put into `brought`."""
+        if isinstance(given, e.ItemReference):
+            return self._conversation.find(given.id)
+        brought.append(self._entry_of(given, f"response.input[{number}]"))
+        return brought[-1]
+
+    def _require_idle(self) -> None:
+        """Raises `ServerError` while a response goes on that nobody has stopped."""
+        if self._active_response is not None and not self._active_response.stopped:
+            raise ServerError(
+                "conflict",
+                "The conversation has an active response; wait for its end, or cancel it.",
+                code="conversation_already_has_active_response",
+            )
+
+    @property
+    def _active_response(self) -> Response | None:
+        return self._response if self._responding is not None and not self._responding.done() else None
 
     async def _respond(self, order: Order) -> None:
-        """Begin a response. Raises `ServerError` while another one goes on."""
-        if self._response is not None and self._responding is not None and not self._responding.done():
-            if not self._response.stopped:
-                raise ServerError(
-                    "conflict",
-                    "The conversation has an active response; wait for its end, or cancel it.",
-                    code="conversation_already_has_active_response",
-                )
+        """Begin a response. Raises `ServerError` while another one goes on, and where its input is too large."""
+        self._require_idle()
+        if self._responding is not None:
             await asyncio.wait({self._responding})
-        self._response = Response(self._calls, order, self._send)
-        self._responding = self._start(self._response.run(), "response")
+        size = sum(bytes_of(entry) for entry in order.brought)
+        if not self._channel.hold(size):
+            raise ServerError(
+                "overloaded", "The server holds as much of yours as it can; send less.", "response.input"
+            )
+        self._response = response = Response(self._calls, order, self._send)
+
+        async def run() -> None:
+            try:
+                await response.run()
+            finally:  # nobody else hears what only this response was given
+                await stop_all(entry.transcribing for entry in order.brought)
+                self._channel.release(size)
+
+        for entry in order.brought:
+            self._hear(entry)
+        self._responding = self._start(run(), "response")
 
     def _cancel(self, id: str | None) -> None:
-        response, task = self._response, self._responding
-        if response is None or task is None or task.done() or id not in (None, response.id):
+        response = self._active_response
+        if response is None or id not in (None, response.id):
             raise ServerError(
                 "invalid_request", "There is no such response to cancel.", code="response_cancel_not_active"
             )
         response.stop("client_cancelled")
+
+
+async def stop_all(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    """Cancel tasks, and wait for their end."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def text_of(message: str | bytes) -> bytes:
