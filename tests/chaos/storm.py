@@ -13,10 +13,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.clients import Client
-from tests.chaos.faults import ACTS, Stage
+import httpx
+
+from tests.chaos.clients import FORMS, Client
+from tests.chaos.faults import ACTS, WAITING, Stage
 from tests.chaos.health import INTERVAL, LATE, Probe, read_probes
 from tests.chaos.ledger import Ledger
+from tests.chaos.neighbours import NEIGHBOURS, batch
 from tests.chaos.server import ROOT, Reading, ServerProcess
 
 CLIENTS = 12
@@ -60,6 +63,7 @@ async def storm(folder: Path, seconds: float, seed: int, acts: list[str] | None 
     try:
         async with probing(server, report.health):
             await calm(server, models, ledger)
+            await warm(server, models)
             report.before = server.reading()
             began = time.monotonic()
             async with clients(server, models, ledger, seed):
@@ -78,21 +82,28 @@ async def storm(folder: Path, seconds: float, seed: int, acts: list[str] | None 
 
 
 async def act(stage: Stage, until: float, names: list[str]) -> None:
+    """Acts that only wait go on beside the next ones."""
     count = 0
-    while time.monotonic() < until or count < len(names):
-        order = stage.random.sample(names, len(names))
-        for name in order:
-            if time.monotonic() >= until and count >= len(names):
-                return
-            stage.ledger.begins(name)
-            await ACTS[name](stage)
-            count += 1
-            await asyncio.sleep(stage.random.uniform(0.1, 0.6))
+    async with asyncio.TaskGroup() as beside:
+        while time.monotonic() < until or count < len(names):
+            order = stage.random.sample(names, len(names))
+            for name in sorted(order, key=lambda name: name not in WAITING):
+                if time.monotonic() >= until and count >= len(names):
+                    return
+                stage.ledger.begins(name)
+                acting = beside.create_task(ACTS[name](stage))
+                if name not in WAITING:
+                    await acting
+                count += 1
+                await asyncio.sleep(stage.random.uniform(0.1, 0.6))
 
 
 @asynccontextmanager
 async def clients(server: ServerProcess, models: list[str], ledger: Ledger, seed: int) -> AsyncIterator[None]:
-    started = [Client(server.address, models, ledger, seed * 1000 + number) for number in range(CLIENTS)]
+    forms = (*FORMS, *NEIGHBOURS)
+    started = [
+        Client(server.address, models, ledger, seed * 1000 + number, forms) for number in range(CLIENTS)
+    ]
     tasks = [asyncio.create_task(client.run()) for client in started]
     try:
         yield
@@ -139,6 +150,12 @@ async def calm(server: ServerProcess, models: list[str], ledger: Ledger) -> None
             ledger.violation(f"{model} does not answer in the calm: {answer}")
     with contextlib.suppress(KeyError):
         await server.ask("/v1/models/unload", "POST", {"model": "gamma"})
+
+
+async def warm(server: ServerProcess, models: list[str]) -> None:
+    """The first batch opens the database of batches, which stays open and is no leak."""
+    async with httpx.AsyncClient(base_url=server.address, timeout=60) as http:
+        assert await batch(http, models[0], "warm") == "warm"
 
 
 async def settled(server: ServerProcess, before: Reading, ledger: Ledger) -> Reading:

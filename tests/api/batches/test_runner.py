@@ -105,11 +105,11 @@ def test_a_line_that_comes_to_nothing_for_a_while_is_answered_then(
 
     async def ask(batch: Batch, text: bytes) -> Reply:
         tries[text] = tries.get(text, 0) + 1
-        return replied((503, 500, 503, 500, 200)[tries[text] - 1])
+        return replied((503, 500, 424, 503, 500, 200)[tries[text] - 1])
 
     batch = run(store, ask, added(store, "late", 1))
     assert (batch.status, batch.error_file) == ("completed", None)
-    assert tries == {b"late 0": 5}
+    assert tries == {b"late 0": 6}
 
 
 def test_a_line_at_which_the_server_always_fails_is_an_error_after_some_tries(

@@ -28,6 +28,7 @@ PAUSE: Final = 0.25  # seconds between looks at whether others need the model
 SWEEP_SECONDS: Final = 600.0
 CAME_TO_NOTHING: Final = (429, 503, 529)  # which pass, however often it takes
 SERVERS_FAULT: Final = 500
+LOAD_FAILED: Final = 424
 
 Ask = Callable[[Batch, bytes], Awaitable[Reply]]
 """Answers one line of a batch, given the line as it stands in the file."""
@@ -220,7 +221,7 @@ class BatchRunner:
         if reply.status in CAME_TO_NOTHING:
             reading.again(line)
             return
-        if reply.status >= SERVERS_FAULT:
+        if reply.status >= SERVERS_FAULT or reply.status == LOAD_FAILED:
             reading.faults[line.number] = tries = reading.faults.get(line.number, 0) + 1
             if tries < TRIES:
                 reading.again(line)
