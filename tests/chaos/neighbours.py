@@ -154,7 +154,9 @@ async def talking(http: httpx.AsyncClient, path: str) -> AsyncIterator[Talk]:
         async with asyncio.timeout(SECONDS), connect(address, open_timeout=SECONDS) as socket:
             yield Talk(socket)
     except InvalidStatus as error:
-        raise refusal(httpx.Response(error.response.status_code, content=error.response.body)) from None
+        raise refusal(
+            httpx.Response(error.response.status_code, content=error.response.body or b"")
+        ) from None
     except ConnectionClosed as error:
         if error.rcvd is not None and error.rcvd.code == NO_ROOM:
             raise Refused(503, error.rcvd.reason) from None

@@ -10,7 +10,7 @@ import pytest
 
 from pippin.api.batches import runner as rooms
 from pippin.api.batches.inside import Reply
-from pippin.api.batches.openai import OpenAIResults
+from pippin.api.batches.openai import OpenAIResults, read_lines
 from pippin.api.batches.runner import BatchRunner
 from pippin.api.batches.store import Batch, BatchStore, Line
 from pippin.core.errors import ServerError
@@ -126,6 +126,29 @@ def test_a_line_at_which_the_server_always_fails_is_an_error_after_some_tries(
     batch = run(store, ask, added(store, "broken", 1))
     assert batch.counts is not None
     assert (batch.counts.failed, len(asked)) == (1, rooms.TRIES)
+
+
+def test_a_line_that_cannot_be_asked_is_an_error_and_not_asked_for_ever(
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(rooms, "PAUSE", 0.01)
+
+    async def ask(batch: Batch, text: bytes) -> Reply:
+        raise RuntimeError("a fault of ours")
+
+    batch = run(store, ask, added(store, "odd", 1))
+    assert batch.counts is not None
+    assert (batch.status, batch.counts.failed) == ("completed", 1)
+
+
+def test_only_the_blanks_of_json_stand_around_a_line(tmp_path: Path) -> None:
+    line = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}'
+    (tmp_path / "in").write_bytes(b"\t" + line + b" \r\n\n")
+    assert len(read_lines(tmp_path / "in", "/v1/embeddings")[0]) == 1
+    (tmp_path / "in").write_bytes(b"\v" + line)  # a reader of JSON knows no vertical tabs
+    lines, [problem] = read_lines(tmp_path / "in", "/v1/embeddings")
+    assert (lines, problem.code) == ([], "invalid_json_line")
 
 
 def test_results_are_written_once_the_disk_has_room_again(

@@ -12,12 +12,16 @@ from uuid import uuid4
 
 from msgspec import Struct, field
 
+from pippin.api.access.errors import INTERNAL
 from pippin.api.batches.inside import Reply
 from pippin.api.batches.store import Batch, BatchStore, Line, Status, StoredFile
 from pippin.core.errors import ErrorReport, ServerError
+from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
 
+BLANKS: Final = b" \t\r\n"
+"""Those of JSON."""
 LOOKED_AHEAD: Final = 64  # lines
 TRIES: Final = 4  # of a line that fails for a reason that is not its own
 FIRST_WAIT: Final = 0.5  # seconds before the second of them
@@ -217,7 +221,7 @@ class BatchRunner:
             await self._answered(batch, line, self._refused(batch, error))
             return
         reading = self._reading[batch.id]
-        reply = await self._ask(batch, text)
+        reply = await self._asked(batch, text)
         if reply.status in CAME_TO_NOTHING:
             reading.again(line)
             return
@@ -228,6 +232,13 @@ class BatchRunner:
                 return
         reading.went_well(line)
         await self._answered(batch, line, reply)
+
+    async def _asked(self, batch: Batch, text: bytes) -> Reply:
+        try:
+            return await self._ask(batch, text)
+        except Exception as error:  # whatever it is: a line without an answer would be asked for ever
+            log.error("A line of the batch %s could not be asked.\n%s", batch.id, trace_of(error))
+            return refused(self._answers(batch), INTERNAL)
 
     async def _answered(self, batch: Batch, line: Line, reply: Reply) -> None:
         await asyncio.to_thread(
@@ -339,7 +350,7 @@ def spans(path: Path) -> Iterator[tuple[int, int, bytes]]:
     start = 0
     with path.open("rb") as file:
         for raw in file:
-            text = raw.strip()
+            text = raw.strip(BLANKS)
             if text:
                 yield start, len(raw), text
             start += len(raw)
