@@ -95,13 +95,17 @@ class Client:
 
 
 def refusal(reply: httpx.Response) -> Refused:
+    return refused(reply.status_code, reply.content)
+
+
+def refused(status: int, body: bytes) -> Refused:
     """What an error says, in the shape of any of the APIs."""
     try:
-        error = json.loads(reply.content)["error"]
+        error = json.loads(body)["error"]
         message = error if isinstance(error, str) else error["message"]
     except (ValueError, KeyError, TypeError):
-        raise Broken(f"{reply.status_code} without an error object: {reply.content[:100]!r}") from None
-    return Refused(reply.status_code, message)
+        raise Broken(f"{status} without an error object: {body[:100]!r}") from None
+    return Refused(status, message)
 
 
 async def whole(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:

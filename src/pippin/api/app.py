@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from pippin.api import routes
+from pippin.api.access.client_secrets import ClientSecrets
 from pippin.api.access.errors import Errors
 from pippin.api.access.exchange import ExchangeFrame, caller_of
 from pippin.api.access.guards import Guard, LastCatcher, policy_of
@@ -71,6 +72,7 @@ def create_app(
         media=media,
         tool_servers=tools.servers,
         batches=batches,
+        client_secrets=(secrets := ClientSecrets()),
     )
     app: ASGIApp = Starlette(
         routes=find_routes(api),
@@ -81,16 +83,18 @@ def create_app(
         },
     )
     batches.connect(app, handler.answers)
-    app = _guarded(app, live, keyring, errors)
+    app = _guarded(app, live, keyring, errors, secrets)
     return ExchangeFrame(app, observer.http)
 
 
-def _guarded(app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors) -> ASGIApp:
+def _guarded(
+    app: ASGIApp, live: LiveSettings, keyring: Keyring, errors: Errors, secrets: ClientSecrets
+) -> ASGIApp:
     """The application behind what bounds bodies, judges callers and catches the rest."""
     options = live.options
     largest = int(max(options.max_body_mb, options.max_upload_mb) * MIB)
     app = BodyMemory(app, largest, caller_of)
-    app = guard = Guard(app, policy_of(options, keyring), errors)
+    app = guard = Guard(app, policy_of(options, keyring), errors, secrets)
     live.follow(guard.adopt)
     if options.allowed_origins:
         app = CORSMiddleware(

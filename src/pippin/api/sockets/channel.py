@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pippin.api.access.exchange import SCOPE_KEY, Exchange, exchange_of
@@ -131,7 +131,15 @@ def event_of(message: str | bytes) -> dict[str, Any]:
     return event
 
 
-def asked_on(socket: WebSocket, path: str) -> Request:
+def require_key(exchange: Exchange) -> None:
+    """Raises `ServerError` where the key with which a connection was opened was withdrawn, or has other rights now."""
+    if exchange.key_now is not None and exchange.key_now() != exchange.key:
+        raise ServerError(
+            "authentication", "The API key of this connection was withdrawn or changed; connect again."
+        )
+
+
+def asked_on(socket: HTTPConnection, path: str) -> Request:
     """What stands for one request of a connection: with its headers, its rights, and an exchange of its own."""
     connection = exchange_of(socket.scope)
     exchange: Exchange = dataclasses.replace(

@@ -9,7 +9,9 @@ from typing import Any, Final
 from msgspec import Struct, json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from pippin.api.access.client_secrets import PREFIX, ClientSecret
 from pippin.api.access.errors import INTERNAL
+from pippin.api.access.guards import shown_keys
 from pippin.api.context import Api
 from pippin.api.dialects.shared.fields import decode_json, invalid
 from pippin.api.sockets.channel import LONGEST_SECONDS, SPENT, Channel
@@ -26,12 +28,13 @@ from pippin.api.sockets.realtime.items import (
     completed,
     sound_given,
 )
-from pippin.api.sockets.realtime.opening import opened
+from pippin.api.sockets.realtime.opening import check_served, opened, session_of
 from pippin.api.sockets.realtime.response import Order, Response, encoded, new_id
 from pippin.api.sockets.realtime.session import (
     Kind,
     Pcm,
     ServerVad,
+    SessionFields,
     Settings,
     bytes_per_ms,
     shown,
@@ -39,10 +42,9 @@ from pippin.api.sockets.realtime.session import (
     with_shared,
 )
 from pippin.api.sockets.realtime.transcripts import problem_of, transcribe
-from pippin.api.sockets.realtime.turns import Listener, Started, Stopped, require_detection
+from pippin.api.sockets.realtime.turns import Listener, Started, Stopped
 from pippin.core.decoding import from_json
 from pippin.core.errors import ErrorReport, ServerError
-from pippin.core.models import ModelKind
 from pippin.core.traces import trace_of
 
 log = logging.getLogger(__name__)
@@ -72,15 +74,40 @@ async def serve(api: Api, socket: WebSocket, listening: asyncio.Semaphore) -> No
     `listening` is shared by all connections: who looks for speech holds it.
     """
     calls = Calls(api, socket)
-    kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
     try:
-        settings, hears = await opened(calls, kind, socket.query_params.get("model") or "default")
+        settings, hears = await _asked_for(calls, socket)
     except ServerError as error:
         await socket.send_denial_response(api.errors.reply(error.report, socket.scope))
         return
     is_old = older.asks_for_it(socket.headers, socket.scope.get("subprotocols", []))
     channel = Channel(socket, holds_back=True)
     await Connection(calls, channel, settings, listening, hears=hears, is_old=is_old).serve()
+
+
+async def _asked_for(calls: Calls, socket: WebSocket) -> tuple[Settings, bool]:
+    """The settings of a new session, and whether its language model hears. Raises `ServerError`."""
+    model = socket.query_params.get("model")
+    secret = _secret_of(calls, socket)
+    if secret is None:
+        kind: Kind = "transcription" if socket.query_params.get("intent") == "transcription" else "realtime"
+        return await opened(calls, kind, model or "default")
+    settings, hears = await session_of(calls, from_json(secret.session, SessionFields))
+    if model not in (None, "", settings.model):
+        raise invalid("model", f"must be {settings.model!r}, for which the client secret was made.")
+    return settings, hears
+
+
+def _secret_of(calls: Calls, socket: WebSocket) -> ClientSecret | None:
+    """The client secret with which a connection is opened. Raises `ServerError` for one that is not known."""
+    for key in shown_keys(socket.headers):
+        if (secret := calls.api.client_secrets.find(key)) is not None:
+            return secret
+        if key.startswith(PREFIX.encode()) and calls.exchange.key is None:
+            raise ServerError(
+                "authentication",
+                "This client secret is not known, or has expired; ask for another at /v1/realtime/client_secrets.",
+            )
+    return None
 
 
 class Connection:
@@ -217,34 +244,12 @@ class Connection:
 
     async def _update(self, event: e.SessionUpdate) -> None:
         settings = with_session(self._settings, event.session)
-        await self._check(settings, "session")
+        await check_served(self._calls, settings, "session", self._settings.transcription)
         if settings.turn_detection != self._settings.turn_detection or settings.input != self._settings.input:
             self._listener = self._speech_item = None
         self._channel.release(self._buffer.change(settings.input))
         self._settings = settings
         await self._send(e.SessionUpdated(session=shown(settings, self._id, self._expires)))
-
-    async def _check(self, settings: Settings, path: str) -> None:
-        """Raises `ServerError` for what nobody here can do."""
-        if settings.turn_detection is not None:
-            require_detection(f"{path}.audio.input.turn_detection")
-        asked = settings.transcription
-        if asked is not None and asked.model is not None and asked != self._settings.transcription:
-            await self._check_served(
-                asked.model, "transcription", f"{path}.audio.input.transcription.model", "leave `model` out"
-            )
-        if settings.speaks:
-            await self._check_served(
-                settings.speech_model, "speech", f"{path}.output_modalities", 'send ["text"]'
-            )
-
-    async def _check_served(self, model: str, kind: ModelKind, param: str, instead: str) -> None:
-        if await self._calls.find(model, kind) is None:
-            raise ServerError(
-                "model_not_found",
-                f"No {kind} model is served here as {model!r}; serve one beside the language model, or {instead}.",
-                param,
-            )
 
     # The conversation
 
@@ -394,7 +399,7 @@ class Connection:
             raise invalid("type", "can't be `response.create` in a session that only transcribes.")
         self._require_idle()
         settings = with_shared(self._settings, fields, "response")
-        await self._check(settings, "response")
+        await check_served(self._calls, settings, "response", self._settings.transcription)
         await self._respond(self._order(settings, fields))
 
     def _order(self, settings: Settings, fields: e.ResponseFields) -> Order:
