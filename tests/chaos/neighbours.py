@@ -207,7 +207,7 @@ def _completed(event: dict[str, Any]) -> dict[str, Any]:
     response: dict[str, Any] = event["response"]
     error = response.get("error") or (response.get("status_details") or {}).get("error")
     if error:
-        raise Refused(500, error["message"])
+        raise Refused(503 if "shutting down" in error["message"] else 500, error["message"])
     return response
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.clients import FORMS, Form
 from tests.chaos.lasting import a_real_model, too_much_memory
 from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
+from tests.chaos.neighbours import NEIGHBOURS, batch
 from tests.chaos.server import ServerProcess
 from tests.chaos.storm import calm, clients, write_models
 from tests.chaos.tenants import two_tenants
@@ -18,7 +20,7 @@ LOAD_SECONDS: Final = 4.0
 
 
 async def full_disk(folder: Path, ledger: Ledger) -> None:
-    """Nothing can be written any more: log file, stored responses. Answers go on."""
+    """Nothing can be written any more: log file, stored responses. Answers go on, and batches wait."""
     models = write_models(folder)
     flags = [
         "alpha.script.json",
@@ -30,7 +32,7 @@ async def full_disk(folder: Path, ledger: Ledger) -> None:
     ]
     flags += ["--response-store", str(folder / "responses.db")]
     server = ServerProcess(folder, flags, file_limit=64 << 10)
-    await under_load(server, models, ledger)
+    await under_load(server, models, ledger, [form for form in (*FORMS, *NEIGHBOURS) if form is not batch])
     if (model := demo_model()) is None:
         ledger.outcomes["without the cache on disk: the demo model is not imported"] += 1
         return
@@ -133,9 +135,11 @@ PHASES: Final[dict[str, Phase]] = {
 }
 
 
-async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
+async def under_load(
+    server: ServerProcess, models: list[str], ledger: Ledger, forms: Sequence[Form] = (*FORMS, *NEIGHBOURS)
+) -> None:
     await server.start()
-    async with clients(server, models, ledger, 7):
+    async with clients(server, models, ledger, 7, forms):
         await asyncio.sleep(LOAD_SECONDS)
     await calm(server, models, ledger)
     left = await server.stop(signal.SIGTERM)

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from tests.chaos.clients import FORMS, Client
+from tests.chaos.clients import FORMS, Client, Form
 from tests.chaos.faults import ACTS, WAITING, Stage
 from tests.chaos.health import INTERVAL, LATE, Probe, read_probes
 from tests.chaos.ledger import Ledger
@@ -99,8 +99,13 @@ async def act(stage: Stage, until: float, names: list[str]) -> None:
 
 
 @asynccontextmanager
-async def clients(server: ServerProcess, models: list[str], ledger: Ledger, seed: int) -> AsyncIterator[None]:
-    forms = (*FORMS, *NEIGHBOURS)
+async def clients(
+    server: ServerProcess,
+    models: list[str],
+    ledger: Ledger,
+    seed: int,
+    forms: Sequence[Form] = (*FORMS, *NEIGHBOURS),
+) -> AsyncIterator[None]:
     started = [
         Client(server.address, models, ledger, seed * 1000 + number, forms) for number in range(CLIENTS)
     ]
