@@ -3,11 +3,11 @@
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.clients import FORMS, Form
+from tests.chaos.clients import FORMS
 from tests.chaos.lasting import a_real_model, too_much_memory
 from tests.chaos.ledger import Ledger
 from tests.chaos.limits import past_every_limit
@@ -32,7 +32,7 @@ async def full_disk(folder: Path, ledger: Ledger) -> None:
     ]
     flags += ["--response-store", str(folder / "responses.db")]
     server = ServerProcess(folder, flags, file_limit=64 << 10)
-    await under_load(server, models, ledger, [form for form in (*FORMS, *NEIGHBOURS) if form is not batch])
+    await under_load(server, models, ledger)
     if (model := demo_model()) is None:
         ledger.outcomes["without the cache on disk: the demo model is not imported"] += 1
         return
@@ -135,9 +135,9 @@ PHASES: Final[dict[str, Phase]] = {
 }
 
 
-async def under_load(
-    server: ServerProcess, models: list[str], ledger: Ledger, forms: Sequence[Form] = (*FORMS, *NEIGHBOURS)
-) -> None:
+async def under_load(server: ServerProcess, models: list[str], ledger: Ledger) -> None:
+    """Seconds of every form but batches, which wait for room longer than that."""
+    forms = [form for form in (*FORMS, *NEIGHBOURS) if form is not batch]
     await server.start()
     async with clients(server, models, ledger, 7, forms):
         await asyncio.sleep(LOAD_SECONDS)
