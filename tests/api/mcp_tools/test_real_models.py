@@ -1,6 +1,7 @@
 """Pippin's MCP server asked by a real client, with real models behind its tools."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_a_language_model_answers_and_an_embedding_model_compares(
             }
             chosen = await client.call_tool("complete", asked | {"schema": shape})
             assert not chosen.is_error
-            assert chosen.content[0].text.replace(" ", "") in ('{"city":"Paris"}', '{"city":"Rome"}')
+            assert json.loads(chosen.content[0].text)["city"] in ("Paris", "Rome")
             return listed, said, await client.call_tool("embed", {"texts": texts})
 
     with running_server(tmp_path, str(demo_model), str(minilm)) as address:

@@ -34,12 +34,6 @@ TOOL: Any = {
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def client(address: str) -> Iterator[OpenAI]:
     with openai_of(address) as made:
         yield made

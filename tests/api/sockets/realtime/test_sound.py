@@ -29,12 +29,6 @@ SCRIPT: dict[str, Any] = {
 HEARING: dict[str, Any] = {"rules": [{"when": {}, "say": "I heard you well."}]}
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live_server(tmp_path_factory.mktemp("live"), SCRIPT) as found:
-        yield found
-
-
 @pytest.fixture
 def talk(address: str) -> Iterator[Client]:
     with client_of(address) as found:
