@@ -11,6 +11,8 @@ MODEL ?=
 ARGS ?=
 # What MLX runs on: `cpu` or `cuda` on Linux; nothing on macOS, where MLX comes with Metal.
 DEVICE ?= $(if $(filter Darwin,$(shell uname -s)),,cpu)
+# How many processes share the tests, a file at a time. Two fit two cores and 8 GiB.
+TEST_PROCESSES ?= 2
 # What else to install, as in `make serve EXTRAS="mkl vision"`.
 EXTRAS ?=
 
@@ -56,7 +58,7 @@ kernels: $(KERNELS) ## Compile the kernels for CPUs, with which models run as th
 
 .PHONY: test
 test: $(TO_TEST) $(if $(filter cpu,$(DEVICE)),$(KERNELS)) $(DEMO_FILE) $(TEST_MODELS) lint ## Run the checks and the tests, in minutes
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 .PHONY: test-all
 test-all: $(TO_TEST) $(DEMO_FILE) $(TEST_MODELS) $(ORACLE) $(IMAGES) lint ## Run the long tests too
@@ -117,7 +119,7 @@ $(TO_SERVE): $(UV) $(LOCK)
 
 $(TO_TEST): $(UV) $(LOCK)
 	@echo "Installing what the tests need (once) ..."
-	@$(SYNC) --group dev --extra vision --extra realtime --extra mcp
+	@$(SYNC) --group dev --extra vision --extra realtime --extra mcp --extra cluster
 	@touch $@ $(TO_SERVE)
 
 # Where there is no C compiler, Pippin runs without them, and their tests are skipped.

@@ -44,6 +44,9 @@ class FakeRun:
     mailbox: Mailbox
     closed: bool = False
 
+    def hold_back(self) -> None:
+        pass
+
     async def take(self) -> list[Event]:
         return await self.mailbox.take()
 

@@ -41,6 +41,9 @@ class PlayedRun:
     def put(self, event: Event) -> None:
         self._events.put_nowait(event)
 
+    def hold_back(self) -> None:
+        pass
+
     async def take(self) -> list[Event]:
         if self._ended:
             return []

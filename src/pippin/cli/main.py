@@ -41,6 +41,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "logs": ("logs", "Show the log of the running server"),
     "open": ("open_page", "Open the running server's page in a browser"),
     "config": ("config", "Show the configuration and where each value came from"),
+    "join": ("join", "Make this machine a part of a cluster that runs replicas"),
     "worker": ("worker", "Run a model for a server on another machine, which starts this"),
     "doctor": ("doctor", "Check that this machine can run models"),
     "service": ("service", "Install, look at or remove a service that runs at login"),

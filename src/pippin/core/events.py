@@ -36,6 +36,11 @@ class Progress(Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
     message: str | None = None
 
 
+class Restarted(Struct, frozen=True, tag=True, gc=False):
+    """The request is begun anew elsewhere, and what came of it before does not count. Only readers that show nothing
+    before the end (`Run.hold_back`) are told so."""
+
+
 class TopToken(Struct, frozen=True, array_like=True, gc=False):
     id: int
     raw: bytes
@@ -258,30 +263,10 @@ class PicturesDone(Ending, frozen=True, tag=True, omit_defaults=True):
         return self.usage.total
 
 
-Event = (
-    Accepted
-    | ToolsListed
-    | Progress
-    | PromptEcho
-    | PartStarted
-    | PartDelta
-    | PartEnded
-    | Finished
-    | Failed
-    | Counted
-    | Rendered
-    | Tokenized
-    | Detokenized
-    | Embedded
-    | Ranked
-    | Segment
-    | Transcribed
-    | SpeechChunk
-    | Spoken
-    | Voices
-    | Picture
-    | PicturesDone
-)
+Generated = PartStarted | PartDelta | PartEnded | Finished | PromptEcho | ToolsListed
+Read = Counted | Rendered | Tokenized | Detokenized | Embedded | Ranked
+Media = Segment | Transcribed | SpeechChunk | Spoken | Voices | Picture | PicturesDone
+Event = Accepted | Progress | Restarted | Failed | Generated | Read | Media
 
 
 def merged(events: list[Event]) -> list[Event]:

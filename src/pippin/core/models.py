@@ -73,6 +73,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: RankSpec | None = None  # None computes the model alone
     machine: str | None = None  # another one, on which the worker is; None is this one
     command: str | None = None  # that starts it there
+    files: str | None = None  # `digest_of` the model's folder here, which the one there must have too
 
     @property
     def title(self) -> str:

@@ -1,5 +1,8 @@
-"""The header of a safetensors file, which lists its arrays (https://github.com/huggingface/safetensors#format)."""
+"""The header of a safetensors file, which lists its arrays (https://github.com/huggingface/safetensors#format), and a
+digest of a checkpoint's files."""
 
+import hashlib
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -37,3 +40,23 @@ def read_header(file: BinaryIO) -> Header | None:
         return Header(convert(listed, dict[str, StoredArray]), 8 + length)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+ENDS: Final = 1 << 16  # bytes
+
+
+def digest_of(folder: Path, *details: str) -> str:
+    """A name for a folder's configuration and weights, and for `details`: sizes, and both ends of each file, which hold
+    the header and the last array. Reads 128 KiB of a file, however large it is. Raises `OSError`."""
+    digest = hashlib.blake2b(digest_size=12)
+    for detail in details:
+        digest.update(detail.encode() + b"\0")
+    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        if path.exists():
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(ENDS))
+                file.seek(max(size - ENDS, 0))
+                digest.update(file.read(ENDS))
+    return digest.hexdigest()

@@ -132,6 +132,8 @@ class AnyRun(Protocol):
 
     async def take(self) -> list[Event]: ...
 
+    def hold_back(self) -> None: ...
+
     def fail(self, error: ErrorReport) -> None: ...
 
     async def aclose(self) -> None: ...
@@ -183,6 +185,11 @@ class Run:
         if self._best_of is not None:
             return best_choices(await self._take_all(), self._best_of)
         return await self._mailbox.take()
+
+    def hold_back(self) -> None:
+        """Say that nothing of the events is shown before the end: where the worker is lost, the request may begin anew,
+        which `Restarted` tells."""
+        self._mailbox.held_back = True
 
     async def collect(self) -> Completion:
         """The whole answer of a generation. Raises `ServerError` where it fails."""

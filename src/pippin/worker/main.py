@@ -24,6 +24,7 @@ from pippin.core.decoding import convert
 from pippin.core.errors import ErrorReport, ServerError
 from pippin.core.link import GROUP_LOST, LOAD_FAILED, STEP_FAILED, LoadFailed, Loading, Stage
 from pippin.core.models import WorkerSpec
+from pippin.core.safetensors import digest_of
 from pippin.core.traces import trace_of, without_folders
 from pippin.engines.base import Engine, LoadProgress, Preparer
 from pippin.engines.cpu.blas import accelerate_blas
@@ -79,6 +80,7 @@ def run(spec: WorkerSpec, link: WorkerLink) -> int:
     reader.start()
     started = time.monotonic()
     try:
+        check_files(spec)
         kind = import_kind(spec)
         preparer: Preparer = kind.open_preparer(spec)
         preparation.begin(preparer, loop.prepared)
@@ -137,6 +139,16 @@ def rank_lost(sentence: str) -> None:
     log.error("%s This rank ends.", sentence)
     time.sleep(AFTER_A_LOSS)
     end_now(GROUP_LOST)
+
+
+def check_files(spec: WorkerSpec) -> None:
+    """Raises `ServerError("load_failed")` where the model's files here are not those of the server elsewhere."""
+    if spec.files is not None and digest_of(Path(spec.info.path or "")) != spec.files:
+        message = (
+            f"The files of the model {spec.info.id!r} on {socket.gethostname()} are not those of the server: "
+            "bring the same ones there."
+        )
+        raise ServerError("load_failed", message)
 
 
 def import_kind(spec: WorkerSpec) -> ModuleType:

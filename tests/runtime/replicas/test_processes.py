@@ -4,8 +4,12 @@ import asyncio
 import os
 import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import openai
+import psutil
 import pytest
 
 from pippin.config.options.model import ModelOptions
@@ -17,6 +21,7 @@ from pippin.core.tasks import Generate
 from pippin.runtime.replicas import processes
 from pippin.runtime.replicas.processes import Replicas, members
 from pippin.service import Service
+from tests.running_server import running_server
 from tests.service.doubles import StaticCatalog, scripted, scripted_service, write_script
 
 
@@ -155,7 +160,7 @@ def test_the_number_of_replicas_follows_the_load_slowly() -> None:
     "options", [{"replicas": 3, "max_replicas": 2}, {"max_replicas": 2, "replica_machines": ["127.0.0.2"]}]
 )
 def test_a_largest_number_that_cannot_be_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ServerError, match="max_replicas is for replicas on this machine"):
+    with pytest.raises(ServerError, match="max_replicas goes with a number of replicas"):
         members(WorkerSpec(info=ModelInfo(id="m", kind="scripted"), options=options))
 
 
@@ -235,3 +240,27 @@ def test_a_load_that_fails_is_told_once_and_leaves_no_process(tmp_path: Path) ->
             assert service.pool.states()[0].pid is None
 
     asyncio.run(play())
+
+
+def test_a_whole_answer_over_http_is_begun_anew_where_its_replica_is_lost(tmp_path: Path) -> None:
+    model = write_script(tmp_path, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.1})
+    with (
+        running_server(tmp_path, str(model), "--replicas", "2") as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+        ThreadPoolExecutor(6) as threads,
+    ):
+
+        def ask(number: int) -> str | None:
+            answer = client.chat.completions.create(
+                model="default", messages=[{"role": "user", "content": f"question {number}"}]
+            )
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens == 6
+            return answer.choices[0].message.content
+
+        assert ask(6) == "one two three four five"  # the client is warm
+        answers = [threads.submit(ask, number) for number in range(6)]
+        time.sleep(0.3)  # in which each has said something
+        [server] = [each for each in psutil.Process().children() if "--replicas" in each.cmdline()]
+        next(each for each in server.children() if "pippin.worker" in each.cmdline()).kill()
+        assert {each.result() for each in answers} == {"one two three four five"}

@@ -162,6 +162,9 @@ class PlayedRun:
     def __init__(self, events: list[Event]) -> None:
         self.batches = [events, []]
 
+    def hold_back(self) -> None:
+        pass
+
     async def take(self) -> list[Event]:
         return self.batches.pop(0)
 

@@ -31,6 +31,7 @@ from pippin.core.events import (
     Failed,
     Finished,
     PartDelta,
+    Restarted,
     Timings,
 )
 from pippin.core.models import ModelInfo, ModelKind, ModelState
@@ -134,6 +135,11 @@ class Runs:
                 return number, events
             self._open.discard(number)
         return 0, []
+
+    def hold_back(self) -> None:
+        """As `Run.hold_back`, for all runs."""
+        for run in self._runs:
+            run.hold_back()
 
     def fail(self, report: ErrorReport) -> None:
         """End all runs from outside; whoever reads finds the error."""
@@ -272,11 +278,16 @@ class Answer:
         """What `draw` makes of the completions of all runs. Raises `ServerError` where a run fails."""
         await self.started()
         assert self._runs is not None
+        self._runs.hold_back()
         gathered: list[list[Event]] = [[accepted] for accepted in self._runs.accepted]
         async for request, events in self._batches(self._runs):
             if isinstance(failed := events[-1], Failed):
                 raise ServerError.of(failed.error)
-            gathered[request] += events
+            for event in events:
+                if isinstance(event, Restarted):
+                    del gathered[request][1:]
+                else:
+                    gathered[request].append(event)
 
         def whole() -> bytes:
             data = draw([collect(events) for events in gathered])

@@ -274,8 +274,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_replicas: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | None,
         Meta(
-            description="Most replicas on this machine: more than `replicas` are started while all are busy, and ended "
-            "once fewer have enough to do. Memory is set aside for all of them.",
+            description="Most replicas on this machine, or of the cluster: more than `replicas` are started while all "
+            "are busy, and ended once fewer have enough to do. On this machine memory is set aside for all of them.",
         ),
     ] = None
     replica_machines: Annotated[
@@ -285,6 +285,13 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "machine; on others `machine_command` starts them."
         ),
     ] = ()
+    cluster: Annotated[
+        str | None,
+        Meta(
+            description="The Ray cluster that runs the replicas, HOST:PORT, or `auto` for the one that this machine "
+            "has joined (`pippin join`). Ray places each where its memory is free."
+        ),
+    ] = None
     machine_command: Annotated[
         str,
         Meta(
@@ -345,7 +352,9 @@ def replicas_of(options: ModelOptions) -> tuple[str, ...]:
 
 
 def replicas_here(options: ModelOptions) -> int:
-    """How many of the replicas run on this machine at most."""
+    """How many of the replicas run on this machine at most. Those of a cluster take no memory that is planned here."""
+    if options.cluster is not None:
+        return 0
     return max(sum(each in LOOPBACK for each in replicas_of(options)), options.max_replicas or 0)
 
 

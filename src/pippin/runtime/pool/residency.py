@@ -371,7 +371,7 @@ class Residency:
             info=slot.info,
             options=msgspec.to_builtins(slot.options),
             threads=blas_threads(others + 1),
-            expected_bytes=slot.footprint,
+            expected_bytes=slot.footprint or self._estimate(slot.info, slot.options),
             log_level=self._options.log_level,
             log_format=self._options.log_format,
         )

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from pippin.core.errors import ErrorKind, ErrorReport, ServerError
-from pippin.core.events import Accepted, Event, Progress
+from pippin.core.events import Accepted, Event, Progress, Restarted
 from pippin.core.tasks import Task
 from pippin.runtime.replicas.routing import Prefix, Seen, choose, prefix_of
 from pippin.runtime.workers.link import Mailbox
@@ -33,7 +33,7 @@ class Place(Protocol):
 
 
 class RescuedMailbox(Mailbox):
-    """A mailbox whose request can be begun again, as long as nothing of its answer was taken out."""
+    """A mailbox whose request can be begun again, as long as nothing of its answer was taken out, or is held back."""
 
     def __init__(
         self, choices: int, on_overflow: Callable[[], None], on_lost: Callable[[ErrorReport], bool]
@@ -54,8 +54,10 @@ class RescuedMailbox(Mailbox):
 
     def fail(self, error: ErrorReport) -> None:
         """End the request with an error, unless it can be begun again elsewhere."""
-        if error.kind == LOST and not self._said and not self.complete:
+        if error.kind == LOST and (self.held_back or not self._said) and not self.complete:
             kept: list[Event] = [event for event in self._events if isinstance(event, Accepted)]
+            if self._said:
+                kept.append(Restarted())
             self._events, self._bytes = kept, 0
             self._unfinished = set(range(self._choices))
             self._open_parts.clear()

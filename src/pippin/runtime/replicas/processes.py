@@ -18,7 +18,7 @@ from pippin.core.models import EngineStats, ModelInfo, WorkerSpec
 from pippin.core.tasks import Task
 from pippin.runtime.replicas.group import Seat, Spread
 from pippin.runtime.workers.link import Mailbox
-from pippin.runtime.workers.machines import elsewhere, is_here, shared_out
+from pippin.runtime.workers.machines import elsewhere, in_the_cluster, is_here, shared_out
 from pippin.runtime.workers.worker import Launcher, Worker
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class ReplicaLauncher:
 
     async def __call__(self, spec: WorkerSpec) -> Worker:
         options = spec.options
-        several = options.get("replica_machines") or options.get("max_replicas")
+        several = any(map(options.get, ("cluster", "replica_machines", "max_replicas")))
         alone = options.get("replicas", 1) == 1 and not several
         return await self.launch(spec) if alone else await Replicas.start(spec, self.launch)
 
@@ -130,14 +130,16 @@ class Replicas:
         self._tasks = [asyncio.create_task(self._begin())]
         for process in self._processes:
             process.keeping = asyncio.create_task(self._keep(process))
-        self._scale: Scale | None = Scale.of(convert(specs[0].options, ModelOptions))
+        options = convert(specs[0].options, ModelOptions)
+        self._bound = options.memory_bytes if options.cluster else None
+        self._scale: Scale | None = Scale.of(options)
         if self._scale is not None:
             self._tasks.append(asyncio.create_task(self._follow_load(self._scale)))
 
     @classmethod
     async def start(cls, spec: WorkerSpec, launch: Launcher) -> "Replicas":
         """Start all replicas; those on this machine share the memory and threads of `spec`."""
-        specs = members(spec)
+        specs = await asyncio.to_thread(members, spec)  # which reads files
         workers: list[Worker] = []
         try:
             for each in specs:
@@ -168,10 +170,10 @@ class Replicas:
         return min(known, key=lambda progress: progress[0], default=None)
 
     def load_weights(self, memory_bytes: int | None) -> None:
-        """`memory_bytes` is this machine's; replicas elsewhere take what is free there."""
+        """`memory_bytes` is this machine's, which the replicas here share."""
         self._memory = self._share(memory_bytes)
         for process in self._processes:
-            process.worker.load_weights(self._memory if process.is_here else None)
+            process.worker.load_weights(self._memory_of(process))
 
     def submit(self, id: str, task: Task, choices: int, mailbox: Mailbox | None = None) -> Mailbox:
         assert mailbox is None, "replicas are not nested"
@@ -217,6 +219,10 @@ class Replicas:
 
     def _share(self, memory_bytes: int | None) -> int | None:
         return None if memory_bytes is None else memory_bytes // max(1, self._most_here)
+
+    def _memory_of(self, process: Process) -> int | None:
+        """The most that a replica may take: elsewhere what the operator has bound it to, or what is free there."""
+        return self._memory if process.is_here else self._bound
 
     @property
     def _most_here(self) -> int:
@@ -267,7 +273,7 @@ class Replicas:
         self._processes.append(process)
         try:
             await asyncio.shield(worker.prompt_ready)
-            worker.load_weights(self._memory)
+            worker.load_weights(self._memory_of(process))
             await asyncio.shield(worker.weights_ready)
         except ServerError as error:
             log.error("A replica of %s did not start: %s", self._info.id, error)
@@ -315,7 +321,7 @@ class Replicas:
             process.replace(worker)
             try:
                 await asyncio.shield(worker.prompt_ready)
-                worker.load_weights(self._memory if process.is_here else None)
+                worker.load_weights(self._memory_of(process))
                 await asyncio.shield(worker.weights_ready)
             except ServerError as error:
                 log.error("A replica of %s did not start: %s", self._info.id, error)
@@ -352,15 +358,27 @@ def members(spec: WorkerSpec) -> list[WorkerSpec]:
     machines = replicas_of(options)
     most = options.max_replicas
     if most is not None and (options.replica_machines or most < options.replicas):
-        message = "max_replicas is for replicas on this machine, and no less than replicas."
+        message = "max_replicas goes with a number of replicas, not with replica_machines, and is no smaller."
         raise ServerError("load_failed", message, "max_replicas")
     if options.replica_machines and options.replicas not in (1, len(machines)):
         message = (
             f"{options.replicas} replicas and {len(machines)} machines were asked for: leave out --replicas."
         )
         raise ServerError("load_failed", message, "replicas")
+    if options.cluster is not None:
+        return _in_the_cluster(spec, options, options.cluster)
     shared = shared_out(spec, replicas_here(options))
     return [shared if is_here(each) else elsewhere(spec, each, options) for each in machines]
+
+
+def _in_the_cluster(spec: WorkerSpec, options: ModelOptions, cluster: str) -> list[WorkerSpec]:
+    """Raises `ServerError("load_failed")`."""
+    ordinary = ModelOptions()
+    for name in ("replica_machines", "ranks", "machines"):
+        if getattr(options, name) != getattr(ordinary, name):
+            message = f"cluster and {name} cannot be used together: leave one of them out."
+            raise ServerError("load_failed", message, name)
+    return [in_the_cluster(spec, cluster, options.memory_bytes)] * options.replicas
 
 
 def _succeeded(stage: "asyncio.Future[None]") -> bool:

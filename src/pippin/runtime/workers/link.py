@@ -42,6 +42,7 @@ class Mailbox:
 
     def __init__(self, choices: int, on_overflow: Callable[[], None]) -> None:
         self.complete = False
+        self.held_back = False  # the reader shows nothing before the end
         self._events: list[Event] = []
         self._bytes = 0
         self._unfinished = set(range(choices))

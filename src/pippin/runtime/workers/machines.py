@@ -1,12 +1,18 @@
-"""Which machine a worker runs on: this one, or another where a command starts it (ssh)."""
+"""Which machine a worker runs on: this one, or another where a command starts it (ssh, or a Ray cluster's actor)."""
 
 import shlex
+import sys
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from pippin.config.options.model import LOOPBACK, ModelOptions
 from pippin.core.errors import ServerError
 from pippin.core.models import ModelInfo, WorkerSpec
+from pippin.core.safetensors import digest_of
+
+BRIDGE: Final = "pippin.runtime.cluster.bridge"
 
 
 def is_here(machine: str, first: str = LOOPBACK[0]) -> bool:
@@ -22,8 +28,27 @@ def shared_out(spec: WorkerSpec, count: int) -> WorkerSpec:
 
 def elsewhere(spec: WorkerSpec, machine: str, options: ModelOptions) -> WorkerSpec:
     """What a worker on another machine is told, where all processors are its own. Raises `ServerError`."""
-    command = command_for(machine, options, spec.info)
-    return msgspec.structs.replace(spec, machine=machine, command=command, threads=None, expected_bytes=0)
+    return reached_by(command_for(machine, options, spec.info), spec, machine)
+
+
+def in_the_cluster(spec: WorkerSpec, cluster: str, bound: int | None) -> WorkerSpec:
+    """What a worker is told that a Ray cluster places: where `bound` bytes are free, which it may take, or on a machine
+    where no other is, which it may fill. Raises `ServerError`."""
+    need = str(max(spec.expected_bytes, bound or 0))
+    words = (sys.executable, "-m", BRIDGE, cluster, need, "shared" if bound else "whole")
+    return reached_by(shlex.join((*words, spec.info.id, spec.info.path or "")), spec, "the cluster")
+
+
+def reached_by(command: str, spec: WorkerSpec, machine: str) -> WorkerSpec:
+    """A worker on another machine, whose input and output this command brings here. Raises `ServerError`."""
+    try:
+        files = digest_of(Path(spec.info.path or ""))
+    except OSError as error:
+        message = f"The files of the model {spec.info.id!r} cannot be read: {error.strerror}."
+        raise ServerError("load_failed", message) from error
+    return msgspec.structs.replace(
+        spec, machine=machine, command=command, files=files, threads=None, expected_bytes=0
+    )
 
 
 def command_for(machine: str, options: ModelOptions, info: ModelInfo) -> str:

@@ -174,6 +174,9 @@ class ToolLoop:
                 return shown
         return []
 
+    def hold_back(self) -> None:
+        """Changes nothing: what tools have done cannot be begun anew."""
+
     def fail(self, error: ErrorReport) -> None:
         if not self._failed.done():
             self._failed.set_result(error)

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from pippin.config.cache_folder import SUFFIX, CacheFile, cache_files, delete, model_folders
+from pippin.core.safetensors import digest_of
 from pippin.engines.language.prefix_cache.tree import (
     Block,
     Node,
@@ -206,18 +207,7 @@ def _checksum(arrays: Stored) -> str:
 
 def fingerprint(folder: Path, *details: str) -> str:
     """A name for a model's files and whatever else (`details`) shapes its caches, which no other can use."""
-    digest = hashlib.blake2b(digest_size=12)
-    for detail in (VERSION, *details):
-        digest.update(detail.encode() + b"\0")
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        if path.exists():
-            status = path.stat()
-            digest.update(f"{path.name} {status.st_size}".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(1 << 16))
-                file.seek(max(status.st_size - (1 << 16), 0))
-                digest.update(file.read(1 << 16))
-    return digest.hexdigest()
+    return digest_of(folder, VERSION, *details)
 
 
 WRITES_A_STEP = 8  # blocks copied to the host in one step

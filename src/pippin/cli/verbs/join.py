@@ -1,0 +1,84 @@
+"""`pippin join`: this machine takes replicas of a server elsewhere, as a part of a Ray cluster."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from pippin.cli.arguments import Parser
+from pippin.cli.terminal import say
+from pippin.config.cluster import MACHINE, TOKEN, ray_environment, token_file
+from pippin.config.errors import ConfigError
+
+DESCRIPTION: Final = (
+    "Make this machine a part of a cluster, until Ctrl-C: `pippin serve --cluster` places replicas on its machines. "
+    "Without an address a new cluster begins here. Ray does it (the extra `cluster`): the same versions of Pippin, "
+    "Python and Ray must be on every machine, and the cluster's token."
+)
+KEPT: Final = 2 << 30  # bytes that the machine's own programs need
+OBJECTS: Final = 128 << 20
+"""Bytes of Ray's object store, which workers do not use: their frames go past it."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Does not return: Ray takes the process over."""
+    parser = Parser(prog="pippin join", description=DESCRIPTION)
+    parser.add_argument("address", nargs="?", help="HOST:PORT of the cluster; a new one if not given")
+    parser.add_argument("--port", type=int, default=6379, help="of a new cluster (default: 6379)")
+    parser.add_argument("--host", help="this machine's address, at which the others reach it")
+    parser.add_argument(
+        "--memory-gb", type=float, help="what replicas may take here (default: all but 2; 0: none run here)"
+    )
+    parsed = parser.parse(arguments)
+    if find_spec("ray") is None:
+        raise ConfigError("`pippin join` needs an extra: pip install 'pippin[cluster]'.")
+    memory = psutil.virtual_memory().total - KEPT
+    if parsed.memory_gb is not None:
+        memory = int(parsed.memory_gb * (1 << 30))
+    environment = ray_environment()
+    ray = _program()
+    token = token_file(environment)
+    words = [ray, "start", "--block", f"--memory={max(memory, 1)}", f"--object-store-memory={OBJECTS}"]
+    words.append(f'--resources={{"{MACHINE}": {1 if memory > 0 else 0}}}')
+    words += [] if memory > 0 else ["--num-cpus=0"]
+    words += [f"--node-ip-address={parsed.host}"] if parsed.host else []
+    if parsed.address:
+        if token is not None and not token.exists():
+            raise ConfigError(
+                f"Copy the cluster's token first, from {TOKEN} of the machine that began it, to {token} here."
+            )
+        words.append(f"--address={parsed.address}")
+    else:
+        if token is not None and not token.exists():
+            generate = [ray, "get-auth-token", "--generate"]
+            subprocess.run(generate, check=True, capture_output=True, env=environment)
+            token.chmod(0o600)
+        words += ["--head", f"--port={parsed.port}", "--dashboard-host=127.0.0.1"]
+        copy = "" if token is None else f"copy {TOKEN} there, then "
+        say(f"On each other machine: {copy}`pippin join {parsed.host or _address()}:{parsed.port}`.")
+        say("On this one: `pippin serve MODEL --cluster auto --replicas N`.")
+    sys.stdout.flush()
+    os.execve(ray, words, environment)
+
+
+def _program() -> str:
+    """Ray's command, of the environment that Pippin runs in."""
+    beside = Path(sys.executable).parent / "ray"
+    return str(beside) if beside.exists() else shutil.which("ray") or str(beside)
+
+
+def _address() -> str:
+    """This machine's address, as the others most probably reach it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of no network (RFC 5737); nothing is sent
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,0 +1,188 @@
+"""A cluster of two machines, both of them this one: what `pippin join` starts, and what `--cluster` places there."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+
+from tests.running_server import ROOT, running_server
+from tests.service.doubles import write_script
+
+pytestmark = pytest.mark.long
+
+NODE = "0.6"  # GB that replicas may take
+REPLICA = 400_000_000  # bytes: one fits a node
+START = 120.0  # seconds: Ray starts a dozen processes
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+
+
+@contextlib.contextmanager
+def joined(home: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A node, until the end of the block. Its processes are all ended with it."""
+    command = [sys.executable, "-m", "pippin", "join", "--memory-gb", NODE, *words]
+    with (home / f"node-{time.monotonic_ns()}.log").open("w") as log:
+        node = subprocess.Popen(
+            command, env=environment(home), cwd=home, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield node
+    finally:
+        end(node)
+
+
+def end(node: subprocess.Popen[bytes]) -> None:
+    """As when a machine loses its power."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    node.wait()
+
+
+def nodes(home: Path, address: str) -> int:
+    program = Path(sys.executable).parent / "ray"
+    status = subprocess.run(
+        [program, "status", "--address", address],
+        env={**environment(home), "RAY_AUTH_MODE": "token"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return len(re.findall(r"^ 1 node_", status.stdout, re.MULTILINE))
+
+
+def wait_for(what: str, true: object, seconds: float = START) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Ray makes sockets below its folder, and a path of more than 107 bytes is none for a socket.
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def address(home: Path) -> Iterator[str]:
+    pytest.importorskip("ray")
+    found = f"127.0.0.1:{free_port()}"
+    with joined(home, "--host", "127.0.0.1", "--port", found.rpartition(":")[2]):
+        wait_for("the first node", lambda: nodes(home, found) == 1)
+        yield found
+
+
+def workers() -> list[psutil.Process]:
+    """The processes of replicas that were placed."""
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if (each.info["cmdline"] or [])[1:4] == ["-m", "pippin.worker", "-"]
+    ]
+
+
+def replicas(home: Path, model: Path, address: str) -> "contextlib.AbstractContextManager[str]":
+    words = (str(model), "--cluster", address, "--replicas", "2", "--memory-bytes", str(REPLICA))
+    return running_server(home, *words)
+
+
+def test_replicas_are_placed_and_come_back_elsewhere(home: Path, address: str) -> None:
+    model = write_script(home, {"when": {"user": "."}, "say": "one two three four five", "gap": 0.1})
+    before = {each.pid for each in workers()}
+    with joined(home, address) as second, joined_later(home, address) as join_third:
+        wait_for("the second node", lambda: nodes(home, address) == 2)
+        with (
+            replicas(home, model, address) as url,
+            openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+        ):
+            own = [each for each in workers() if each.pid not in before]
+            assert len(own) == 2
+
+            def ask(number: int) -> str | None:
+                messages = [{"role": "user", "content": f"question {number}"}]
+                answer = client.chat.completions.create(model="default", messages=messages)  # type: ignore[call-overload]
+                return str(answer.choices[0].message.content)
+
+            assert {ask(number) for number in range(4)} == {"one two three four five"}
+            # A machine is lost while it answers: nothing of a whole answer was sent, so another gives it.
+            texts: list[str | None] = []
+            threads = [threading.Thread(target=lambda n=n: texts.append(ask(n))) for n in range(6)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.3)
+            end(second)
+            for thread in threads:
+                thread.join()
+            assert texts == ["one two three four five"] * 6
+            # There is no room for it on the first machine; on a third there is.
+            join_third()
+            wait_for("two replicas", lambda: len({each.pid for each in workers()} - before) == 2)
+            assert ask(9) == "one two three four five"
+            # A worker that dies is started again, too.
+            victim = next(each for each in workers() if each.pid not in before)
+            victim.send_signal(signal.SIGKILL)
+            wait_for("another worker", lambda: len({w.pid for w in workers()} - before - {victim.pid}) == 2)
+            assert ask(10) == "one two three four five"
+        wait_for("the end of all workers", lambda: not {each.pid for each in workers()} - before)
+        log = (home / "server.log").read_text()
+        assert "A replica is placed on" in log
+
+
+@contextlib.contextmanager
+def joined_later(home: Path, address: str) -> Iterator["object"]:
+    """Gives a function that starts one more node."""
+    with contextlib.ExitStack() as nodes:
+        yield lambda: nodes.enter_context(joined(home, address))
+
+
+def test_a_real_model_says_in_the_cluster_what_it_says_here(
+    home: Path, address: str, demo_model: Path
+) -> None:
+    def said(url: str) -> str | None:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="x") as client:
+            answer = client.chat.completions.create(
+                model="default",
+                messages=[{"role": "user", "content": "Name three colours."}],
+                temperature=0,
+                max_tokens=24,
+            )
+            return answer.choices[0].message.content
+
+    with running_server(home, str(demo_model)) as url:
+        here = said(url)
+    words = ("--cluster", address, "--memory-bytes", str(REPLICA))
+    with running_server(home, str(demo_model), *words) as url:
+        assert said(url) == here
+
+
+def test_who_has_not_the_token_gets_nothing_from_the_cluster(
+    home: Path, address: str, tmp_path: Path
+) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
+    model = write_script(tmp_path, {"when": {"user": "."}, "say": "no"})
+    words = (str(model), "--cluster", address, "--memory-bytes", str(REPLICA))
+    with running_server(tmp_path, *words, ready="could not be loaded"):
+        log = (tmp_path / "server.log").read_text()
+    assert "No Ray cluster is reached at" in log
