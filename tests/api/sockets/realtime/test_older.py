@@ -8,9 +8,12 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from tests.api.live_server import MODEL
+from tests.api.sockets.realtime import test_client
 from tests.api.sockets.realtime.client import validate_old
 from tests.api.sockets.realtime.test_client import TOOL
 from tests.api.sockets.realtime.test_sound import speech
+
+SCRIPT = test_client.SCRIPT
 
 
 async def until(talk: Any, *types: str) -> list[dict[str, Any]]:
