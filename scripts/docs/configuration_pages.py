@@ -1,9 +1,9 @@
 """The pages of docs/ that are written from the options and from the replaced servers' terms."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from pippin.config.compat.promises import PROMISES
+from pippin.config.compat.promises import PROMISES, State
 from pippin.config.compat.servers import SERVERS
 from pippin.config.compat.terms import Server, Term
 from pippin.config.options.declaration import Option, options
@@ -63,7 +63,12 @@ MIGRATING: Final = """# Migrating
 
 Pippin takes the place of four servers, and of mlx_lm.server beneath two of them. Their flags, environment variables and
 YAML keys work in it under their own names; where two of them disagree on a default, `--compat NAME` (or
-`PIPPIN_COMPAT`, or `compat:` in the file) takes over the defaults of one. What each name does here:
+`PIPPIN_COMPAT`, or `compat:` in the file) takes over the defaults of one.
+
+For each server there is first what differs on purpose, what is not there and what is there in part, with the reason
+or the way out; then what works and was worth a word; then each flag, variable and key. All else that their documents
+and newest code promise works as there: `tests/drop_in` types the examples of their documents, and for what works here
+a test is named in `tests/config/test_promises.py`. What each name of a flag, variable or key does:
 
 - **same**: it is Pippin's option of that name.
 - **equivalent**: that option does the same job in another way; one line in the log says how.
@@ -75,15 +80,11 @@ warning that names both. A value that the server itself would refuse is refused.
 
 With a host other than loopback and no key, as two of them start by default, Pippin serves too, and says so loudly.
 
-Their endpoints answer under the same addresses, with `/v1` and without; what is another here, or is not there, is in a
-table of its own. Errors have the shape of OpenAI or Anthropic everywhere, and files of the server's disk are read
-inside `--media-path` alone and never written. CORS is off until `--allowed-origin` names someone, or a profile whose
-server had it open.
-
-What their documents and newest code promise and Pippin once did not do stands in a last table for each, with its
-state: **works**, **partly** or **not yet** (the note says what holds today), **differs** or **refused** (on purpose,
-for the reason that is given). `tests/drop_in` runs the examples of their documents in their order, as they are typed
-there.
+Their endpoints answer under the same addresses, with `/v1` and without. Errors have the shape of OpenAI or Anthropic
+everywhere, and files of the server's disk are read inside `--media-path` alone and never written. CORS is off until
+`--allowed-origin` names someone, or a profile whose server had it open. Pippin is a server and a command: where a
+document imports the Python module of a replaced one, there is nothing to import instead, and that module may stay
+installed beside it.
 """
 
 
@@ -130,6 +131,10 @@ def _anchor(title: str) -> str:
 
 def _server(server: Server) -> str:
     parts = [f"## {server.title}\n", f"{server.command}.\n", _profile(server)]
+    for title, rows in _standing(server):
+        if rows:
+            parts.append(f"### {server.title}: {title}\n")
+            parts.append(_table(("There", "In Pippin"), rows))
     for title, terms in (
         ("flags", server.flags),
         ("variables", server.variables),
@@ -143,17 +148,22 @@ def _server(server: Server) -> str:
                 f"### {server.title}: {title[0].lower() if title != 'YAML keys' else 'Y'}{title[1:]}\n"
             )
             parts.append(_table(("Name", "Default there", "In Pippin", "Option", "Notes"), rows))
-    for title, pairs in (("what else differs", server.differences), ("other commands", server.other)):
-        if pairs:
-            parts.append(f"### {server.title}: {title}\n")
-            parts.append(_table(("There", "In Pippin"), [(f"`{name}`", note) for name, note in pairs]))
-    if promises := next(found for name, found in PROMISES.items() if name == server.name):
-        parts.append(f"### {server.title}: where its promises stand\n")
-        rows = [
-            (each.what.replace("|", "\\|"), each.state, each.note.replace("|", "\\|")) for each in promises
-        ]
-        parts.append(_table(("What its users find there", "In Pippin", "How, or why"), rows))
     return "\n".join(parts)
+
+
+def _standing(server: Server) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Titles and rows of the tables that say where its promises stand."""
+    promises = next(found for name, found in PROMISES.items() if name == server.name)
+
+    def of(*states: State) -> list[tuple[str, str]]:
+        found = [each for each in promises if each.state in states]
+        return [(each.what.replace("|", "\\|"), each.note.replace("|", "\\|")) for each in found]
+
+    yield "what differs", [*((f"`{name}`", note) for name, note in server.differences), *of("differs")]
+    yield "what is not there, and why", of("refused", "not yet")
+    yield "what is there in part", of("partly")
+    yield "other commands", [(f"`{name}`", note.replace("|", "\\|")) for name, note in server.other]
+    yield "what works, and how", of("works")
 
 
 def _term_row(term: Term) -> tuple[str, ...]:

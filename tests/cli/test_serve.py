@@ -9,7 +9,9 @@ import sys
 import httpx
 import pytest
 
+from pippin.cli.greeting import EXAMPLES, curl_line
 from tests.cli.serving import SECONDS, Terminal, terminal
+from tests.engines.speech.recordings import wav
 
 __all__ = ["terminal"]
 
@@ -22,6 +24,16 @@ def test_the_printed_curl_line_is_answered(terminal: Terminal) -> None:
             ["bash", "-c", line], capture_output=True, text=True, check=True, timeout=SECONDS
         )
         assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+        for kind in EXAMPLES:  # a scripted model does what all others do
+            (terminal.home / "speech.wav").write_bytes(wav(0.5, 1))
+            line = curl_line(serving.address, "scripted", key=False, kind=kind)
+            subprocess.run(
+                ["bash", "-c", line.replace("curl ", "curl --fail --noproxy '*' ", 1)],
+                cwd=terminal.home,
+                capture_output=True,
+                check=True,
+                timeout=SECONDS,
+            )
 
 
 def test_a_model_is_served_by_its_path_under_a_short_name(terminal: Terminal) -> None:

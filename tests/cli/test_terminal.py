@@ -87,13 +87,25 @@ class Writes(io.StringIO):
         return self.terminal
 
 
+def test_the_greeting_names_what_is_to_be_downloaded_and_asks_each_kind_for_what_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = Writes()
+    monkeypatch.setattr(sys, "stdout", output)
+    models = [greeting.Served("org/ears", "transcription", here=False), greeting.Served("m", "language")]
+    greeting.greet(ServerOptions(), "http://127.0.0.1:1", models, models[1])
+    assert "Model: org/ears (not downloaded yet), m\n" in output.seen[0]
+    assert "curl http://127.0.0.1:1/v1/audio/transcriptions -F model=org/ears" in output.seen[0]
+
+
 def test_what_is_said_is_one_write_that_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `PYTHONUNBUFFERED` a `print` is two, and another thread's log line may come between them."""
     output, errors = Writes(), Writes()
     monkeypatch.setattr(sys, "stdout", output)
     monkeypatch.setattr(sys, "stderr", errors)
     terminal.say("it is ready.")
-    greeting.greet(ServerOptions(), "http://127.0.0.1:1", ["m"], "m")
+    one = greeting.Served("m", "language")
+    greeting.greet(ServerOptions(), "http://127.0.0.1:1", [one], one)
     with terminal.progress("Loading m:") as tell:
         tell(1, 2, "weights")
     assert len(output.seen) == 2

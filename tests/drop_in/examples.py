@@ -21,6 +21,7 @@ from pippin.config.settings import Settings, Sources
 from tests.running_server import running_server
 
 SECONDS = 120
+READY = "is ready after"
 ADDRESS = re.compile(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0):\d+")
 
 COMMANDS: Final[tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...]] = (
@@ -86,6 +87,7 @@ class Reader:
     folder: Path
     places: Mapping[str, str] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
+    clients: dict[int, Any] = field(default_factory=dict)  # that the examples made, and closed none of
 
     def bash(self, example: str) -> str:
         """What the example prints. The example fails where its last command does."""
@@ -115,9 +117,17 @@ class Reader:
     def python(self, example: str) -> str:
         """What the example prints. An exception of the example is the test's."""
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.chdir(self.folder):
-            exec(compile(self._here(example), "<example>", "exec"), self.names)
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.chdir(self.folder):
+                exec(compile(self._here(example), "<example>", "exec"), self.names)
+        finally:
+            made = [each for each in self.names.values() if type(each).__name__ in ("OpenAI", "Anthropic")]
+            self.clients |= {id(client): client for client in made}
         return printed.getvalue()
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
 
     def _here(self, example: str) -> str:
         example = ADDRESS.sub(self.address, example)
@@ -128,20 +138,57 @@ class Reader:
 
 @contextlib.contextmanager
 def started(
-    home: Path, typed: str, *more: str, models: Mapping[str, str] | None = None, ready: str = "is ready after"
+    home: Path, typed: str, *more: str, models: Mapping[str, str] | None = None, ready: str = READY
 ) -> Iterator[str]:
     """The address of a server that is started by the command line of a document, on a port of its own.
 
     `more` are words that this machine needs (loopback, no downloads); `models` gives the model that stands for one of
-    the line's where it can't lie in the cache under its name.
+    the line's where it can't lie in the cache under its name. Sampling has a seed, by which random models say something
+    in every example.
     """
     command = CommandLine.read(typed)
     words = [(models or {}).get(word, word) for word in _without_port(command.words)]
     variables = {**command.variables, "PIPPIN_HOME": str(home / ".pippin")}
     with running_server(
-        home, *words, *more, "--no-allow-downloads", verb=command.verb, variables=variables, ready=ready
+        home,
+        *words,
+        *more,
+        "--no-allow-downloads",
+        "--seed",
+        "7",
+        verb=command.verb,
+        variables=variables,
+        ready=ready,
     ) as address:
         yield address
+
+
+@contextlib.contextmanager
+def reading(
+    home: Path,
+    typed: str,
+    *more: str,
+    models: Mapping[str, str] | None = None,
+    places: Mapping[str, str] | None = None,
+    web: str | None = None,
+    named: str = "",
+    ready: str = READY,
+) -> Iterator[Reader]:
+    """Somebody who has started the server of a document by `typed`, and reads on in the folder `home`.
+
+    With `web`, the folder's files are at that address too, and the server may read both. `named` is Python that the
+    document has shown before, such as its client.
+    """
+    with contextlib.ExitStack() as stack:
+        stand_ins = dict(places or {})
+        if web is not None:
+            stand_ins[web] = stack.enter_context(web_of(home))
+            more = (*more, "--media-host", "127.0.0.1", "--media-path", str(home))
+        address = stack.enter_context(started(home, typed, *more, models=models, ready=ready))
+        reader = Reader(address, home, stand_ins)
+        stack.callback(reader.close)
+        reader.python(named)
+        yield reader
 
 
 def _without_port(words: tuple[str, ...]) -> list[str]:

@@ -14,20 +14,15 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.drop_in.examples import Reader, settings_of, started, warnings_of, web_of
+from tests.drop_in.examples import Reader, reading, settings_of, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
-from tests.engines.language.vision.test_recordings import wav
 from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.speech.recordings import wav
 from tests.soak.models import WHISPER, write_whisper
 
 CODER = "mlx-community/Qwen3-Coder-Next-4bit"
 MINI = "mlx-community/all-MiniLM-L6-v2-4bit"
 HERE = ("--host", "127.0.0.1")
-CLIENT = """
-import openai
-
-client = openai.OpenAI(base_url="http://localhost:8000/v1", api_key="not-needed")
-"""
 NOTEBOOK = """
 # Import the OpenAI client for API communication
 from openai import OpenAI
@@ -40,25 +35,49 @@ client = OpenAI(
 """
 
 
+SCRIPT = {
+    "rules": [
+        {
+            "when": {"tools": ["get_weather"]},
+            "say": "<tool_call>\n<function=get_weather>\n<parameter=city>\nTokyo\n</parameter>\n"
+            "</function>\n</tool_call>",
+        },
+        {
+            "when": {"tools": ["get_current_weather"]},
+            "say": "<tool_call>\n<function=get_current_weather>\n<parameter=location>\nBoston, MA\n</parameter>\n"
+            "<parameter=unit>\ncelsius\n</parameter>\n</function>\n</tool_call>",
+        },
+    ]
+}
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """A text model, which calls tools, and paints for the examples of pictures: a scripted one, which can all of that
+    as long as no `--model-type lm` makes a language model of it."""
     home = tmp_path_factory.mktemp("lm")
-    TinyCache(home).language(CODER, "org/something-else")
+    TinyCache(home).images("org/something-else", "FluxPipeline")
+    script = home / "model.script.json"
+    script.write_text(json.dumps(SCRIPT))
     typed = """mlx-openai-server launch \\
-  --model-type lm \\
   --model-path mlx-community/Qwen3-Coder-Next-4bit \\
   --reasoning-parser qwen3_moe \\
   --tool-call-parser qwen3_coder
 """
-    with started(home, typed, *HERE) as address:
-        reader = Reader(address, home)
-        reader.python(CLIENT)
+    here = (*HERE, "--served-model-name", CODER)
+    with reading(home, typed, *here, models={CODER: str(script)}, named=NOTEBOOK) as reader:
         yield reader
 
 
 @pytest.mark.parametrize(
     "typed",
     [
+        """mlx-openai-server launch \\
+  --model-type lm \\
+  --model-path mlx-community/Qwen3-Coder-Next-4bit \\
+  --reasoning-parser qwen3_moe \\
+  --tool-call-parser qwen3_coder
+""",
         "mlx-openai-server launch --model-path Darwin-36B-Opus-mlx-text-only-8bit --reasoning-parser qwen3_moe "
         "--tool-call-parser qwen3_coder --debug --served-model-name Darwin-36B-Opus",
         """mlx-openai-server launch \\
@@ -179,14 +198,8 @@ def multimodal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
   --model-type multimodal \\
   --model-path org/gemma-4
 """
-    here = (*HERE, "--media-path", str(home), "--media-host", "127.0.0.1")
-    with web_of(home) as web, started(home, typed, *here) as address:
-        reader = Reader(
-            address,
-            home,
-            {"https://huggingface.co/datasets/huggingface/documentation-images/resolve/main/p-blog": web},
-        )
-        reader.python(CLIENT)
+    web = "https://huggingface.co/datasets/huggingface/documentation-images/resolve/main/p-blog"
+    with reading(home, typed, *HERE, web=web, named=NOTEBOOK) as reader:
         yield reader
 
 
@@ -326,8 +339,7 @@ def test_embeddings(tmp_path: Path) -> None:
   --model-type embeddings \\
   --model-path {MINI}
 """
-    with started(tmp_path, typed, *HERE) as address:
-        reader = Reader(address, tmp_path)
+    with reading(tmp_path, typed, *HERE) as reader:
         assert (
             reader.python("""
 import openai
@@ -360,12 +372,9 @@ def test_lm_embeddings_notebook(tmp_path: Path) -> None:
     """As in its newest version, a language model embeds where it was started for that."""
     model = "mlx-community/DeepSeek-R1-Distill-Qwen-1.5B-MLX-Q8"
     TinyCache(tmp_path).language(model)
-    with started(
-        tmp_path, f"mlx-openai-server launch --model-type embeddings --model-path {model}", *HERE
-    ) as address:
-        printed = Reader(address, tmp_path).python(
-            NOTEBOOK
-            + """
+    typed = f"mlx-openai-server launch --model-type embeddings --model-path {model}"
+    with reading(tmp_path, typed, *HERE, named=NOTEBOOK) as reader:
+        printed = reader.python("""
 text_batch = [
     "Machine learning algorithms improve with more data",
     "Natural language processing helps computers understand human language",
@@ -380,8 +389,7 @@ batch_response = client.embeddings.create(
 embeddings = [item.embedding for item in batch_response.data]
 print(f"Number of embeddings generated: {len(embeddings)}")
 print(f"Dimensions of each embedding: {len(embeddings[0])}")
-"""
-        )
+""")
     assert printed == "Number of embeddings generated: 3\nDimensions of each embedding: 64\n"
 
 
@@ -394,8 +402,7 @@ def test_transcription_notebook(tmp_path: Path) -> None:
     (tmp_path / "audios").mkdir()
     (tmp_path / "audios" / "podcast.wav").write_bytes(wav(2.0, 1))
     typed = "mlx-openai-server launch --model-type whisper --model-path mlx-community/whisper-tiny"
-    with started(tmp_path, typed, *HERE) as address:
-        reader = Reader(address, tmp_path)
+    with reading(tmp_path, typed, *HERE) as reader:
         reader.python(
             NOTEBOOK
             + """
@@ -457,9 +464,7 @@ def test_multi_model_config(tmp_path: Path) -> None:
     TinyCache(tmp_path).language("mlx-community/MiniMax-M2.5-4bit", "org/something-else")
     (tmp_path / "config.yaml").write_text(CONFIG)
     typed = f"mlx-openai-server launch --config {tmp_path}/config.yaml"
-    with started(tmp_path, typed, *HERE) as address:
-        reader = Reader(address, tmp_path)
-        reader.python(CLIENT)
+    with reading(tmp_path, typed, *HERE, named=NOTEBOOK) as reader:
         assert set(listed(reader)) == {"minimax", "flux2-klein-4b"}
         reader.python("""
 answer = client.chat.completions.create(model="minimax", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
@@ -471,6 +476,59 @@ answer = client.chat.completions.create(model="minimax", messages=[{"role": "use
 answer = client.chat.completions.create(model="org/something-else", messages=[{"role": "user", "content": "Hi"}])
 """)
         assert reader.names["answer"].model == "minimax", "the only one that writes; no other of the disk"
+
+
+PDF_DEMO = """
+server:
+  host: "127.0.0.1"
+  port: 8000
+
+models:
+  - model_path: mlx-community/Qwen3-4B-8bit
+    model_type: lm
+  - model_path: mlx-community/Qwen3-4B-8bit
+    model_type: embeddings
+    served_model_name: Qwen3-4B-8bit-embeddings
+"""
+
+
+@pytest.mark.long
+def test_simple_rag_demo(tmp_path: Path) -> None:
+    """The demo has one name for both, which its newest version refuses too.
+
+    Reading PDF and searching are its libraries' part: texts stand for the pages, and NumPy for the index.
+    """
+    TinyCache(tmp_path).language("mlx-community/Qwen3-4B-8bit")
+    (tmp_path / "config.yaml").write_text(PDF_DEMO)
+    with reading(
+        tmp_path, f"mlx-openai-server launch --config {tmp_path}/config.yaml", named=NOTEBOOK
+    ) as reader:
+        reader.python("""
+import numpy as np
+
+chunks = ["Submit the report.", "Speed up system calls."]
+response = client.embeddings.create(input=chunks, model="Qwen3-4B-8bit-embeddings")
+embeddings = [np.array(item.embedding).astype('float32') for item in response.data]
+
+query = "What submissions do I need to submit in this lab?"
+embedding = client.embeddings.create(input=[query], model="Qwen3-4B-8bit-embeddings").data[0].embedding
+scores = np.array(embeddings) @ np.array(embedding).astype('float32')
+context = chunks[int(scores.argmax())]
+
+prompt = f\"\"\"You are a helpful assistant. Use the context below to answer the question.
+    Context:
+    {context}
+    Question: {query}
+    Answer:\"\"\"
+response = client.chat.completions.create(
+    model="mlx-community/Qwen3-4B-8bit",
+    messages=[{"role": "user", "content": prompt}]
+)
+""")
+        assert reader.names["scores"].shape == (2,)
+        assert reader.names["response"].choices[0].finish_reason in ("stop", "length")
+        with pytest.raises(openai.BadRequestError, match="Qwen3-4B-8bit-embeddings"):
+            reader.python('client.embeddings.create(input=["x"], model="mlx-community/Qwen3-4B-8bit")')
 
 
 ADDRESS_SCHEMA = {
@@ -489,35 +547,10 @@ ADDRESS_SCHEMA = {
     "required": ["address"],
     "type": "object",
 }
-SCRIPT = {
-    "rules": [
-        {
-            "when": {"tools": ["get_weather"]},
-            "say": "<tool_call>\n<function=get_weather>\n<parameter=city>\nTokyo\n</parameter>\n"
-            "</function>\n</tool_call>",
-        },
-        {
-            "when": {"tools": ["get_current_weather"]},
-            "say": "<tool_call>\n<function=get_current_weather>\n<parameter=location>\nBoston, MA\n</parameter>\n"
-            "<parameter=unit>\ncelsius\n</parameter>\n</function>\n</tool_call>",
-        },
-    ]
-}
 
 
-@pytest.fixture(scope="module")
-def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    home = tmp_path_factory.mktemp("acting")
-    (home / "model.script.json").write_text(json.dumps(SCRIPT))
-    typed = f"mlx-openai-server launch --model-path {CODER} --tool-call-parser qwen3_coder"
-    with started(home, typed, *HERE, models={CODER: str(home / "model.script.json")}) as address:
-        reader = Reader(address, home)
-        reader.python(NOTEBOOK)
-        yield reader
-
-
-def test_responses_notebook_functions(acting: Reader) -> None:
-    acting.python("""
+def test_responses_notebook_functions(text: Reader) -> None:
+    text.python("""
 tools = [
     {
         "type": "function",
@@ -557,13 +590,13 @@ stream = client.responses.create(
 for chunk in stream:
   print(chunk)
 """)
-    for response in (acting.names["response"], acting.names["chunk"].response):
+    for response in (text.names["response"], text.names["chunk"].response):
         [call] = response.output
         assert (call.name, json.loads(call.arguments)["location"]) == ("get_current_weather", "Boston, MA")
 
 
-def test_responses_notebook_structured_outputs(acting: Reader) -> None:
-    acting.python("""
+def test_responses_notebook_structured_outputs(text: Reader) -> None:
+    text.python("""
 from pydantic import BaseModel
 
 class Address(BaseModel):
@@ -588,12 +621,12 @@ address = response.output_parsed
 
 print(address)
 """)
-    assert isinstance(acting.names["address"].street, str)
+    assert isinstance(text.names["address"].street, str)
 
 
-def test_structured_outputs_notebook(acting: Reader) -> None:
-    acting.names["schema"] = ADDRESS_SCHEMA
-    printed = acting.python("""
+def test_structured_outputs_notebook(text: Reader) -> None:
+    text.names["schema"] = ADDRESS_SCHEMA
+    printed = text.python("""
 messages = [{"role": "user", "content": "What is the weather in Tokyo?"}]
 tools = [{"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a given city",
     "parameters": {"type": "object", "properties": {
@@ -640,13 +673,13 @@ for chunk in completion:
     if chunk.choices[0].delta.content:
         print(chunk.choices[0].delta.content, end="", flush=True)
 """)
-    assert json.loads(acting.names["call"].function.arguments) == {"city": "Tokyo"}
+    assert json.loads(text.names["call"].function.arguments) == {"city": "Tokyo"}
     assert set(json.loads(printed)["address"]) == {"street", "city", "state", "zip"}
 
 
-def test_images(acting: Reader) -> None:
+def test_images(text: Reader) -> None:
     """A scripted model paints: the pipelines themselves are compared with mflux in `tests/engines/images`."""
-    acting.python("""
+    text.python("""
 import base64
 from io import BytesIO
 
@@ -663,14 +696,14 @@ response = client.images.generate(
 
 image = Image.open(BytesIO(base64.b64decode(response.data[0].b64_json)))
 """)
-    assert acting.names["image"].size == (1024, 1024)
+    assert text.names["image"].size == (1024, 1024)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the example closes no file
-def test_image_edit_notebook(acting: Reader) -> None:
-    (acting.folder / "images").mkdir()
-    (acting.folder / "images" / "china.png").write_bytes(picture(64, 48))
-    acting.python("""
+def test_image_edit_notebook(text: Reader) -> None:
+    (text.folder / "images").mkdir()
+    (text.folder / "images" / "china.png").write_bytes(picture(64, 48))
+    text.python("""
 prompt = "make it like a photo in 1800s"
 
 result = client.images.edit(
@@ -682,7 +715,7 @@ result = client.images.edit(
 image_base64 = result.data[0].b64_json
 print(f"Image created at: {result.created}")
 """)
-    image = Image.open(io.BytesIO(base64.b64decode(acting.names["image_base64"])))
+    image = Image.open(io.BytesIO(base64.b64decode(text.names["image_base64"])))
     assert image.format == "PNG"
 
 

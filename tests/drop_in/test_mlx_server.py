@@ -1,16 +1,22 @@
-"""MLX Server: the examples of its README, in their order, under their headings."""
+"""MLX Server: the examples of its README, in their order, under their headings; the swap of models, which has to load
+them, comes last."""
 
 import base64
 from collections.abc import Iterator
 
 import pytest
 
-from tests.drop_in.examples import Reader, settings_of, started, warnings_of
+from tests.drop_in.examples import Reader, reading, settings_of, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
 from tests.engines.language.vision.tiny_vision_models import picture
 
 GEMMA = "mlx-community/gemma-3-4b-it-4bit"
 QWEN = "mlx-community/Qwen3-VL-4B-Instruct-4bit"
+CLIENT = """
+import openai
+
+client = openai.OpenAI(base_url="http://localhost:1234/v1", api_key="x", max_retries=0)
+"""
 ABSENT = "mlx-community/gemma-3n-E4B-it-4bit"
 
 
@@ -21,11 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     cache = TinyCache(home)
     cache.vision(GEMMA, family="gemma3")
     cache.vision(QWEN, family="qwen3_vl")
-    with started(home, "./run.sh", ready="serves at") as address:
-        reader = Reader(address, home)
-        reader.python(
-            'import openai\nclient = openai.OpenAI(base_url="http://localhost:1234/v1", api_key="x", max_retries=0)'
-        )
+    with reading(home, "./run.sh", named=CLIENT, ready="serves at") as reader:
         yield reader
 
 
@@ -49,24 +51,6 @@ def test_api(page: Reader) -> None:
     assert all(listed[model]["context_window"] for model in (GEMMA, QWEN))
     assert listed[ABSENT]["state"] == "not_downloaded"
     assert page.json("curl http://localhost:1234/health")["status"] == "ok"
-
-
-def test_model_swapping(page: Reader) -> None:
-    gemma = page.json("""
-# Uses Gemma
-curl http://localhost:1234/v1/chat/completions \\
-  -H "Content-Type: application/json" \\
-  -d '{"model": "mlx-community/gemma-3-4b-it-4bit", "messages": [{"role": "user", "content": "Hello"}]}'
-""")
-    assert gemma["model"] == GEMMA
-    qwen = page.json("""
-# Swaps to Qwen
-curl http://localhost:1234/v1/chat/completions \\
-  -H "Content-Type: application/json" \\
-  -d '{"model": "mlx-community/Qwen3-VL-4B-Instruct-4bit", "messages": [{"role": "user", "content": "Hello"}]}'
-""")
-    assert qwen["model"] == QWEN
-    assert list(page.json("curl http://localhost:1234/health")["loaded_models"]) == [QWEN], "one at a time"
 
 
 @pytest.mark.long
@@ -125,3 +109,21 @@ called = client.chat.completions.create(
 def test_pages_in_a_browser_may_call(page: Reader) -> None:
     asked = page.bash('curl -si -H "Origin: https://example.org" http://localhost:1234/health')
     assert "access-control-allow-origin: *" in asked.lower()
+
+
+def test_model_swapping(page: Reader) -> None:
+    gemma = page.json("""
+# Uses Gemma
+curl http://localhost:1234/v1/chat/completions \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "mlx-community/gemma-3-4b-it-4bit", "messages": [{"role": "user", "content": "Hello"}]}'
+""")
+    assert gemma["model"] == GEMMA
+    qwen = page.json("""
+# Swaps to Qwen
+curl http://localhost:1234/v1/chat/completions \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "mlx-community/Qwen3-VL-4B-Instruct-4bit", "messages": [{"role": "user", "content": "Hello"}]}'
+""")
+    assert qwen["model"] == QWEN
+    assert list(page.json("curl http://localhost:1234/health")["loaded_models"]) == [QWEN], "one at a time"

@@ -1,4 +1,6 @@
-"""mlx_vlm.server: the examples of its README (0.7.10), in their order, under their headings, and of docs/usage.md.
+"""mlx_vlm.server: the examples of its README (0.7.10), under their headings, and of docs/usage.md.
+
+Their order is the README's, but that those of one model come together: each swap is a load.
 
 Where an example has a file (`/path/to/image.jpg`), the folder is inside `--media-path`: elsewhere a file is refused.
 """
@@ -11,10 +13,11 @@ import httpx
 import pytest
 
 from pippin.config.errors import ConfigError
-from tests.drop_in.examples import CommandLine, Reader, settings_of, started, warnings_of, web_of
+from tests.drop_in.examples import CommandLine, Reader, reading, settings_of, started, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
-from tests.engines.language.vision.test_recordings import wav
+from tests.engines.language.vision.test_vision_adapters import OLD, adapter
 from tests.engines.language.vision.tiny_vision_models import picture
+from tests.engines.speech.recordings import wav
 from tests.engines.speech.test_speech_models import write_model
 from tests.soak.models import WHISPER, write_whisper
 
@@ -25,10 +28,12 @@ SCHEMA = "mlx-community/Qwen3.5-4B-MLX-4bit"
 CACHED = "Qwen/Qwen3-VL-4B-Instruct"
 HEARS = "mlx-community/gemma-3n-E2B-it-4bit"
 EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
+PAINTER = "Qwen/Qwen-Image"
+EDITOR = "black-forest-labs/FLUX.1-Kontext-dev"
 RANKER = "mlx-community/Qwen3-Reranker-0.6B-4bit"
 SPEAKER = "mlx-community/pocket-tts"
 HEARER = "mlx-community/whisper-tiny"
-HERE = ("--host", "127.0.0.1", "--media-host", "127.0.0.1", "--media-path")
+LOOPBACK = ("--host", "127.0.0.1")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     cache.vision(HEARS, family="gemma4_unified")
     cache.encoder(EMBEDDER)
     cache.encoder(RANKER, ranks=True)
+    cache.images(PAINTER, "QwenImagePipeline")
+    cache.images(EDITOR, "FluxKontextPipeline")
     write_model(cache.place(SPEAKER))
     images = home / "repo" / "examples" / "images"
     images.mkdir(parents=True)
@@ -50,8 +57,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     for name in ("audio.wav", "audio1.wav", "audio2.mp3"):
         (home / name).write_bytes(wav(1.0, len(name)))
     typed = f"mlx_vlm.server --port 8080 --model {PRELOADED}"
-    with web_of(home) as web, started(home, typed, *HERE, str(home)) as address:
-        yield Reader(address, home, {"/path/to": str(home), "https://example.com": web})
+    places = {"/path/to": str(home)}
+    with reading(home, typed, *LOOPBACK, web="https://example.com", places=places) as reader:
+        yield reader
 
 
 @pytest.mark.parametrize(
@@ -191,27 +199,6 @@ curl -X PATCH http://localhost:8080/v1/settings \\
 
 
 @pytest.mark.long
-def test_log_probabilities(page: Reader) -> None:
-    """Without `--top-logprobs-k`, which is not needed."""
-    answer = page.json("""
-curl -X POST "http://localhost:8080/v1/chat/completions" \\
-  -H "Content-Type: application/json" \\
-  -d '{
-    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
-    "messages": [{"role":"user","content":"Say hi in 3 words."}],
-    "max_tokens": 8,
-    "logprobs": true,
-    "top_logprobs": 3
-  }'
-""")
-    tokens = answer["choices"][0]["logprobs"]["content"]
-    assert tokens
-    assert all(
-        token.keys() >= {"token", "logprob", "bytes"} and len(token["top_logprobs"]) == 3 for token in tokens
-    )
-
-
-@pytest.mark.long
 def test_structured_outputs(page: Reader) -> None:
     """The example's limits are there so that an answer ends; `description` alone is shorter here."""
     page.python("""
@@ -307,6 +294,21 @@ curl -s --get "http://localhost:8080/v1/models" \\
     assert "--model-dir" in json.loads(told)["error"]["message"]
 
 
+def test_image_defaults(page: Reader) -> None:
+    """`/images/defaults` of its newest version: known without loading anything."""
+    asked = "curl -s 'http://localhost:8080{}/images/defaults?model={}&task={}'"
+    for version in ("", "/v1"):
+        assert page.json(asked.format(version, PAINTER, "generate")) == {"steps": 20, "guidance": 4.0}
+    assert page.json(asked.format("", EDITOR, "edit")) == {"steps": 28, "guidance": 2.5}
+    for model, task, named in (
+        (EDITOR, "generate", "task"),
+        (PAINTER, "draw", "task"),
+        (PRELOADED, "edit", "model"),
+    ):
+        assert page.json(asked.format("", model, task))["error"]["param"] == named
+    assert "images" not in page.json("curl http://localhost:8080/health")["loaded_models"]
+
+
 @pytest.mark.long
 def test_embeddings(page: Reader) -> None:
     answer = page.json("""
@@ -337,6 +339,27 @@ curl -X POST "http://localhost:8080/v1/rerank" \\
     assert "France" in json.dumps(result) or "Germany" in json.dumps(result)
 
 
+@pytest.mark.long
+def test_log_probabilities(page: Reader) -> None:
+    """Without `--top-logprobs-k`, which is not needed."""
+    answer = page.json("""
+curl -X POST "http://localhost:8080/v1/chat/completions" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
+    "messages": [{"role":"user","content":"Say hi in 3 words."}],
+    "max_tokens": 8,
+    "logprobs": true,
+    "top_logprobs": 3
+  }'
+""")
+    tokens = answer["choices"][0]["logprobs"]["content"]
+    assert tokens
+    assert all(
+        token.keys() >= {"token", "logprob", "bytes"} and len(token["top_logprobs"]) == 3 for token in tokens
+    )
+
+
 def test_text_input(page: Reader) -> None:
     chunks = page.events("""
 curl -X POST "http://localhost:8080/chat/completions" \\
@@ -358,6 +381,44 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     assert health["loaded_model"] == SMALL
     assert health["loaded_adapter"] is None
     assert PRELOADED not in health["loaded_models"], "one model of a kind at a time, as there"
+
+
+@pytest.mark.long
+def test_responses_endpoint(page: Reader) -> None:
+    """The document's body has `messages` and `max_tokens`, which its own server refuses: `input` is required there."""
+    typed = """
+curl -s -X POST "http://localhost:8080/responses" \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
+    "messages": [
+      {
+        "role": "user",
+        "content": [
+          {"type": "input_text", "text": "What is in this image?"},
+          {"type": "input_image", "image_url": "/path/to/image.jpg"}
+        ]
+      }
+    ],
+    "max_tokens": 100
+  }'
+"""
+    assert "input" in page.json(typed)["error"]["message"]
+    answer = page.json(typed.replace('"messages"', '"input"').replace('"max_tokens"', '"max_output_tokens"'))
+    assert answer["status"] in ("completed", "incomplete")
+
+
+def test_available_endpoints_metrics(page: Reader) -> None:
+    page.bash(f"""
+curl --fail http://localhost:8080/chat/completions -H "Content-Type: application/json" \\
+  -d '{{"model": "{SMALL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 1}}'
+""")
+    for address in ("/metrics", "/v1/metrics"):
+        found = page.json(f"curl http://localhost:8080{address}")
+        assert found["latest"]["generated_tokens"] >= 0
+        assert found["summary"]["in_flight"] == 0
+        windows = {f"sliding_decode_tok_s_{end}_{size}" for end in ("first", "last") for size in (32, 64)}
+        assert {"decode_tok_s", *windows} <= found["latest"].keys()
 
 
 @pytest.mark.long
@@ -444,9 +505,9 @@ def test_speech_to_text(tmp_path: Path) -> None:
         pytest.fail("Fetch Whisper with `python scripts/fetch_test_models.py`.", pytrace=False)
     write_whisper(TinyCache(tmp_path).place(HEARER))
     (tmp_path / "audio.mp3").write_bytes(wav(2.0, 1))
-    with started(tmp_path, f"mlx_vlm.server --stt-model {HEARER}", *HERE, str(tmp_path)) as address:
-        places = {"/path/to": str(tmp_path), "mlx-community/parakeet-tdt-0.6b-v3": HEARER}
-        answer = Reader(address, tmp_path, places).json("""
+    places = {"/path/to": str(tmp_path), "mlx-community/parakeet-tdt-0.6b-v3": HEARER}
+    with reading(tmp_path, f"mlx_vlm.server --stt-model {HEARER}", *LOOPBACK, places=places) as reader:
+        answer = reader.json("""
 curl -X POST "http://localhost:8080/v1/audio/transcriptions" \\
   -F model=mlx-community/parakeet-tdt-0.6b-v3 \\
   -F file=@/path/to/audio.mp3 \\
@@ -477,38 +538,9 @@ curl -X POST "http://localhost:8080/chat/completions" \\
     assert answer["model"] == HEARS
 
 
-@pytest.mark.long
-def test_responses_endpoint(page: Reader) -> None:
-    """The document's body has `messages` and `max_tokens`, which its own server refuses: `input` is required there."""
-    typed = """
-curl -s -X POST "http://localhost:8080/responses" \\
-  -H "Content-Type: application/json" \\
-  -d '{
-    "model": "mlx-community/Qwen2-VL-2B-Instruct-4bit",
-    "messages": [
-      {
-        "role": "user",
-        "content": [
-          {"type": "input_text", "text": "What is in this image?"},
-          {"type": "input_image", "image_url": "/path/to/image.jpg"}
-        ]
-      }
-    ],
-    "max_tokens": 100
-  }'
-"""
-    assert "input" in page.json(typed)["error"]["message"]
-    answer = page.json(typed.replace('"messages"', '"input"').replace('"max_tokens"', '"max_output_tokens"'))
-    assert answer["status"] in ("completed", "incomplete")
-
-
-def test_available_endpoints_metrics(page: Reader) -> None:
-    for address in ("/metrics", "/v1/metrics"):
-        found = page.json(f"curl http://localhost:8080{address}")
-        assert found["latest"]["generated_tokens"] >= 0
-        assert found["summary"]["in_flight"] == 0
-        windows = {f"sliding_decode_tok_s_{end}_{size}" for end in ("first", "last") for size in (32, 64)}
-        assert {"decode_tok_s", *windows} <= found["latest"].keys()
+def test_generate_of_its_old_versions_is_no_more(page: Reader) -> None:
+    told = page.json('curl -s -X POST http://localhost:8080/generate -d "{}"')
+    assert "/v1/chat/completions" in told["error"]["message"]
 
 
 def test_available_endpoints_unload(page: Reader) -> None:
@@ -518,12 +550,31 @@ def test_available_endpoints_unload(page: Reader) -> None:
 
 
 def test_require_bearer_authentication(tmp_path: Path) -> None:
-    with started(
-        tmp_path, "mlx_vlm.server --api-key secret-token", *HERE, str(tmp_path), ready="serves at"
-    ) as address:
+    typed = "mlx_vlm.server --api-key secret-token"
+    with started(tmp_path, typed, *LOOPBACK, ready="serves at") as address:
         assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 401
         headers = {"Authorization": "Bearer secret-token"}
         assert httpx.get(f"{address}/v1/models", headers=headers, trust_env=False).status_code == 200
+
+
+@pytest.mark.long
+def test_server_with_an_adapter(tmp_path: Path) -> None:
+    """`--adapter-path`, in mlx-vlm's own format; a request may give the path again, and no other."""
+    TinyCache(tmp_path).vision(PRELOADED)
+    folder = adapter(tmp_path / "adapter", OLD, ("A", "B"))
+    typed = f"mlx_vlm.server --model {PRELOADED} --adapter-path {folder}"
+    asked = """
+curl -s http://localhost:8080/chat/completions -H "Content-Type: application/json" \\
+  -d '{{"adapter_path": "{}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 4}}'
+"""
+    with reading(tmp_path, typed, *LOOPBACK) as reader:
+        health = reader.json("curl http://localhost:8080/health")
+        assert health["loaded_adapter"] == str(folder)
+        assert health["loaded_models"][PRELOADED]["adapter"] == str(folder)
+        assert reader.json(asked.format(folder))["model"] == PRELOADED
+        assert reader.json(asked.format("/somebody/elses"))["error"]["param"] == "adapter_path"
+        unloaded = reader.json('curl -X POST "http://localhost:8080/unload"')["unloaded"]
+        assert unloaded == {"model_name": PRELOADED, "adapter_name": str(folder)}
 
 
 @pytest.mark.parametrize(

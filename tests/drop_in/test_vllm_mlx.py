@@ -14,8 +14,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.drop_in.examples import Reader, settings_of, started, warnings_of, web_of
+from tests.drop_in.examples import Reader, reading, settings_of, warnings_of
 from tests.drop_in.tiny_cache import TinyCache
+from tests.engines.language.tiny_heads import qwen_with_head
 from tests.engines.language.vision.test_video import video
 from tests.engines.language.vision.tiny_vision_models import picture
 from tests.engines.speech.test_speech_models import write_model
@@ -25,7 +26,11 @@ SEES = "mlx-community/Qwen3-VL-4B-Instruct-3bit"
 E5 = "mlx-community/multilingual-e5-small-mlx"
 MINI = "mlx-community/all-MiniLM-L6-v2-4bit"
 RANKER = "mlx-community/bge-reranker-v2-m3"
-MCP_SERVER = Path(__file__).parent.parent / "mcp" / "example_server.py"
+CLIENT = """
+from openai import OpenAI
+
+client = OpenAI(base_url="http://localhost:8000/v1", api_key="not-needed")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     typed = (
         f"vllm-mlx serve {LLAMA} --port 8000 --continuous-batching --enable-metrics --rerank-model {RANKER}"
     )
-    with started(home, typed) as address:
-        reader = Reader(address, home)
-        reader.python(
-            "from anthropic import Anthropic\nfrom openai import OpenAI\n"
-            'client = OpenAI(base_url="http://localhost:8000/v1", api_key="not-needed")'
-        )
+    with reading(home, typed, named=CLIENT) as reader:
         yield reader
 
 
@@ -132,7 +132,11 @@ def test_health_check(page: Reader) -> None:
 
 
 def test_metrics(page: Reader) -> None:
-    assert "vllm_mlx_" in page.bash("curl http://localhost:8000/metrics")
+    told = page.bash("curl http://localhost:8000/metrics")
+    assert 'vllm_mlx_engine_type{engine_type="batched"} 1.0' in told
+    assert 'vllm_mlx_cache_type{cache_type="memory_aware_cache"} 1.0' in told
+    cache = page.json("curl http://localhost:8000/v1/cache/stats")["engine_cache"]
+    assert cache.keys() >= {"hits", "misses", "tokens_saved", "entry_count"}, "which its `bench-serve` reads"
 
 
 def test_anthropic_messages_non_streaming(page: Reader) -> None:
@@ -272,7 +276,8 @@ vllm-mlx serve mlx-community/Qwen3-Coder-Next-235B-A22B-4bit \\
     assert settings_of(typed).server.model_defaults.tool_call_parser == "hermes"
     page.python("""
 from anthropic import Anthropic
-reply = Anthropic(base_url="http://localhost:8000", api_key="not-needed").messages.create(
+client = Anthropic(base_url="http://localhost:8000", api_key="not-needed")
+reply = client.messages.create(
     model="claude-of-tomorrow", max_tokens=5, messages=[{"role": "user", "content": "Hello!"}])
 """)
     assert page.names["reply"].type == "message"
@@ -452,15 +457,8 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     for name in ("image.jpg", "cat.jpg", "photo.jpg"):
         (home / name).write_bytes(picture(48, 32, format="JPEG"))
     (home / "video.mp4").write_bytes(video(24))
-    here = ("--media-host", "127.0.0.1", "--media-path", str(home))
-    with (
-        web_of(home) as web,
-        started(home, "vllm-mlx serve mlx-community/Qwen3-VL-4B-Instruct-3bit --port 8000", *here) as address,
-    ):
-        reader = Reader(address, home, {"https://example.com": web})
-        reader.python(
-            'from openai import OpenAI\nclient = OpenAI(base_url="http://localhost:8000/v1", api_key="not-needed")'
-        )
+    typed = "vllm-mlx serve mlx-community/Qwen3-VL-4B-Instruct-3bit --port 8000"
+    with reading(home, typed, web="https://example.com", named=CLIENT) as reader:
         yield reader
 
 
@@ -638,11 +636,8 @@ def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         f"PATH={home}:/usr/bin:/bin vllm-mlx serve mlx-community/Qwen3-8B-4bit --reasoning-parser qwen3 "
         f"--enable-auto-tool-choice --tool-call-parser qwen --mcp-config {file}"
     )
-    with started(home, typed, models={"mlx-community/Qwen3-8B-4bit": str(script)}) as address:
-        reader = Reader(address, home)
-        reader.python(
-            'from openai import OpenAI\nclient = OpenAI(base_url="http://localhost:8000/v1", api_key="not-needed")'
-        )
+    stand_in = {"mlx-community/Qwen3-8B-4bit": str(script)}
+    with reading(home, typed, models=stand_in, named=CLIENT) as reader:
         yield reader
 
 
@@ -703,6 +698,23 @@ print(response.content[0].text)  # "The weather in Paris is sunny, 22C."
 """)
     assert "Tool: get_weather, Input: {'city': 'Paris'}" in printed
     assert printed.endswith("The weather in Paris is sunny, 22C.\n")
+
+
+def test_anthropic_messages_thinking(acting: Reader) -> None:
+    """A model that thinks does so through Messages too, unless it is told not to."""
+    acting.python("""
+from anthropic import Anthropic
+
+anthropic_client = Anthropic(base_url="http://localhost:8000", api_key="not-needed")
+reply = anthropic_client.messages.create(
+    model="default", max_tokens=256, messages=[{"role": "user", "content": "Hello!"}]
+)
+quiet = anthropic_client.messages.create(
+    model="default", max_tokens=256, thinking={"type": "disabled"}, messages=[{"role": "user", "content": "Hello!"}]
+)
+""")
+    assert [block.type for block in acting.names["reply"].content] == ["thinking", "text"]
+    assert [block.type for block in acting.names["quiet"].content] == ["text"]
 
 
 def test_tool_calling(acting: Reader) -> None:
@@ -976,8 +988,7 @@ def test_warm_prompts(tmp_path: Path) -> None:
   --continuous-batching \\
   --warm-prompts {folder}/agents.json
 """
-    with started(tmp_path, typed, "--cache-block-tokens", "16") as address:
-        reader = Reader(address, tmp_path)
+    with reading(tmp_path, typed, "--cache-block-tokens", "16") as reader:
         assert reader.json("curl http://localhost:8000/v1/status")["cache"]["entry_count"] > 0
         asked = """
 curl http://localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d '{"model": "default",
@@ -998,8 +1009,10 @@ def test_multi_model_serving(tmp_path: Path) -> None:
     home = tmp_path / "ai-models" / "mlx_models"
     home.mkdir(parents=True)
     source = tmp_path / ".cache/huggingface/hub/models--org--one/snapshots/main"
-    for name in ("gemma-4-E2B-it-5bit", "Qwen3.5-27B-VLM-MTP-8bit", "gemma-4-31B-it-6bit"):
+    for name in ("gemma-4-E2B-it-5bit", "gemma-4-31B-it-6bit"):
         shutil.copytree(source, home / name)
+    smart = qwen_with_head(home / "Qwen3.5-27B-VLM-MTP-8bit")
+    shutil.copy(source / "tokenizer_config.json", smart)
     registry = """
 manager:
   memory_budget_gb: 100
@@ -1030,8 +1043,7 @@ models:
 """
     file = tmp_path / "models.yaml"
     file.write_text(registry.replace("/Users/david/ai-models/mlx_models", str(home)))
-    with started(tmp_path, f"vllm-mlx serve --models-config {file} --port 8000") as address:
-        reader = Reader(address, tmp_path)
+    with reading(tmp_path, f"vllm-mlx serve --models-config {file} --port 8000") as reader:
         listed = reader.json("curl http://localhost:8000/v1/models")["data"]
         assert [model["id"] for model in listed] == ["fast", "smart", "vision"]
         reader.python("""

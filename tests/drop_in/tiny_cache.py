@@ -66,6 +66,13 @@ class TinyCache:
             if folder is not None:
                 _write_bert(folder, ranks)
 
+    def images(self, repository: str, pipeline: str) -> None:
+        """An image model that is known by its pipeline and can't be loaded: its weights are empty."""
+        folder = self.place(repository)
+        (folder / "transformer").mkdir(parents=True)
+        (folder / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
+        mx.save_safetensors(str(folder / "transformer" / "model.safetensors"), {"empty": mx.zeros((1,))})
+
     def copied(self, repositories: Iterable[str], source: Path) -> None:
         """A checkpoint of `source` under these names."""
         for repository in repositories:

@@ -15,6 +15,19 @@ from pippin.core.tasks import Generate
 from pippin.engines.language.prompt.preparer import open_preparer
 from tests.engines.driving import no_progress
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
+from tests.engines.tiny_models import tiny_model
+
+
+@pytest.mark.parametrize("kind", ["transcription", "speech"])
+def test_a_model_that_mlx_audio_has_no_code_for_is_told_in_a_sentence(
+    kind: ModelKind, tmp_path: Path
+) -> None:
+    folder = tiny_model("llama", tmp_path / "model")  # for its tokenizer
+    (folder / "config.json").write_text('{"model_type": "eyes"}')
+    doors = importlib.import_module(f"pippin.engines.{kind}")
+    spec = WorkerSpec(info=ModelInfo(id="model", kind=kind, path=str(tmp_path / "model")))
+    with pytest.raises(ServerError, match=r"mlx-audio can't .* with model: Model type eyes not supported"):
+        doors.open_engine(spec, doors.open_preparer(spec), no_progress)
 
 
 @pytest.mark.parametrize(

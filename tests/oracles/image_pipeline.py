@@ -27,11 +27,12 @@ import mlx.core as mx  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from pippin.core.events import Picture, Progress  # noqa: E402
+from pippin.core.image_presets import PRESETS, ImagePreset  # noqa: E402
 from pippin.core.models import ModelInfo, WorkerSpec  # noqa: E402
 from pippin.core.tasks import GenerateImages  # noqa: E402
 from pippin.engines import images  # noqa: E402
-from pippin.engines.image_presets import PRESETS, Preset  # noqa: E402
 from pippin.engines.images import mflux_named  # noqa: E402
+from pippin.engines.mflux_classes import CLASSES  # noqa: E402
 
 Ran = dict[str, Any]
 
@@ -46,7 +47,7 @@ ADAPTED = {
 
 
 class Painter:
-    def __init__(self, folder: Path, preset: Preset, **options: Any) -> None:
+    def __init__(self, folder: Path, preset: ImagePreset, **options: Any) -> None:
         info = ModelInfo(id="tiny", kind="images", path=str(folder))
         spec = WorkerSpec(info=info, options={"config_name": preset.name, **options}, threads=1)
         self.given = (sample_picture(),) if preset.edits else ()
@@ -97,11 +98,11 @@ def write_lora(path: Path, stem: str, width: int) -> Path:
     return path
 
 
-def run(preset: Preset, folder: Path) -> dict[str, Ran]:
+def run(preset: ImagePreset, folder: Path) -> dict[str, Ran]:
     """What a preset does with all that may be asked of it."""
-    model = folder / "model"
-    config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()
-    small_mflux.write_model(model, mflux_named(preset.model), config)
+    model, classes = folder / "model", CLASSES[preset.name]
+    config = getattr(mflux_named("common.config.model_config:ModelConfig"), classes.config)()
+    small_mflux.write_model(model, mflux_named(classes.model), config)
     painter = Painter(model, preset)
     found = {
         "plain": painter.paint(),
@@ -123,7 +124,7 @@ def run(preset: Preset, folder: Path) -> dict[str, Ran]:
         found["from_two"] = painter.paint(images=(sample_picture(),) * 2)
     painter.engine.close()
     found["quantized"] = changed(model, preset, quantize=8)
-    part = preset.model.split(".")[0]
+    part = classes.model.split(".")[0]
     if part in ADAPTED:
         lora = str(write_lora(folder / "lora.safetensors", *ADAPTED[part]))
         found["lora"] = changed(model, preset, lora_paths=[lora], lora_scales=[1.0])
@@ -131,7 +132,7 @@ def run(preset: Preset, folder: Path) -> dict[str, Ran]:
     return found
 
 
-def changed(model: Path, preset: Preset, **options: Any) -> Ran:
+def changed(model: Path, preset: ImagePreset, **options: Any) -> Ran:
     painter = Painter(model, preset, **options)
     try:
         return painter.paint()

@@ -22,12 +22,12 @@ small_mflux.shrink()
 
 
 def write(folder: Path, name: str) -> None:
-    from pippin.engines.image_presets import PRESETS
     from pippin.engines.images import mflux_named
+    from pippin.engines.mflux_classes import CLASSES
 
-    preset = next(preset for preset in PRESETS if preset.name == name)
-    config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()
-    small_mflux.write_model(folder, mflux_named(preset.model), config)
+    classes = CLASSES[name]
+    config = getattr(mflux_named("common.config.model_config:ModelConfig"), classes.config)()
+    small_mflux.write_model(folder, mflux_named(classes.model), config)
 
 
 if __name__ == "__main__":

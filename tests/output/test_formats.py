@@ -78,6 +78,7 @@ REASONING = [
     "qwen3_moe",
     "qwen3_vl",
     "qwen3_5",
+    "qwen3_next",
     "glm47_flash",
     "minimax_m2",
     "nemotron3_nano",

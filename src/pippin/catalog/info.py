@@ -85,7 +85,7 @@ def read_info(folder: Path, *, id: str | None = None, kind: ModelKind | None = N
         id=name,
         kind=found,
         path=str(folder),
-        architecture=text(config.get("model_type")) or _pipeline(folder),
+        architecture=(_pipeline(folder) if found == "images" else None) or text(config.get("model_type")),
         capabilities=_capabilities(found, config, tokenizer, template),
         context_window=context_window(folder, found, config, tokenizer),
         quantization=quantization(config),

@@ -5,8 +5,9 @@ import json
 import logging
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pippin
 from pippin.cli.terminal import Progress, progress, say, size
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.25  # seconds
+EXAMPLES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "language": ("/chat/completions", {"messages": [{"role": "user", "content": "Say hello."}]}),
+    "embeddings": ("/embeddings", {"input": "hello"}),
+    "reranking": ("/rerank", {"query": "A greeting?", "documents": ["hello", "seven"]}),
+    "transcription": ("/audio/transcriptions", {}),
+    "speech": ("/audio/speech", {"input": "Hello.", "response_format": "wav"}),
+    "images": ("/images/generations", {"prompt": "A red fish", "size": "512x512"}),
+}
+"""Address and fields of a request that shows what models of a kind do."""
 NO_MODEL: Final = "No model is named: requests load them. `pippin list` shows what is here."
 
 
@@ -31,35 +41,58 @@ def reachable(address: str) -> str:
     return address
 
 
-def curl_line(address: str, model: str, *, key: bool) -> str:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}]})
+def curl_line(address: str, model: str, *, key: bool, kind: str = "language") -> str:
+    """What a model of the kind may be asked, as it is typed."""
     auth = ' -H "Authorization: Bearer $PIPPIN_API_KEY"' if key else ""
-    url = shlex.quote(f"{reachable(address)}/v1/chat/completions")  # some shells look for files named `[::1]`
-    return f"curl {url} -H 'Content-Type: application/json'{auth} -d {shlex.quote(body)}"
+    path, fields = EXAMPLES.get(kind, EXAMPLES["language"])
+    url = shlex.quote(f"{reachable(address)}/v1{path}")  # some shells look for files named `[::1]`
+    if kind == "transcription":
+        return f"curl {url}{auth} -F {shlex.quote(f'model={model}')} -F file=@speech.wav"
+    body = json.dumps({"model": model, **fields})
+    output = " --output hello.wav" if kind == "speech" else ""
+    return f"curl {url} -H 'Content-Type: application/json'{auth} -d {shlex.quote(body)}{output}"
 
 
 def name_of(entry: ModelEntry) -> str:
     return entry.name or entry.path
 
 
-def served_names(options: ServerOptions, catalog: "Catalog") -> list[str]:
-    """The names to ask for the models by; those that are still to be downloaded, by what they were named."""
-    names = []
+class Served(NamedTuple):
+    """A model that requests may name."""
+
+    name: str
+    kind: str
+    here: bool = True  # and not still to be downloaded
+
+
+def served_models(options: ServerOptions, catalog: "Catalog") -> list[Served]:
+    """The models that the operator named; those that are still to be downloaded, by what they were named."""
+    models = []
     for entry in options.models:
         if not entry.listed:
             continue
         try:
-            names.append(catalog.resolve(name_of(entry)).id)
+            info = catalog.resolve(name_of(entry))
+            models.append(Served(info.id, info.kind))
         except ServerError:
-            names.append(name_of(entry))
-    return names
+            models.append(Served(name_of(entry), entry.kind or "language", here=False))
+    return models
 
 
-def greet(options: ServerOptions, address: str, models: list[str], example: str) -> None:
+def example_of(catalog: "Catalog") -> Served:
+    """A model to try where the operator named none: one that chats, where there is one."""
+    found = [Served(info.id, info.kind) for info in catalog.models()]
+    chatting = [each for each in found if each.kind in ("language", "scripted")]
+    return next(iter(chatting or found), Served("MODEL", "language"))
+
+
+def greet(options: ServerOptions, address: str, models: Sequence[Served], example: Served) -> None:
     """The first lines, once the server answers. `example` is a model to try where none is named."""
-    named = f"Model: {', '.join(models)}" if models else NO_MODEL
+    names = [each.name if each.here else f"{each.name} (not downloaded yet)" for each in models]
+    named = f"Model: {', '.join(names)}" if models else NO_MODEL
     key = bool(options.api_keys or options.api_key_file)
-    line = curl_line(address, models[0] if models else example, key=key)
+    tried = models[0] if models else example
+    line = curl_line(address, tried.name, key=key, kind=tried.kind)
     say(f"Pippin {pippin.__version__} serves at {address}\n{named}\nTry it:\n  {line}")
 
 

@@ -19,13 +19,14 @@ from pippin.config.options.model import ModelOptions
 from pippin.core.decoding import convert
 from pippin.core.errors import ServerError
 from pippin.core.events import Accepted, Event, Picture, PicturesDone, Progress, Usage
+from pippin.core.image_presets import ImagePreset, preset_of
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import GenerateImages, Task
 from pippin.engines import pictures
 from pippin.engines.base import Job, LoadProgress, Preparer
 from pippin.engines.blocking import BlockingEngine, BlockingJob, Call
 from pippin.engines.device import configure, decide, find_facts
-from pippin.engines.image_presets import MFLUX, Preset, preset_of
+from pippin.engines.mflux_classes import CLASSES, MFLUX
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -47,7 +48,7 @@ class Pipeline:
     """A loaded model of mflux, and the function that decodes its latents to a picture."""
 
     model: Any
-    preset: Preset
+    preset: ImagePreset
     preview: "Callable[[Any, int, int], Image]"  # latents, height, width
 
 
@@ -58,7 +59,7 @@ class ImagePreparer:
         options = convert(spec.options, ModelOptions)
         self.info: ModelInfo = spec.info
         self.options = options
-        self.preset = preset_of(Path(spec.info.path or ""), spec.info.id, options.config_name)
+        self.preset = preset_of(spec.info, options.config_name)
 
     def prepare(self, id: str, task: Task) -> Job | tuple[Event, ...]:
         if not isinstance(task, GenerateImages):
@@ -132,13 +133,14 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
     return BlockingEngine(load)
 
 
-def load_pipeline(folder: Path, preset: Preset, options: ModelOptions) -> Pipeline:
+def load_pipeline(folder: Path, preset: ImagePreset, options: ModelOptions) -> Pipeline:
     """Load a model. Raises `ServerError` for LoRA options that contradict each other or the model."""
     scales = options.lora_scales or (1.0,) * len(options.lora_paths)
     if len(scales) != len(options.lora_paths):
         raise ServerError("load_failed", "Give as many lora_scales as lora_paths, or none.", "lora_scales")
-    build = mflux_named(preset.model)
-    config = getattr(mflux_named("common.config.model_config:ModelConfig"), preset.config)()
+    classes = CLASSES[preset.name]
+    build = mflux_named(classes.model)
+    config = getattr(mflux_named("common.config.model_config:ModelConfig"), classes.config)()
     arguments: dict[str, Any] = {"model_path": str(folder), "model_config": config}
     if options.quantize not in (None, 16):
         arguments["quantize"] = options.quantize
@@ -149,11 +151,11 @@ def load_pipeline(folder: Path, preset: Preset, options: ModelOptions) -> Pipeli
             )
         arguments |= {"lora_paths": list(options.lora_paths), "lora_scales": list(scales)}
     model = build(**arguments)
-    return Pipeline(model, preset, previewer(model, mflux_named(preset.latents)))
+    return Pipeline(model, preset, previewer(model, mflux_named(classes.latents)))
 
 
 def mflux_named(path: str) -> Any:
-    """The attribute of mflux that a preset names as `module:Name`, below `mflux.models`."""
+    """The attribute of mflux that is named as `module:Name`, below `mflux.models`."""
     module, name = path.split(":")
     return getattr(importlib.import_module(MFLUX + module), name)
 

@@ -81,7 +81,10 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         from mlx_audio.tts.utils import load_model
 
         progress(0, spec.info.size_bytes, "weights")
-        model = load_model(folder)
+        try:
+            model = load_model(folder)
+        except ValueError as error:
+            raise ServerError("load_failed", f"mlx-audio can't speak with {spec.info.id}: {error}") from error
         cast_weights(model, options)
         progress(spec.info.size_bytes, spec.info.size_bytes, "weights")
         return model

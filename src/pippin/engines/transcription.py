@@ -63,7 +63,12 @@ def open_engine(spec: WorkerSpec, preparer: Preparer, progress: LoadProgress) ->
         with warnings.catch_warnings():
             # A folder without a tokenizer is none of the operator's concern: `_give_tokenizer` has one.
             warnings.filterwarnings("ignore", message="Could not load WhisperProcessor")
-            model = load_model(folder, strict=True)
+            try:
+                model = load_model(folder, strict=True)
+            except ValueError as error:
+                raise ServerError(
+                    "load_failed", f"mlx-audio can't hear with {spec.info.id}: {error}"
+                ) from error
         cast_weights(model, options)
         if is_whisper(model):
             _prepare_whisper(model, spec.info.id, folder)

@@ -31,6 +31,7 @@ from pippin.core.events import (
     Usage,
     merged,
 )
+from pippin.core.image_presets import ImagePreset, preset_of
 from pippin.core.models import ModelInfo, ModelKind
 from pippin.core.parameters import PARAMETERS
 from pippin.core.requests import GenerationRequest, Sampling, Thinking
@@ -403,6 +404,13 @@ class Service:
     def tokenizer_settings(self, info: ModelInfo) -> dict[str, Any] | None:
         """What the model's folder says of its tokenizer; None where it says nothing. Reads the disk."""
         return None if info.path is None else tokenizer_settings(Path(info.path))
+
+    def image_preset(self, info: ModelInfo) -> ImagePreset:
+        """What an image model does where a request says nothing. Looks at the disk, and loads nothing.
+
+        Raises `ServerError("load_failed")` where neither the operator nor the model says which image model it is.
+        """
+        return preset_of(info, self.catalog.options_for(info).config_name)
 
     async def cancel(self, id: str) -> bool:
         """End a request by its id, whoever reads it: a generation keeps what it has said. False if there is none."""

@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from pippin.catalog.info import read_info
 from pippin.core.errors import ServerError
 from pippin.core.events import Event, Failed, Picture, PicturesDone, Progress
+from pippin.core.image_presets import PRESETS, preset_of
 from pippin.core.models import ModelInfo, WorkerSpec
 from pippin.core.tasks import Embed, GenerateImages
 from pippin.engines import pictures
 from pippin.engines.blocking import BlockingEngine
-from pippin.engines.image_presets import PRESETS, preset_of
 from pippin.engines.images import ImagePreparer, Pipeline, open_preparer, size_of
+from pippin.engines.mflux_classes import CLASSES
 from tests.engines.driving import run
 
 
@@ -79,11 +81,15 @@ def preparer(preset: str = "flux-dev") -> ImagePreparer:
     return ImagePreparer(WorkerSpec(info=info, options={"config_name": preset}))
 
 
+def image_model(name: str = "my-model", pipeline: str | None = None) -> ModelInfo:
+    return ModelInfo(id=name, kind="images", path="/models/x", architecture=pipeline)
+
+
 def engine_of(model: Drawing, preset: str = "flux-dev") -> BlockingEngine[Pipeline]:
     def preview(latents: int, height: int, width: int) -> Image.Image:
         return Image.new("RGB", (width, height), (0, latents, 0))
 
-    return BlockingEngine(lambda: Pipeline(model, preset_of(Path(), "x", preset), preview))
+    return BlockingEngine(lambda: Pipeline(model, preset_of(image_model(), preset), preview))
 
 
 @pytest.fixture
@@ -242,7 +248,7 @@ def test_every_preset_of_mlx_openai_server_is_there() -> None:
         "flux-schnell flux-dev flux-krea-dev flux-kontext-dev qwen-image qwen-image-edit fibo z-image-turbo "
         "flux2-klein-4b flux2-klein-9b flux2-klein-edit-4b flux2-klein-edit-9b"
     )
-    assert {preset.name for preset in PRESETS} == set(names.split())
+    assert {preset.name for preset in PRESETS} == CLASSES.keys() == set(names.split())
 
 
 @pytest.mark.parametrize(
@@ -256,17 +262,19 @@ def test_every_preset_of_mlx_openai_server_is_there() -> None:
         ("black-forest-labs/FLUX.2-klein-4B", "flux2-klein-4b"),
     ],
 )
-def test_a_preset_is_found_by_the_repositorys_name(tmp_path: Path, name: str, preset: str) -> None:
-    assert preset_of(tmp_path, name, None).name == preset
+def test_a_preset_is_found_by_the_repositorys_name(name: str, preset: str) -> None:
+    assert preset_of(image_model(name), None).name == preset
 
 
 def test_a_preset_is_found_by_the_folders_pipeline_or_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="--config-name"):
-        preset_of(tmp_path, "my-model", None)
+        preset_of(image_model(), None)
     with pytest.raises(ServerError, match="no image model preset 'x'"):
-        preset_of(tmp_path, "my-model", "x")
+        preset_of(image_model(), "x")
     (tmp_path / "model_index.json").write_text('{"_class_name": "FluxKontextPipeline"}')
-    assert preset_of(tmp_path, "my-model", None).name == "flux-kontext-dev"
+    (tmp_path / "config.json").write_text('{"model_type": "not-the-pipeline"}')
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 16)
+    assert preset_of(read_info(tmp_path, kind="images"), None).name == "flux-kontext-dev"
 
 
 def test_without_the_extra_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pippin.engines.image_presets import PRESETS, Preset
+from pippin.core.image_presets import PRESETS, ImagePreset
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[3]
@@ -19,13 +19,13 @@ Ran = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module", params=PRESETS, ids=[preset.name for preset in PRESETS])
-def preset(request: pytest.FixtureRequest) -> Preset:
-    found: Preset = request.param
+def preset(request: pytest.FixtureRequest) -> ImagePreset:
+    found: ImagePreset = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def found(preset: Preset, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def found(preset: ImagePreset, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """What `image_pipeline.py` asked of the preset, and what came."""
     python = Path(os.environ.get("PIPPIN_IMAGES_PYTHON", ROOT / ".venv-images" / "bin" / "python"))
     if not python.is_file():
@@ -52,7 +52,7 @@ def test_a_seed_gives_the_same_picture_alone_and_as_one_of_several(found: Ran) -
     assert found["plain"]["sizes"] == [[64, 64]]
 
 
-def test_all_that_is_asked_for_changes_the_picture(preset: Preset, found: Ran) -> None:
+def test_all_that_is_asked_for_changes_the_picture(preset: ImagePreset, found: Ran) -> None:
     changes = {"longer", "other_prompt", "quantized"}
     changes |= {"guided"} if preset.guidance is not None else set()
     changes |= {"negative"} if preset.negative else set()
@@ -65,7 +65,7 @@ def test_all_that_is_asked_for_changes_the_picture(preset: Preset, found: Ran) -
     assert len(set(pictures)) == len(pictures)
 
 
-def test_a_lora_of_strength_zero_changes_nothing(preset: Preset, found: Ran) -> None:
+def test_a_lora_of_strength_zero_changes_nothing(preset: ImagePreset, found: Ran) -> None:
     if preset.name == "fibo":
         assert "lora_off" not in found
     else:
@@ -77,7 +77,7 @@ def test_previews_come_while_it_is_made(found: Ran) -> None:
     assert found["partial"]["sizes"] == [[64, 64]] * 3
 
 
-def test_starting_from_a_picture_leaves_steps_out(preset: Preset, found: Ran) -> None:
+def test_starting_from_a_picture_leaves_steps_out(preset: ImagePreset, found: Ran) -> None:
     assert ("from_picture" in found) is not preset.edits
     if not preset.edits:
         assert found["from_picture"]["steps"] == [1, 2]

@@ -4,6 +4,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,6 +26,11 @@ _CLIENTS_WORDS = re.compile(
     re.DOTALL,
 )
 """What a client wrote is told to it where it is wrong, but is not for the log: it may be a prompt, or be secret."""
+
+GONE: Final = {
+    "/generate": "mlx_vlm.server had it before its version 0.3: use /v1/chat/completions.",
+}
+"""What to use instead of addresses of the replaced servers that are no more."""
 
 INTERNAL = ErrorReport(kind="internal", message="The server failed; its log has the reason.")
 
@@ -72,7 +78,7 @@ class Errors:
         headers = dict(error.headers or {})
         match error.status_code:
             case 404:
-                report = not_found()
+                report = not_found(GONE.get(request.url.path))
             case 405:
                 headers["Allow"] = answered = _answered(request)
                 wrong = f"does not answer {request.method}"
@@ -91,7 +97,6 @@ class Errors:
         return self.reply(INTERNAL, request.scope)
 
 
-def not_found() -> ErrorReport:
-    return ErrorReport(
-        kind="not_found", message="There is nothing at this address; /docs lists what there is."
-    )
+def not_found(instead: str | None = None) -> ErrorReport:
+    way_out = instead or "/docs lists what there is."
+    return ErrorReport(kind="not_found", message=f"There is nothing at this address; {way_out}")

@@ -8,11 +8,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from pippin.api.access.errors import not_found
+from pippin.api.access.exchange import exchange_of
+from pippin.api.answers.answer import check_model
 from pippin.api.context import VERSION, Api, both, json_reply
+from pippin.api.dialects.shared.fields import invalid
 from pippin.api.http.forms import is_form
 from pippin.api.kinds import image_replies, images
 from pippin.core.errors import ServerError
 from pippin.core.events import PicturesDone
+from pippin.core.models import ModelInfo
 from pippin.core.tasks import GenerateImages
 
 
@@ -22,6 +26,7 @@ def routes(api: Api) -> list[BaseRoute]:
     return [
         *both("/images/generations", pictures.generate, "POST", body=images.ImageRequest, answer=reply),
         *both("/images/edits", pictures.edit, "POST", body=images.ImageEditRequest, answer=reply, form=True),
+        *both("/images/defaults", pictures.defaults),
         *both("/images/files/{name}", pictures.fetch, media=["image/png", "image/jpeg", "image/webp"]),
     ]
 
@@ -70,6 +75,41 @@ class ImageRoutes:
             if datum is not None and not datum:
                 raise ServerError("invalid_request", f"`{name}` is empty; send a picture.", name)
         return await self._answer(request, fields, images.task_of(fields, found, mask), "image_edits")
+
+    async def defaults(self, request: Request) -> Response:
+        """What a model does where a request leaves it out, as mlx_vlm.server has it; loads nothing.
+
+        `?model=` names the model; `task` is `generate` or `edit`. `guidance` is null for a model that takes none.
+        """
+        name, task = (
+            request.query_params.get("model") or "default",
+            request.query_params.get("task", "generate"),
+        )
+        if task not in ("generate", "edit"):
+            raise invalid("task", "must be generate or edit.")
+        info = await self._described(request, name)
+        preset = await asyncio.to_thread(self.api.service.image_preset, info)
+        if preset.edits and task == "generate":
+            raise invalid("task", f"must be edit: {info.id} edits pictures, and makes none without them.")
+        return json_reply({"steps": preset.steps, "guidance": preset.guidance})
+
+    async def _described(self, request: Request, name: str) -> ModelInfo:
+        """The image model of a name, be it here or still to be downloaded. Raises `ServerError`."""
+        service = self.api.service
+        try:
+            info = await service.find(name, "images")
+        except ServerError:
+            missing = await asyncio.to_thread(service.missing)
+            named = next((each for each in missing if each.id == name), None)
+            if named is None:
+                raise
+            info = named
+        check_model(exchange_of(request.scope), name, info)
+        if info.kind != "images":
+            raise ServerError(
+                "invalid_request", f"{info.id} is of kind {info.kind} and makes no pictures.", "model"
+            )
+        return info
 
     async def fetch(self, request: Request) -> Response:
         """A picture that an answer gave the address of"""

@@ -103,12 +103,14 @@ class StatusPages:
         )
 
     async def cache(self, request: Request) -> Response:
+        """The sums as mlx_vlm.server has them, again as vllm-mlx's `engine_cache`, and each model's own."""
         stats = await stats_of_loaded(self.api)
         options = self.api.options.model_defaults
         total = CacheStats.total(each.cache for each in stats.values())
         return json_reply(
             {"enabled": options.prefix_cache, "block_size": options.cache_block_tokens}
             | cache_body(total)
+            | {"engine_cache": cache_body(total) if stats else None}
             | {"models": {model: cache_body(each.cache) for model, each in stats.items()}}
         )
 

@@ -197,7 +197,17 @@ def gauges(states: Sequence[ModelState], stats: Mapping[str, EngineStats], uptim
         *_of_engines(stats),
         *_of_caches({model: each.cache for model, each in stats.items()}),
         GaugeMetricFamily("vllm_mlx_engine_is_mllm", "Always 0: one engine runs all.", value=0),
+        _only("vllm_mlx_engine_type", "Always batched.", "batched"),
+        _only("vllm_mlx_cache_type", "Always one that is sized in bytes.", "memory_aware_cache"),
     ]
+
+
+def _only(name: str, text: str, value: str) -> Metric:
+    """A gauge of vllm-mlx that names which of several holds, as `label="value"` with 1; here it is always the same."""
+    label = name.removeprefix("vllm_mlx_")
+    family = GaugeMetricFamily(name, text, labels=[label])
+    family.add_metric([value], 1)
+    return family
 
 
 def _of_models(states: Sequence[ModelState]) -> Iterable[Metric]:

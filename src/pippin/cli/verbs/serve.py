@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pippin.cli.arguments import option_parser
 from pippin.cli.extras import missing_parts
-from pippin.cli.greeting import Preparation, greet, served_names
+from pippin.cli.greeting import Preparation, example_of, greet, served_models
 from pippin.cli.local import open_catalog
 from pippin.cli.logs import configure_logging
 from pippin.cli.running import RunningServer, announced, log_file
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DESCRIPTION: Final = "Serve models behind the OpenAI and Anthropic APIs."
+UNDER_PROFILE: Final = "{} This verb takes over the defaults of {} (--compat), whose own flags are known too."
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,7 +38,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def serve(arguments: Sequence[str], program: str, *, compat: Compat | None) -> int:
     """`compat` is the profile that the verb implies."""
-    parsed = option_parser(program, DESCRIPTION).parse(arguments)
+    description = DESCRIPTION if compat is None else UNDER_PROFILE.format(DESCRIPTION, compat)
+    parsed = option_parser(program, description).parse(arguments)
     if any(flag.name == "--version" for flag in parsed.given):
         return version.run([])
     faulthandler.enable()  # a crash in a library says where it was
@@ -87,8 +89,7 @@ def _serve(settings: Settings, catalog: "Catalog") -> int:
 
     def on_ready(host: str, port: int) -> None:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        example = next((info.id for info in catalog.models()), "MODEL")
-        greet(settings.server, address, served_names(settings.server, catalog), example)
+        greet(settings.server, address, served_models(settings.server, catalog), example_of(catalog))
         log_path = log_file(settings.server.log_file)
         word = RunningServer(pid=os.getpid(), address=address, started=time.time(), log=log_path)
         try:

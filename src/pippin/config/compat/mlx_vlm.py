@@ -229,7 +229,6 @@ SERVER: Final = Server(
             "WS /v1/realtime",
             "the answer begins at the commit, by three models; no `token_id`, no `audio_codes`",
         ),
-        ("GET /images/defaults", "not there: what a request leaves out is the model's own"),
         ("GET /v1/moe-offload/stats", "not there: experts are not offloaded"),
         ("GET /metrics", "JSON under the profile; `--enable-metrics` makes it Prometheus text"),
         ("output_path, response_format: path", "no files are written: pictures come as `b64_json` or `url`"),

@@ -105,7 +105,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "refused",
             "its newest version has it no more; use `/chat/completions`, which it had too",
         ),
-        Promise("`GET /images/defaults`", "not yet", "404: what a request leaves out is the model's own"),
+        Promise(
+            "`GET /images/defaults`",
+            "works",
+            f"{SHOWN}; `guidance` is null for a model that takes none, and nothing is downloaded for it",
+        ),
         Promise(
             "`WS /v1/realtime`",
             "partly",
@@ -129,7 +133,12 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "compaction begins when the conversation does not fit, and nothing is lost before",
         ),
         Promise("pictures for embeddings and reranking", "not yet", "texts are embedded and ranked"),
-        Promise("image pipelines of its own", "not yet", "mflux's twelve presets"),
+        Promise(
+            "image pipelines of its own",
+            "not yet",
+            "pictures are painted by mflux, whose twelve presets are not all that mlx-vlm has (no ERNIE-Image, Bonsai, "
+            "Ideogram 4, LLaDA-Image, Mage-Flow, Ming-Image, Moss-Image)",
+        ),
         Promise("diffusion language models", "not yet", "their fields are refused by name"),
         Promise(
             "text architectures that mlx-lm lacks",
@@ -137,7 +146,14 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "they load through mlx-vlm, one request at a time; no checkpoint of one was tried",
         ),
         Promise(
-            "distributed inference", "partly", "`--machines` and `--ranks`, for the layers that mlx-lm splits"
+            "distributed inference",
+            "partly",
+            "`--machines` and `--ranks`, for the layers that mlx-lm splits; `sharded_generate.py` is Python of its own",
+        ),
+        Promise(
+            "its Python API (`from mlx_vlm import load, generate`), notebooks and `examples/*.py`",
+            "refused",
+            "there is no module to import: keep mlx-vlm beside it, or ask the server by OpenAI's client",
         ),
         Promise("`--reload`", "differs", "options are read again on SIGHUP"),
         Promise(
@@ -174,7 +190,7 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "differs",
             "a prompt that leaves no room is one; an answer that meets the window ends with `length`",
         ),
-        Promise("Apple Silicon", "not yet", "made for it, and never run on it: docs/gaps.md"),
+        Promise("Apple Silicon", "partly", "made for it, and never run on it: docs/gaps.md"),
     ),
     "mlx-openai-server": (
         Promise(
@@ -260,7 +276,17 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "example notebooks",
             "differs",
-            "none here; its own run against Pippin, but the PDF demo: `tests/drop_in`",
+            "its own run against Pippin (`tests/drop_in`); Pippin's are others, in `examples/`",
+        ),
+        Promise(
+            "its PDF demo, which asks one model for vectors and answers",
+            "works",
+            "with two entries of the model in the file, as `embeddings` and as `lm`, each by its own name",
+        ),
+        Promise(
+            "sampling of `--model-type multimodal`",
+            "differs",
+            "as of other models: the checkpoint's, then 0.7; there it was greedy, which is `--temperature 0`",
         ),
         Promise(
             "embeddings by a model of type `lm` (its notebooks)",
@@ -313,7 +339,16 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "works",
             f"{SHOWN}: warm prompts are computed again",
         ),
-        Promise("newer names of metrics", "partly", "25 of its names are there: docs/operating.md"),
+        Promise(
+            "names of its metrics",
+            "partly",
+            "all but `vllm_mlx_embedding_truncated_total`: a text is cut where that was asked for",
+        ),
+        Promise(
+            "`/v1/cache/stats`",
+            "partly",
+            "`engine_cache`, and mlx-vlm's names beside it; no `pil_image_cache`, `pixel_values_cache`",
+        ),
         Promise(
             "`tool_argument_recovery: buffered`", "refused", "arguments that break off are shown as they are"
         ),
@@ -323,6 +358,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "`--enable-mtp` and its kin",
             "partly",
             "the heads of Qwen 3.5 and Next; tokens that were not verified are never sent",
+        ),
+        Promise(
+            "`--enable-mtp` for a model without the head",
+            "differs",
+            "its load says so and names the way out; there it went on without",
         ),
         Promise(
             "`mllm_draft` and its flags", "partly", "EAGLE-3 and MTP, for all requests; the field is refused"
@@ -341,7 +381,11 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
         Promise(
             "registries with lazy models, `--lazy-load-model`", "works", "also those that are not on the disk"
         ),
-        Promise("`VLLM_MCP_ALLOW_UNSAFE`", "refused", "commands run as the file says, without a shell"),
+        Promise(
+            "`VLLM_MCP_ALLOW_UNSAFE`",
+            "refused",
+            "a server of the file may say `allow_shell: true` for itself",
+        ),
         Promise(
             "Kokoro",
             "partly",
@@ -362,11 +406,16 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "differs",
             "409 says to load it: a look must not load a model",
         ),
-        Promise("separation and enhancement of sound", "refused", "it has no endpoint for them either"),
+        Promise(
+            "separation and enhancement of sound (`AudioProcessor`, SAM-Audio)",
+            "refused",
+            "it has no endpoint for them either: they are Python of mlx-audio, which stays",
+        ),
         Promise(
             "`bench`, `bench-serve`",
             "works",
-            "`pippin bench`: lengths, clients, datasets, JSON and CSV, two runs compared; workload files are not read",
+            "its own `bench-serve` measures Pippin too, with its workload files; `pippin bench` has lengths, clients, "
+            "datasets, JSON and CSV, and compares two runs",
         ),
         Promise(
             "`/v1/mcp/status`, tools as `tools`, `execute` by `server` and `tool`",
@@ -384,17 +433,26 @@ PROMISES: Final[dict[Compat, tuple[Promise, ...]]] = {
             "its own code refuses the key too; a command needs no list here, only the operator writes the file",
         ),
         Promise("`bench-detok`, `bench-kv-cache`", "refused", "they measure its own parts"),
-        Promise("`vllm-mlx-chat`", "works", "the page at `/`, and `pippin run` in a terminal"),
+        Promise(
+            "`vllm-mlx-chat`, `vllm-mlx-text-chat`",
+            "works",
+            "these pages ask Pippin as they stand; it has its own at `/`, and `pippin run` in a terminal",
+        ),
         Promise(
             "`model convert`, `register`, `qualify`",
             "partly",
             "`pippin convert`, and `pippin import` for GGUF; a folder beside the others needs no registration",
         ),
-        Promise("its Python API, the vLLM plugin", "refused", "Pippin is a server"),
         Promise(
-            "DeepSeek V4 without a template", "not yet", "read and written where the folder has a template"
+            "its Python API (`from vllm_mlx import ...`), `examples/*.py` that use it, the vLLM plugin",
+            "refused",
+            "there is no module to import: keep vllm-mlx beside it, or ask the server by OpenAI's client",
         ),
-        Promise("`--embedding-overflow-policy` counted in metrics", "partly", "see newer names of metrics"),
+        Promise(
+            "DeepSeek V4 without a template",
+            "refused",
+            "chat needs a template: that of the folder, or `--chat-template-file`",
+        ),
     ),
     "mlx-lm": (),
 }

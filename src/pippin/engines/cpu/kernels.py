@@ -63,14 +63,16 @@ def way_of(model: nn.Module) -> Way:
     return Way("fused operations" if some else "float32", reason)
 
 
-def put_on(model: nn.Module, way: Way, threads: int, *, rounds: bool = False) -> tuple[nn.Module, str]:
+def put_on(
+    model: nn.Module, way: Way, threads: int, *, rounds: bool = False, whole: bool = True
+) -> tuple[nn.Module, str]:
     """The model as the kernels compute it by a way that `way_of` gave, and the instruction set. `rounds` vectors to
-    int8. Takes weights out of the model that was. Raises `ValueError` for weights that are damaged, and
-    `OtherAnswer`."""
+    int8; `whole` as in `operations.replace`. Takes weights out of the model that was. Raises `ValueError` for weights
+    that are damaged, and `OtherAnswer`."""
     if way.means == "fused operations":
         from pippin.engines.cpu import operations
 
-        return model, operations.replace(model, threads, rounds=rounds)
+        return model, operations.replace(model, threads, rounds=rounds, whole=whole)
     from pippin.engines.cpu.decoder import KernelDecoder
 
     found = KernelDecoder(model, threads, rounds=rounds)

@@ -148,11 +148,13 @@ def _is_known(module: nn.Module) -> bool:
     return type(module) in (*LINEARS, *EMBEDDINGS) and why_no_matrix(module) is None
 
 
-def replace(model: nn.Module, threads: int, *, rounds: bool = False) -> str:
+def replace(model: nn.Module, threads: int, *, rounds: bool = False, whole: bool = True) -> str:
     """Let the kernels compute all layers of a model that they can; gives the instruction set. `rounds` vectors to int8
-    once the layers were compared. Raises `ValueError` for weights that are damaged, and `OtherAnswer` where the first
-    layer of its sort does not say what MLX's own says, or the model does not take them: it cannot be used any more
-    then."""
+    once the layers were compared. What is no `whole` model, such as a draft head, is not called with tokens to try it.
+
+    Raises `ValueError` for weights that are damaged, and `OtherAnswer` where the first layer of its sort does not say
+    what MLX's own says, or the model does not take them: it cannot be used any more then.
+    """
     kernels = Kernels(threads)
     tried: set[tuple[object, ...]] = set()
     for path, module in replaceable(model):
@@ -164,15 +166,20 @@ def replace(model: nn.Module, threads: int, *, rounds: bool = False) -> str:
             tried.add(sort)
             _compare(path, found, *expected)
         _put(model, path, found)
+    if whole:
+        _call(model)
+    if rounds:
+        kernels.round_activations()
+    used: str = kernels.instruction_set
+    return used
+
+
+def _call(model: nn.Module) -> None:
     try:
         tokens = mx.array([TRIED])
         mx.eval(model(tokens, cache=make_prompt_cache(model)))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise OtherAnswer(f"the model does more with its layers than to call them ({error})") from error
-    if rounds:
-        kernels.round_activations()
-    used: str = kernels.instruction_set
-    return used
 
 
 def _made(kernels: Kernels, module: nn.Module) -> KernelModule:

@@ -214,6 +214,15 @@ def test_a_checkpoint_without_a_prediction_head_is_told(pairs: dict[str, Pair]) 
         Bench(pairs["eagle3"].model, options(mtp=True))
 
 
+def test_a_drafter_that_is_not_here_is_told_with_the_way_out(pairs: dict[str, Pair], tmp_path: Path) -> None:
+    for named, way_out in (
+        ("org/drafter", "`pippin pull org/drafter`"),
+        (str(tmp_path / "no"), "give the folder"),
+    ):
+        with pytest.raises(ServerError, match=way_out):
+            Bench(pairs["eagle3"].model, options(draft_model_path=named))
+
+
 def test_a_drafter_of_another_sort_is_refused_by_name(pairs: dict[str, Pair], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}')
     with pytest.raises(ServerError, match="which this version cannot run"):

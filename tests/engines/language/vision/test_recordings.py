@@ -1,12 +1,9 @@
 """Recordings in prompts: answered as mlx-vlm's own generate does, cached, beside texts, bounded, and over the wire."""
 
 import base64
-import io
-import wave
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 
@@ -15,20 +12,10 @@ from pippin.core.errors import ServerError
 from pippin.engines import sound
 from tests.engines.language.vision.tiny_vision_models import picture, tiny_vision_model
 from tests.engines.language.vision.vision_bench import VisionBench
+from tests.engines.speech.recordings import wav
 from tests.running_server import running_server
 
 QUESTION = "What is said here?"
-
-
-def wav(seconds: float, seed: int, rate: int = 16000) -> bytes:
-    samples = (np.random.default_rng(seed).normal(size=int(rate * seconds)) * 3000).astype("<i2")
-    file = io.BytesIO()
-    with wave.open(file, "wb") as written:
-        written.setnchannels(1)
-        written.setsampwidth(2)
-        written.setframerate(rate)
-        written.writeframes(samples.tobytes())
-    return file.getvalue()
 
 
 def recording(data: bytes) -> Audio:

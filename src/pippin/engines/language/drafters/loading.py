@@ -52,6 +52,13 @@ def find_kind(folder: Path, *, own: bool = False) -> Kind:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        way_out = (
+            "give the folder in which it lies"
+            if folder.is_absolute()
+            else f"fetch it by `pippin pull {folder}`"
+        )
+        raise ServerError("load_failed", f"The draft model {str(folder)!r} is not here: {way_out}.", OPTION)
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -128,7 +135,7 @@ def _place(head: DraftHead, plan: DevicePlan, kernel_threads: int | None) -> Non
     way = kernels.way_of(head) if plan.kernels and kernel_threads is not None else None
     if way is not None and kernel_threads is not None and way.means == "fused operations":
         mx.eval(head.parameters())
-        kernels.put_on(head, way, kernel_threads)
+        kernels.put_on(head, way, kernel_threads, whole=False)
         return
     cast_weights(head, plan)
     mx.eval(head.parameters())
