@@ -23,8 +23,8 @@ from tests.chaos.neighbours import NEIGHBOURS, batch, mcp_complete
 from tests.chaos.server import ROOT, Reading, ServerProcess
 
 CLIENTS = 12
-# The first call of MCP imports its library, which may hold `/health` up for longer than a storm allows; the phases, which
-# do not time it, ask by MCP too.
+# The first call of MCP imports its library, which may hold `/health` up for longer than a storm allows; the phases
+# do not time it, and ask by MCP too.
 IN_STORMS = [form for form in (*FORMS, *NEIGHBOURS) if form is not mcp_complete]
 SETTLE = 15.0  # seconds in which everything must come back to the start
 MEGABYTES = 80.0  # that the API server may have grown: Python keeps freed memory for itself
